@@ -1,0 +1,117 @@
+"""The only module that talks to the file system.
+
+Everything above it takes a `Disk`. Production passes `LocalDisk`; crash tests pass
+`penstock.testing.FaultyDisk`, which forgets whatever was not synced. If another module imports
+`os` or `pathlib` to touch data files, it belongs behind this seam instead.
+
+Paths are plain strings with "/" between their parts. Failures of the device and of the file system
+come out as `OSError`, untouched: what an ENOSPC or an EIO means is decided by the log above.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class Mapping(Protocol):
+    """A whole file in memory. Stores into `buffer` are stores into the file."""
+
+    @property
+    def buffer(self) -> memoryview: ...
+
+    def release(self) -> bool:
+        """Unmap; return False, and stay mapped, while anybody still holds a view of `buffer`."""
+        ...
+
+
+class File(Protocol):
+    """An open file. What was written may be lost by a power cut until `sync` has returned."""
+
+    @property
+    def path(self) -> str: ...
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Return up to `size` bytes from `position` on; fewer only at the end of the file."""
+        ...
+
+    def write_at(self, position: int, data: bytes | memoryview) -> None:
+        """Write all of `data`, or raise; the file grows as needed."""
+        ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or grow it with a hole that reads as zeros."""
+        ...
+
+    def allocate(self, size: int) -> None:
+        """Grow the file to `size` with zeros that have blocks on the device: a mapping of it
+        can then be written without ever meeting a full disk."""
+        ...
+
+    def map(self, *, writable: bool) -> Mapping: ...
+
+    def sync(self) -> None:
+        """Put everything written or stored through a mapping on the device (fdatasync)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    def release(self) -> None: ...
+
+
+class Usage(NamedTuple):
+    """How full the file system of a path is, in bytes."""
+
+    total: int
+    used: int
+
+    @property
+    def ratio(self) -> float:
+        return self.used / self.total if self.total else 0.0
+
+
+class Disk(Protocol):
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+        """Open a file. Without `create` a missing one raises `FileNotFoundError`; with it, a
+        missing one is created empty, and its directory too."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, path: str) -> list[str]:
+        """Return the sorted names in a directory; a missing directory is empty."""
+        ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory and those above it, durably; do nothing if it exists."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; do nothing if there is none."""
+        ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Make `path` hold exactly `data`: readers, and a later start, see the old or the new
+        bytes, never a mixture. When `durable`, they are on the device when this returns."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations and removals in a directory survive a power cut."""
+        ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def usage(self, path: str) -> Usage: ...
+
+    def lock(self, path: str) -> Lock:
+        """Take the exclusive lock on `path`, created if missing; raise `LockedError` at once
+        when another process (or another holder in this one) has it. RocketMQ takes the same
+        one: an OS lock on byte 0."""
+        ...

@@ -1,0 +1,232 @@
+"""What every storage engine promises, whatever it keeps its records in.
+
+Brokers and programs never see an engine: they call the adapter above, which has the same
+operations as coroutines and by topic. Each sentence below is a test of the conformance suite in
+`penstock.testing.conformance`, which any engine, also a third party's, can run.
+
+General promises:
+
+  * Methods may be called from any thread. A call that raises has changed nothing.
+  * A method that names a shard raises `UnknownShardError` when it does not exist.
+  * A key is None or bytes (b"" is a key); a value is None (a tombstone) or bytes; a tag is any text.
+  * Negative offsets, limits below 1 and wrong types raise `BadRequestError`.
+  * Engines differ only in their declared `Capabilities`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from penstock.record import (
+    Flush,
+    Offset,
+    Producer,
+    QueueKind,
+    Record,
+    ShardId,
+    StoredRecord,
+)
+
+RECORDS_PER_READ: Final = 1_000
+SIZE_PER_READ: Final = 4 << 20
+RECORD_SIZE_MAX: Final = 4 << 20
+
+
+class Cleanup(Enum):
+    """What may be removed from a shard by itself."""
+
+    DELETE = "delete"  # the oldest records, by the topic's retention
+    COMPACT = "compact"  # records whose key was written again later
+
+
+class AdapterOffsetStrategy(Enum):
+    """What a look-up by time answers when no record is that young."""
+
+    EARLIEST = "Earliest"
+    LATEST = "Latest"
+
+
+class Isolation(Enum):
+    """How far a read may go."""
+
+    COMMITTED = "committed"  # up to the last stable offset; aborted records are holes
+    UNCOMMITTED = "uncommitted"  # up to the commit offset
+
+
+class Capabilities(Struct, frozen=True):
+    """The only ways in which engines may differ."""
+
+    durable: bool  # acknowledged records survive the end of the process
+    evicts: bool  # may drop the oldest records at a size limit
+    power_safe: bool  # records written with `Flush.SYNC` survive a power cut
+
+
+class ShardConfig(Struct, frozen=True):
+    """How one shard is kept. The queue kind is fixed at creation; the rest can be altered."""
+
+    kind: QueueKind = QueueKind.SIMPLE
+    cleanup: Cleanup = Cleanup.DELETE
+    flush: Flush = Flush.ASYNC
+    record_size_max: int = RECORD_SIZE_MAX
+    """Bytes of value, key, tags and headers of one record."""
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    retention_records: int | None = None
+    memory_records_max: int | None = None
+    memory_bytes_max: int | None = None
+
+
+class ShardInfo(Struct, frozen=True):
+    """Where a shard begins and ends. Offsets in [earliest, commit) can be read; `latest` is the
+    offset that the next record gets."""
+
+    shard: ShardId
+    earliest: Offset
+    commit: Offset
+    latest: Offset
+    size: int
+    """Bytes that the live range takes in the engine, about."""
+    sealed: bool = False
+
+
+class Written(Struct, frozen=True, gc=False):
+    """The offsets [first, first + count) that a write got."""
+
+    first: Offset
+    count: int
+    repeated: bool = False
+    """True when the producer had sent this write before: nothing was written again."""
+
+    @property
+    def offsets(self) -> range:
+        return range(self.first, self.first + self.count)
+
+
+class Compacted(Struct, frozen=True):
+    """What a compaction removed."""
+
+    records: int
+    size: int
+
+
+class StorageEngine(Protocol):
+    """The storage operations on one node's own shards; see the module's head for what holds for
+    all of them."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def create_shard(self, shard: ShardId, config: ShardConfig) -> None:
+        """Create `shard` empty, its first offset 0; do nothing if it exists with this queue
+        kind. A name that was deleted before starts empty again."""
+        ...
+
+    def alter_shard(self, shard: ShardId, config: ShardConfig) -> None:
+        """Use `config` from now on; a changed queue kind raises `BadRequestError`."""
+        ...
+
+    def delete_shard(self, shard: ShardId) -> None:
+        """Forget `shard` and its records; do nothing if it does not exist."""
+        ...
+
+    def list_shard(self, topic: str | None = None) -> list[ShardId]:
+        """Return the shards of `topic`, or all, sorted."""
+        ...
+
+    def seal_shard(self, shard: ShardId) -> None:
+        """Refuse further writes with `ShardSealedError`; reads and deletes go on."""
+        ...
+
+    def write(
+        self, shard: ShardId, record: Record, *, producer: Producer | None = None
+    ) -> Written: ...
+
+    def batch_write(
+        self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None
+    ) -> Written:
+        """Append `records`, all or none, in order, with contiguous offsets that are never used
+        again; they can be read when this returns. An empty batch raises `BadRequestError`.
+
+        With `producer`, a repeat of one of its last five writes returns the first offsets and
+        writes nothing; a gap raises `SequenceGapError`, an old epoch `ProducerFencedError`.
+        """
+        ...
+
+    def read_by_offset(
+        self,
+        shard: ShardId,
+        offset: Offset,
+        *,
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+        isolation: Isolation = Isolation.COMMITTED,
+    ) -> list[StoredRecord]:
+        """Return records from `offset` on, ascending, holes skipped, never past the commit
+        offset. At or past the end: empty. Before the earliest: from the earliest on. The first
+        record is returned even if it alone exceeds `max_size`. Expired and deleted records are
+        skipped without ending the page early."""
+        ...
+
+    def read_by_tag(
+        self,
+        shard: ShardId,
+        tag: str,
+        *,
+        start_offset: Offset = Offset(0),
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+    ) -> list[StoredRecord]:
+        """Return records that carry exactly `tag` from `start_offset` on, with the same limits."""
+        ...
+
+    def read_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
+        """Return the newest live record of `key`, or None."""
+        ...
+
+    def query_by_key(
+        self,
+        shard: ShardId,
+        key: bytes,
+        *,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        limit: int = 64,
+    ) -> list[StoredRecord]:
+        """Return the live records of `key` with begin_ms <= timestamp <= end_ms, newest first."""
+        ...
+
+    def delete_by_key(self, shard: ShardId, key: bytes) -> int:
+        """Delete every record of `key`; return how many there were."""
+        ...
+
+    def delete_by_offset(self, shard: ShardId, offset: Offset) -> bool:
+        """Delete one record; return whether it was there. Deleted records are gone from every
+        read at once and for good; earliest and latest do not move; offsets are not reused."""
+        ...
+
+    def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
+        """Move the earliest offset to `offset` (at most to the commit offset; never back) and
+        return it."""
+        ...
+
+    def get_offset_by_timestamp(
+        self, shard: ShardId, timestamp_ms: int, strategy: AdapterOffsetStrategy
+    ) -> Offset:
+        """Return the offset of the first live record with a timestamp >= `timestamp_ms`,
+        whatever the order of timestamps; when there is none, the earliest offset or the next
+        writable one, as `strategy` says."""
+        ...
+
+    def compact(self, shard: ShardId) -> Compacted:
+        """Remove the records of a `Cleanup.COMPACT` shard whose key was written again later;
+        tombstones stay until the topic's own rules remove them. On other shards: nothing.
+        `read_by_key` answers the same before and after."""
+        ...
+
+    def shard_info(self, shard: ShardId) -> ShardInfo: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,170 @@
+"""Every error this package raises, grouped by who can do something about it.
+
+    StoreError
+    ├── RequestError              the caller's request cannot be met; fix the request
+    │   ├── BadRequestError           an argument makes no sense
+    │   ├── UnknownTopicError / UnknownShardError / UnknownGroupError
+    │   ├── AlreadyExistsError
+    │   ├── RecordTooLargeError
+    │   ├── ShardSealedError
+    │   ├── ProducerFencedError       a newer epoch of this producer has written
+    │   ├── SequenceGapError          records between the last write and this one are missing
+    │   ├── NotSupportedError         this engine, kind of queue or build cannot do that
+    │   └── StaleWriteError           a compare-and-set found another value
+    ├── RetryableError            nothing is wrong with the request; send it again later
+    │   ├── NotLeaderError
+    │   ├── BusyError                 a bounded queue stayed full for the whole deadline
+    │   ├── DiskFullError             writes are refused until space is freed; reads go on
+    │   └── DeadlineError             the answer did not come in time; the outcome is unknown
+    ├── SetupError                the operator must change a setting, a path or an installation
+    │   ├── SettingsError
+    │   ├── NotAStoreError
+    │   ├── LockedError               another process has this directory open
+    │   └── ReadOnlyError
+    ├── ClosedError               this object was closed
+    ├── DiskFailedError           the device failed; this log has stopped for good
+    └── CorruptionError           bytes on disk are not what was written; an operator must look
+
+A broken invariant of our own is not in this tree: it is an `AssertionError`. Protocol error codes
+are not here either; each broker maps these classes at its own edge.
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """The root: catch this to catch everything that Penstock raises on purpose."""
+
+
+class RequestError(StoreError):
+    """The caller's request cannot be met as it is."""
+
+
+class BadRequestError(RequestError, ValueError):
+    pass
+
+
+class UnknownTopicError(RequestError, LookupError):
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} does not exist")
+        self.topic = topic
+
+
+class UnknownShardError(RequestError, LookupError):
+    def __init__(self, shard: str) -> None:
+        super().__init__(f"shard {shard!r} does not exist")
+        self.shard = shard
+
+
+class UnknownGroupError(RequestError, LookupError):
+    def __init__(self, group: str) -> None:
+        super().__init__(f"consumer group {group!r} does not exist")
+        self.group = group
+
+
+class AlreadyExistsError(RequestError):
+    pass
+
+
+class RecordTooLargeError(RequestError, ValueError):
+    def __init__(self, what: str, *, size: int, size_max: int) -> None:
+        super().__init__(f"{what} takes {size} bytes; the limit is {size_max}")
+        self.size = size
+        self.size_max = size_max
+
+
+class ShardSealedError(RequestError):
+    def __init__(self, shard: str) -> None:
+        super().__init__(f"shard {shard!r} is sealed and takes no more records")
+        self.shard = shard
+
+
+class ProducerFencedError(RequestError):
+    def __init__(self, shard: str, *, producer_id: int, epoch: int, newest_epoch: int) -> None:
+        super().__init__(
+            f"producer {producer_id} wrote to {shard!r} with epoch {epoch}, "
+            f"but epoch {newest_epoch} has taken over"
+        )
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.newest_epoch = newest_epoch
+
+
+class SequenceGapError(RequestError):
+    def __init__(self, shard: str, *, producer_id: int, sequence: int, expected: int) -> None:
+        super().__init__(
+            f"producer {producer_id} wrote sequence {sequence} to {shard!r}; "
+            f"{expected} is the next one"
+        )
+        self.producer_id = producer_id
+        self.sequence = sequence
+        self.expected = expected
+
+
+class NotSupportedError(RequestError):
+    pass
+
+
+class StaleWriteError(RequestError):
+    pass
+
+
+class RetryableError(StoreError):
+    """Nothing is wrong with the request; send it again later."""
+
+
+class NotLeaderError(RetryableError):
+    def __init__(self, shard: str, *, leader: str | None) -> None:
+        super().__init__(f"this node does not lead {shard!r}; leader: {leader or 'unknown'}")
+        self.shard = shard
+        self.leader = leader
+
+
+class BusyError(RetryableError):
+    pass
+
+
+class DiskFullError(RetryableError):
+    pass
+
+
+class DeadlineError(RetryableError, TimeoutError):
+    pass
+
+
+class SetupError(StoreError):
+    """The operator must change a setting, a path or an installation."""
+
+
+class SettingsError(SetupError, ValueError):
+    pass
+
+
+class NotAStoreError(SetupError):
+    pass
+
+
+class LockedError(SetupError):
+    pass
+
+
+class ReadOnlyError(SetupError):
+    pass
+
+
+class ClosedError(StoreError):
+    pass
+
+
+class DiskFailedError(StoreError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}; the log takes no more writes, reads go on")
+        self.path = path
+
+
+class CorruptionError(StoreError):
+    def __init__(self, path: str, *, position: int, reason: str) -> None:
+        super().__init__(f"{path}: damaged at byte {position}: {reason}")
+        self.path = path
+        self.position = position
+        self.reason = reason
