@@ -1,0 +1,78 @@
+# Everything runs in .venv, which `make install` creates; `make` alone lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+# Extra arguments for pytest: make test ARGS="-k recovery -x"
+ARGS ?=
+
+NATIVE := $(shell find native -name target -prune -o -type f \( -name '*.rs' -o -name 'Cargo.*' \) -print 2>/dev/null)
+LINTED := $(wildcard src tests bench setup.py)
+
+.PHONY: help install serve test lint format bench soak wheel clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.native ## create .venv with the package (editable), its extension and all tools
+
+# Two stamps: a change of the crate recompiles it without asking the package index anything. The old
+# extension goes first: when the crate does not compile, the pure twins run, not yesterday's code.
+$(VENV)/.packages: pyproject.toml setup.py constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	    setuptools setuptools-rust wheel
+	PENSTOCK_PURE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    --constraint constraints.txt --no-build-isolation --editable '.[dev,arrow]'
+	@touch $@
+
+$(VENV)/.native: $(VENV)/.packages $(NATIVE)
+	@rm -f src/penstock/_native*.so
+	@$(BIN)/python setup.py --quiet build_rust --inplace
+	@$(BIN)/python -c 'import penstock._native' 2>/dev/null \
+	    && echo "penstock is installed in $(VENV), with the native extension" \
+	    || echo "penstock is installed in $(VENV), pure Python (no native extension)"
+	@touch $@
+
+serve: install ## run the server; until it exists, say what can be run
+	@if $(BIN)/penstock serve --help >/dev/null 2>&1; then exec $(BIN)/penstock serve $(ARGS); \
+	else echo "There is no server yet. What can be run:"; $(BIN)/penstock --help; fi
+
+lint: install ## ruff, mypy, import contracts
+	$(BIN)/ruff check $(LINTED)
+	$(BIN)/ruff format --check $(LINTED)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+format: install ## rewrite the code as `make lint` wants it
+	$(BIN)/ruff check --fix $(LINTED)
+	$(BIN)/ruff format $(LINTED)
+
+test: lint ## lint, all tests, then the store's tests again on the pure twins
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@if test -d tests/segment; then echo "the store again, on the pure twins:"; \
+	    PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/segment; fi
+
+bench: install ## the benchmarks, one table each
+	@set -- bench/*.py; if test -e "$$1"; then \
+	    for each in "$$@"; do echo "$$each"; $(BIN)/python "$$each" $(ARGS); done; \
+	else echo "There are no benchmarks yet."; fi
+
+soak: install ## long random runs: kills, power cuts, faults
+	$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS) || test $$? -eq 5
+
+wheel: $(VENV)/.packages ## build a wheel into dist/
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+	    --no-build-isolation --wheel-dir dist .
+	@ls dist
+
+clean: ## remove everything that was built, .venv too
+	rm -rf $(VENV) build dist native/target src/*.egg-info src/penstock/_native*.so
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
