@@ -48,7 +48,7 @@ lint: install ## ruff, mypy, import contracts
 	$(BIN)/ruff check $(LINTED)
 	$(BIN)/ruff format --check $(LINTED)
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	$(BIN)/lint-imports
 
 format: install ## rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix $(LINTED)
