@@ -1,0 +1,318 @@
+"""The file system of this machine, as a `Disk`.
+
+Guarantees beyond the contract in `disk.py`:
+
+  * reads, writes and syncs release the GIL, and go on after interrupts and partial transfers
+  * a durable `replace` is: write aside, sync the file, rename, sync the directory
+  * `sync` reaches the device (on macOS only F_FULLFSYNC does), and a failed one raises
+  * nothing here retries or hides an `OSError`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import mmap
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.disk import Usage
+from penstock.errors import LockedError
+
+_ZEROS: Final = bytes(1 << 20)
+_FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+class LocalMapping:
+    """A file mapped with MAP_SHARED, until `release` finds that nobody holds a view of it.
+
+    Every `buffer` is a view of its own, so that a reader who kept one is seen by `release`.
+    """
+
+    def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        # An empty file cannot be mapped; its mapping is a buffer of no bytes.
+        self._map = mmap.mmap(descriptor, size, access=access) if size else None
+
+    @property
+    def buffer(self) -> memoryview:
+        return memoryview(self._map) if self._map is not None else memoryview(b"")
+
+    def release(self) -> bool:
+        if self._map is None:
+            return True
+        try:
+            self._map.close()
+        except BufferError:
+            return False
+        return True
+
+
+class LocalFile:
+    """An open file of this machine."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path: Final = path
+        self._descriptor = descriptor
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def read_at(self, position: int, size: int) -> bytes:
+        first = os.pread(self._descriptor, size, position)
+        if len(first) == size or not first:
+            return first
+        parts = [first]
+        missing = size - len(first)
+        while missing > 0:
+            part = os.pread(self._descriptor, missing, position + size - missing)
+            if not part:
+                break
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts)
+
+    def write_at(self, position: int, data: bytes | memoryview) -> None:
+        size = data.nbytes if isinstance(data, memoryview) else len(data)
+        written = os.pwrite(self._descriptor, data, position)
+        while written < size:
+            # A short write is followed by its reason: the next one raises it.
+            rest = memoryview(data).cast("B")[written:]
+            step = os.pwrite(self._descriptor, rest, position + written)
+            if step == 0:
+                raise OSError(errno.EIO, "the device takes no bytes", self._path)
+            written += step
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def allocate(self, size: int) -> None:
+        if size == 0:
+            return
+        old_size = self.size()
+        try:
+            try:
+                os.posix_fallocate(self._descriptor, 0, size)
+            except (AttributeError, OSError) as error:
+                # macOS has no such call, and some file systems refuse it.
+                if isinstance(error, OSError) and error.errno not in _NO_FALLOCATE:
+                    raise
+                self._write_zeros(old_size, size)
+        except OSError:
+            # A failed allocation may leave the file longer than it was.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, old_size)
+            raise
+
+    def map(self, *, writable: bool) -> LocalMapping:
+        return LocalMapping(self._descriptor, self.size(), writable=writable)
+
+    def sync(self) -> None:
+        _sync(self._descriptor)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _write_zeros(self, old_size: int, size: int) -> None:
+        """Allocate where the file system cannot: zeros that were written have blocks. Holes
+        below `old_size` stay holes, which is why files are allocated when they are made."""
+        for position in range(old_size, size, len(_ZEROS)):
+            self.write_at(position, memoryview(_ZEROS)[: size - position])
+
+
+class LocalLock:
+    """An OS lock on byte 0 of a file, held until `release` or the end of the process."""
+
+    # POSIX locks belong to the process: a second one on the same file would succeed, and closing
+    # any descriptor of the file would drop the first. So holders in this process are remembered,
+    # by device and inode, and refused before the file is opened again.
+    _held: Final[set[tuple[int, int]]] = set()
+    _guard: Final = threading.Lock()
+
+    def __init__(self, path: str) -> None:
+        with self._guard:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(path)
+                if (status.st_dev, status.st_ino) in self._held:
+                    raise LockedError(f"{path}: this process has it open already")
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            except OSError as error:
+                os.close(descriptor)
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise
+                raise LockedError(f"{path}: {_holder(path)} has it open") from error
+            status = os.fstat(descriptor)
+            self._identity = (status.st_dev, status.st_ino)
+            self._held.add(self._identity)
+            self._descriptor: int | None = descriptor
+
+    def release(self) -> None:
+        with self._guard:
+            if self._descriptor is None:
+                return
+            os.close(self._descriptor)
+            self._descriptor = None
+            self._held.discard(self._identity)
+
+    @classmethod
+    def forget_all(cls) -> None:
+        cls._held.clear()
+
+
+class LocalDisk:
+    """The `Disk` of production. It has no state: any number of them may be used."""
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> LocalFile:
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        if not create:
+            return LocalFile(path, os.open(path, flags))
+        try:
+            return LocalFile(path, os.open(path, flags | os.O_CREAT, 0o644))
+        except FileNotFoundError:
+            self.make_directory(_directory_of(path))
+            return LocalFile(path, os.open(path, flags | os.O_CREAT, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def make_directory(self, path: str) -> None:
+        if os.path.isdir(path):
+            return
+        parent = _directory_of(path)
+        if parent != path:
+            self.make_directory(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o755)
+        if not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        self.sync_directory(parent)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        if os.path.isdir(path) and not os.path.islink(path):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(path)
+        else:
+            self.remove(path)
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        with _aside_of(path) as aside:
+            try:
+                self._write_new(aside, data, durable=durable)
+                os.replace(aside, path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(aside)
+                raise
+        if durable:
+            self.sync_directory(_directory_of(path))
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def usage(self, path: str) -> Usage:
+        status = os.statvfs(path)
+        total = status.f_blocks * status.f_frsize
+        # What only root may use counts as used, as df shows it and as a store meets it.
+        return Usage(total=total, used=total - status.f_bavail * status.f_frsize)
+
+    def lock(self, path: str) -> LocalLock:
+        self.make_directory(_directory_of(path))
+        return LocalLock(path)
+
+    def _write_new(self, path: str, data: bytes, *, durable: bool) -> None:
+        file = self.open(path, create=True)
+        try:
+            file.truncate(0)
+            file.write_at(0, data)
+            if durable:
+                file.sync()
+        finally:
+            file.close()
+
+
+_NO_FALLOCATE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+_asides: Final[set[str]] = set()
+_asides_guard: Final = threading.Lock()
+
+# A lock is not inherited by a child of fork, so the child must not believe that it holds one.
+os.register_at_fork(after_in_child=LocalLock.forget_all)
+
+
+@contextlib.contextmanager
+def _aside_of(path: str) -> Iterator[str]:
+    """Name a file beside `path` that no other thread of this process writes into.
+
+    The names are few and used again, so that crashes do not pile up forgotten files.
+    """
+    with _asides_guard:
+        names = (f"{path}.{number}.tmp" for number in itertools.count())
+        aside = next(name for name in names if name not in _asides)
+        _asides.add(aside)
+    try:
+        yield aside
+    finally:
+        with _asides_guard:
+            _asides.discard(aside)
+
+
+def _directory_of(path: str) -> str:
+    return os.path.dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")
+
+
+def _sync(descriptor: int) -> None:
+    if _FULL_SYNC is not None:
+        fcntl.fcntl(descriptor, _FULL_SYNC)
+    elif sys.platform == "linux":
+        os.fdatasync(descriptor)
+    else:
+        os.fsync(descriptor)
+
+
+def _holder(path: str) -> str:
+    """Name the process that holds the lock, where the operating system tells."""
+    try:
+        inode = os.stat(path).st_ino
+        with open("/proc/locks", encoding="ascii", errors="replace") as locks:
+            for line in locks:
+                words = line.split()
+                if len(words) >= 6 and words[5].endswith(f":{inode}") and words[1] != "->":
+                    return f"process {words[4]}"
+    except OSError:
+        pass
+    return "another process"
