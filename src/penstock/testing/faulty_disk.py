@@ -1,0 +1,460 @@
+"""A disk in memory that behaves as badly as a real one is allowed to.
+
+Allowed, and injected:
+
+  * a power cut (`crash`) keeps, of everything not synced, any part: file pages one by one and in
+    no order, file sizes, and the creations, removals and renames in a directory
+  * a file replaced without `durable` may hold the old bytes, the new ones, or torn new ones after
+    a power cut, as on every file system that was not told to sync
+  * a killed process (`kill`) loses its handles, mappings and locks, and no byte it wrote
+  * any call fails with any error, once, n times or from then on; a write may land in part first
+  * after a failed sync the pages count as clean: the next sync succeeds and does not write them
+  * the disk is full, for writes, allocations and replacements
+  * a bit flips, in a page that was synced too
+
+Not injected, because the store does not claim to survive it: losing bytes that `sync` returned
+for; tearing inside a page (`page_size=512` makes pages as small as sectors); a failing store into
+a mapping, which on a real machine is a signal. Storing through a mapping into a hole when there
+is no room for it would be such a signal: it is an `AssertionError` at the next sync, when a
+capacity is set.
+
+Simplifications: mapped files cannot grow; the space of a removed file is free at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from penstock.clock import Clock
+from penstock.disk import Usage
+from penstock.errors import LockedError
+from penstock.testing.faults import FOREVER, OPERATIONS, Call, Faults, Operation, Rule
+from penstock.testing.manual_clock import ManualClock
+from penstock.testing.memory_tree import MemoryDirectory, MemoryFile, MemoryMapping
+
+_UNLIMITED: Final = 1 << 40
+_SURVIVALS: Final = (0.0, 0.1, 0.5, 0.9, 1.0)
+
+
+class FaultyFile:
+    """An open file; stale (ESTALE) once its disk has crashed or its process was killed."""
+
+    def __init__(self, disk: FaultyDisk, path: str, file: MemoryFile, *, writable: bool) -> None:
+        self._disk: Final = disk
+        self._path: Final = path
+        self._file: Final = file
+        self._writable: Final = writable
+        self._life: Final = disk.life
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def read_at(self, position: int, size: int) -> bytes:
+        with self._disk.guard:
+            self._check()
+            if position < 0 or size < 0:
+                raise _os_error(errno.EINVAL, self._path)
+            self._disk.faults.enter("read", self._path)
+            return bytes(self._file.data[position : min(position + size, self._file.size)])
+
+    def write_at(self, position: int, data: bytes | memoryview) -> None:
+        content = bytes(data)
+        with self._disk.guard:
+            self._check(writing=True)
+            if position < 0:
+                raise _os_error(errno.EINVAL, self._path)
+            rule = self._disk.faults.striking("write", self._path)
+            if rule is not None:
+                if rule.landed:
+                    self._put(position, content[: rule.landed])
+                raise self._disk.faults.error_of(rule, self._path)
+            fits = self._disk.fitting_size(self._file, position, len(content))
+            self._put(position, content[:fits])
+            if fits < len(content):
+                raise _os_error(errno.ENOSPC, self._path)
+
+    def size(self) -> int:
+        with self._disk.guard:
+            self._check()
+            return self._file.size
+
+    def truncate(self, size: int) -> None:
+        with self._disk.guard:
+            self._check(writing=True)
+            self._disk.faults.enter("truncate", self._path)
+            self._file.resize(size)
+            self._file.modified_ms = self._disk.now_ms()
+
+    def allocate(self, size: int) -> None:
+        with self._disk.guard:
+            self._check(writing=True)
+            self._disk.faults.enter("allocate", self._path)
+            if self._disk.fitting_size(self._file, 0, size) < size:
+                raise _os_error(errno.ENOSPC, self._path)
+            self._file.allocate(0, size)
+
+    def map(self, *, writable: bool) -> MemoryMapping:
+        with self._disk.guard:
+            self._check()
+            if writable and not self._writable:
+                raise _os_error(errno.EACCES, self._path)
+            self._disk.faults.enter("map", self._path)
+            return MemoryMapping(self._file, writable=writable)
+
+    def sync(self) -> None:
+        with self._disk.guard:
+            self._check()
+            rule = self._disk.faults.striking("sync", self._path)
+            if rule is not None:
+                self._file.sync_failed()
+                raise self._disk.faults.error_of(rule, self._path)
+            self._disk.check_holes(self._file, self._path)
+            if self._file.dirty_pages():
+                self._file.modified_ms = self._disk.now_ms()
+            self._file.sync()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _put(self, position: int, content: bytes) -> None:
+        if content:
+            self._file.write(position, content)
+            self._file.modified_ms = self._disk.now_ms()
+
+    def _check(self, *, writing: bool = False) -> None:
+        self._disk.faults.check_running(self._path)
+        if self._life != self._disk.life:
+            raise _os_error(errno.ESTALE, self._path)
+        if self._closed or (writing and not self._writable):
+            raise _os_error(errno.EBADF, self._path)
+
+
+class FaultyLock:
+    def __init__(self, disk: FaultyDisk, name: str) -> None:
+        self._disk: Final = disk
+        self._name: Final = name
+
+    def release(self) -> None:
+        with self._disk.guard:
+            self._disk.drop_lock(self._name, self)
+
+
+class FaultyDisk:
+    """A `Disk` in memory. Safe to use from many threads; one seed is one sequence of crashes."""
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        capacity: int | None = None,
+        page_size: int = 4096,
+        clock: Clock | None = None,
+    ) -> None:
+        self.guard: Final = threading.RLock()
+        self.faults: Final = Faults()
+        self.capacity = capacity
+        self.life = 0
+        self._choose = random.Random(seed)
+        self._page_size: Final = page_size
+        self._clock: Final[Clock] = clock if clock is not None else ManualClock()
+        self._root = MemoryDirectory()
+        self._locks: dict[str, FaultyLock] = {}
+        self._occupied = 0
+
+    # The contract of `Disk`.
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> FaultyFile:
+        with self.guard:
+            self.faults.enter("open", path)
+            entry = self._find(path)
+            if isinstance(entry, MemoryDirectory):
+                raise _os_error(errno.EISDIR, path)
+            if entry is None:
+                if not create:
+                    raise _os_error(errno.ENOENT, path)
+                entry = MemoryFile(self._page_size, self.now_ms())
+                directory, name = _split(path)
+                self._make_directory(directory)
+                self._directory(directory).entries[name] = entry
+            return FaultyFile(self, path, entry, writable=writable)
+
+    def exists(self, path: str) -> bool:
+        with self.guard:
+            self.faults.check_running(path)
+            return self._find(path) is not None
+
+    def list(self, path: str) -> list[str]:
+        with self.guard:
+            self.faults.check_running(path)
+            if self._find(path) is None:
+                return []
+            return sorted(self._directory(path).entries)
+
+    def is_directory(self, path: str) -> bool:
+        with self.guard:
+            self.faults.check_running(path)
+            return isinstance(self._find(path), MemoryDirectory)
+
+    def make_directory(self, path: str) -> None:
+        with self.guard:
+            self.faults.enter("make_directory", path)
+            self._make_directory(path)
+
+    def remove(self, path: str) -> None:
+        with self.guard:
+            self.faults.enter("remove", path)
+            entry = self._find(path)
+            if isinstance(entry, MemoryDirectory):
+                raise _os_error(errno.EISDIR, path)
+            self._unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        with self.guard:
+            self.faults.enter("remove", path)
+            entry = self._find(path)
+            if isinstance(entry, MemoryDirectory):
+                entry.clear()
+            self._unlink(path)
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        with self.guard:
+            self.faults.enter("replace", path)
+            if isinstance(self._find(path), MemoryDirectory):
+                raise _os_error(errno.EISDIR, path)
+            file = MemoryFile(self._page_size, self.now_ms())
+            if self.fitting_size(file, 0, len(data)) < len(data):
+                raise _os_error(errno.ENOSPC, path)
+            file.write(0, data)
+            if durable:
+                file.sync()
+            directory, name = _split(path)
+            self._make_directory(directory)
+            self._directory(directory).entries[name] = file
+            if durable:
+                # A call of its own, as on the local disk: when it fails the new bytes are there.
+                self.sync_directory(directory)
+
+    def sync_directory(self, path: str) -> None:
+        with self.guard:
+            self.faults.enter("sync_directory", path)
+            self._directory(path).sync()
+
+    def modified_ms(self, path: str) -> int:
+        with self.guard:
+            return self._file(path).modified_ms
+
+    def usage(self, path: str) -> Usage:
+        with self.guard:
+            self.faults.check_running(path)
+            total = self.capacity if self.capacity is not None else _UNLIMITED
+            return Usage(total=total, used=min(total, self._used()))
+
+    def lock(self, path: str) -> FaultyLock:
+        with self.guard:
+            self.faults.enter("lock", path)
+            name = "/".join(_parts(path))
+            if name in self._locks:
+                raise LockedError(f"{path}: this process has it open already")
+            if self._find(path) is None:
+                directory, last = _split(path)
+                self._make_directory(directory)
+                file = MemoryFile(self._page_size, self.now_ms())
+                self._directory(directory).entries[last] = file
+            return self._locks.setdefault(name, FaultyLock(self, name))
+
+    # What goes wrong.
+
+    def crash(self, choose: random.Random | None = None) -> None:
+        """Cut the power: what was not synced survives in parts. Every handle becomes stale."""
+        with self.guard:
+            chooser = choose if choose is not None else self._choose
+            self._root.lose_power(chooser, chooser.choice(_SURVIVALS))
+            self._restart()
+
+    def kill(self) -> None:
+        """Kill the process: every byte stays, handles, mappings and locks go."""
+        with self.guard:
+            for _, file in self._root.files():
+                file.detach()
+            self._restart()
+
+    def fail(
+        self,
+        operation: Operation,
+        path_glob: str = "*",
+        error_number: int = errno.EIO,
+        *,
+        after: int = 0,
+        times: float = 1,
+        landed: int = 0,
+    ) -> Rule:
+        """Let calls of `operation` on paths like `path_glob` fail, once `after` of them passed,
+        `times` times (or `FOREVER`). Of a failing write the first `landed` bytes arrive.
+
+        The rule that is returned counts its `failures`.
+        """
+        rule = Rule(frozenset({operation}), path_glob, error_number, after, times, landed)
+        with self.guard:
+            return self.faults.add(rule)
+
+    def fail_at_call(
+        self,
+        number: int,
+        error_number: int = errno.EIO,
+        *,
+        times: float = 1,
+        operations: Collection[Operation] = OPERATIONS,
+    ) -> Rule:
+        """Let the call number `number` from now on fail, counting those of `operations` from 0."""
+        rule = Rule(frozenset(operations), "*", error_number, after=number, times=times)
+        with self.guard:
+            return self.faults.add(rule)
+
+    def stop_at_call(self, number: int, *, operations: Collection[Operation] = OPERATIONS) -> Rule:
+        """Stop the machine at a call: it and all later ones raise `PowerCut`, and do nothing,
+        until the test calls `crash` or `kill`."""
+        rule = Rule(frozenset(operations), "*", None, after=number, times=FOREVER)
+        with self.guard:
+            return self.faults.add(rule)
+
+    def heal(self) -> None:
+        """Forget all rules."""
+        with self.guard:
+            self.faults.clear()
+
+    def flip_bit(self, path: str, bit_index: int) -> None:
+        """Damage a file: bit `bit_index % 8` of byte `bit_index // 8`, on the device too."""
+        with self.guard:
+            self._file(path).flip_bit(bit_index)
+
+    def occupy(self, size: int) -> None:
+        """Let somebody else's files take `size` bytes of the capacity."""
+        with self.guard:
+            self._occupied = size
+
+    # What a test looks at.
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The calls so far, oldest first; the last 100 000."""
+        with self.guard:
+            return [*self.faults.calls]
+
+    @property
+    def counts(self) -> Counter[Operation]:
+        """How often each operation was called so far."""
+        with self.guard:
+            return Counter(self.faults.counts)
+
+    def call_count(self, operations: Collection[Operation] = OPERATIONS) -> int:
+        with self.guard:
+            return self.faults.count(operations)
+
+    def files(self) -> dict[str, bytes]:
+        """Every file as programs see it now, by its path."""
+        with self.guard:
+            return {path: bytes(file.data[: file.size]) for path, file in self._root.files()}
+
+    def copy(self, seed: int = 0) -> FaultyDisk:
+        """Return another disk with the files as they are now, all synced; no rules, no handles.
+
+        One store, written once, can so be damaged in a thousand ways.
+        """
+        with self.guard:
+            other = FaultyDisk(
+                seed, capacity=self.capacity, page_size=self._page_size, clock=self._clock
+            )
+            other._root = self._root.copy()
+            return other
+
+    # What files and locks of this disk need of it.
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def fitting_size(self, file: MemoryFile, position: int, size: int) -> int:
+        """Return how many bytes of a write find room."""
+        if self.capacity is None:
+            return size
+        missing = file.blocks_missing(position, size)
+        room = max(0, self.capacity - self._used()) // self._page_size
+        if len(missing) <= room:
+            return size
+        return max(0, missing[room] * self._page_size - position)
+
+    def check_holes(self, file: MemoryFile, path: str) -> None:
+        if self.capacity is not None:
+            room = max(0, self.capacity - self._used()) // self._page_size
+            assert file.holes_stored() <= room, f"{path}: a store into a hole on a full disk"
+
+    def drop_lock(self, name: str, lock: FaultyLock) -> None:
+        if self._locks.get(name) is lock:
+            del self._locks[name]
+
+    def _restart(self) -> None:
+        self.life += 1
+        self._locks.clear()
+        self.faults.restart()
+
+    def _used(self) -> int:
+        blocks = sum(file.blocks for _, file in self._root.files())
+        return blocks * self._page_size + self._occupied
+
+    def _find(self, path: str) -> MemoryFile | MemoryDirectory | None:
+        entry: MemoryFile | MemoryDirectory | None = self._root
+        for name in _parts(path):
+            if not isinstance(entry, MemoryDirectory):
+                raise _os_error(errno.ENOTDIR, path)
+            entry = entry.entries.get(name)
+            if entry is None:
+                return None
+        return entry
+
+    def _file(self, path: str) -> MemoryFile:
+        entry = self._find(path)
+        if not isinstance(entry, MemoryFile):
+            raise _os_error(errno.ENOENT if entry is None else errno.EISDIR, path)
+        return entry
+
+    def _directory(self, path: str) -> MemoryDirectory:
+        entry = self._find(path)
+        if not isinstance(entry, MemoryDirectory):
+            raise _os_error(errno.ENOENT if entry is None else errno.ENOTDIR, path)
+        return entry
+
+    def _make_directory(self, path: str) -> None:
+        directory = self._root
+        for name in _parts(path):
+            entry = directory.entries.get(name)
+            if entry is None:
+                entry = directory.entries[name] = MemoryDirectory()
+                directory.sync()
+            if not isinstance(entry, MemoryDirectory):
+                raise _os_error(errno.ENOTDIR, path)
+            directory = entry
+
+    def _unlink(self, path: str) -> None:
+        if self._find(path) is not None:
+            directory, name = _split(path)
+            del self._directory(directory).entries[name]
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _split(path: str) -> tuple[str, str]:
+    *directory, name = _parts(path)
+    return "/".join(directory), name
+
+
+def _os_error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
