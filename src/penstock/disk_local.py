@@ -118,6 +118,8 @@ class LocalFile:
         return LocalMapping(self._descriptor, self.size(), writable=writable)
 
     def sync(self) -> None:
+        if self._descriptor < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
         _sync(self._descriptor)
 
     def close(self) -> None:

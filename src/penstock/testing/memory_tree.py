@@ -192,7 +192,7 @@ class MemoryDirectory:
             seen, held = self.entries.get(name), self._synced.get(name)
             kept = seen if seen is held or choose.random() < survival else held
             if kept is None:
-                del self.entries[name]
+                self.entries.pop(name, None)
                 continue
             self.entries[name] = kept
             kept.lose_power(choose, survival)

@@ -1,0 +1,155 @@
+"""What only a real disk can show: other processes, allocated blocks, errors of the system."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock import disk_local
+from penstock.disk_local import LocalDisk
+from penstock.errors import LockedError
+
+HOLD = """
+import sys
+from penstock.disk_local import LocalDisk
+lock = LocalDisk().lock(sys.argv[1])
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_of_another_process_is_refused_and_names_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        with pytest.raises(LockedError) as caught:
+            LocalDisk().lock(path)
+        assert path in str(caught.value)
+        if sys.platform == "linux":
+            assert f"process {holder.pid}" in str(caught.value)
+        holder.kill()
+    LocalDisk().lock(path).release()
+
+
+def test_a_lock_held_here_keeps_another_process_out(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    lock = LocalDisk().lock(path)
+    # Refused attempts in this process must not drop the lock, as closing a descriptor would.
+    with pytest.raises(LockedError):
+        LocalDisk().lock(path)
+    other = subprocess.run(
+        [sys.executable, "-c", HOLD, path],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    assert b"LockedError" in other.stderr
+    lock.release()
+
+
+def test_an_allocated_file_has_its_blocks(tmp_path: Path) -> None:
+    file = LocalDisk().open(str(tmp_path / "file"), create=True)
+    file.truncate(1 << 20)
+    file.allocate(1 << 20)
+    file.close()
+    assert (tmp_path / "file").stat().st_blocks * 512 >= 1 << 20
+
+
+def test_where_allocation_is_not_supported_zeros_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, position: int, size: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    file = LocalDisk().open(str(tmp_path / "file"), create=True)
+    file.write_at(0, b"abc")
+    file.allocate((3 << 20) + 1)
+    assert file.size() == (3 << 20) + 1
+    assert file.read_at(0, 4) == b"abc\0"
+    file.close()
+    assert (tmp_path / "file").stat().st_blocks * 512 >= 3 << 20
+
+
+def test_a_failed_allocation_gives_back_what_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(descriptor: int, position: int, size: int) -> None:
+        os.ftruncate(descriptor, size // 2)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", fill)
+    file = LocalDisk().open(str(tmp_path / "file"), create=True)
+    file.write_at(0, b"abc")
+    with pytest.raises(OSError) as caught:
+        file.allocate(1 << 20)
+    assert caught.value.errno == errno.ENOSPC
+    assert file.size() == 3
+    file.close()
+
+
+def test_short_transfers_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pread, pwrite = os.pread, os.pwrite
+
+    def read_three(descriptor: int, size: int, position: int) -> bytes:
+        return pread(descriptor, min(size, 3), position)
+
+    def write_three(descriptor: int, data: bytes | memoryview, position: int) -> int:
+        return pwrite(descriptor, data[:3], position)
+
+    monkeypatch.setattr(os, "pread", read_three)
+    monkeypatch.setattr(os, "pwrite", write_three)
+    file = LocalDisk().open(str(tmp_path / "file"), create=True)
+    file.write_at(1, b"0123456789")
+    file.write_at(4, memoryview(b"abcde"))
+    assert file.read_at(0, 50) == b"\x00012abcde89"
+    assert file.read_at(1, 10) == b"012abcde89"
+    file.close()
+
+
+def test_a_failed_replace_keeps_the_old_bytes_and_no_remains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = LocalDisk()
+    disk.replace(str(tmp_path / "file"), b"old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(disk_local, "_sync", fail)
+    with pytest.raises(OSError):
+        disk.replace(str(tmp_path / "file"), b"new")
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert disk.list(str(tmp_path)) == ["file"]
+
+
+def test_what_an_earlier_crash_left_aside_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "file.0.tmp").write_bytes(b"much longer remains of a replacement")
+    LocalDisk().replace(str(tmp_path / "file"), b"new")
+    assert LocalDisk().list(str(tmp_path)) == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_relative_paths_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    disk = LocalDisk()
+    disk.make_directory("store/queue")
+    disk.replace("file", b"abc")
+    disk.lock("lock").release()
+    assert disk.list(".") == ["file", "lock", "store"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+def test_missing_permission_is_an_error_of_the_system(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError):
+        LocalDisk().open(str(tmp_path / "file"), create=True)
+    tmp_path.chmod(0o700)
