@@ -28,7 +28,7 @@ ADDRESSES_ALLOWED = {"www.apache.org", "localhost", "127.0.0.1", "example.com", 
 CARGO_REGISTRY = 'source = "registry+https://github.com/rust-lang/crates.io-index"'
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 EXEMPTION = re.compile(r"#\s*(?:noqa\b|type:\s*ignore|pragma:)(?P<rest>.*)")
-REASON = re.compile(r"(?:#|--?|–|:)\s*[^\W\d_]{2,}\s+\S+.*")
+REASON = re.compile(r"\b[^\W\d_]{2,}\s+\S{2,}")  # two words; the codes themselves are none
 
 
 @cache
