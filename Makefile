@@ -13,6 +13,8 @@ WORKERS ?= 2
 ARGS ?=
 
 NATIVE := $(shell find native -name target -prune -o -type f \( -name '*.rs' -o -name 'Cargo.*' \) -print 2>/dev/null)
+# How the extension is built is part of its stamp's name: a new tool chain is noticed.
+BUILD := $(if $(filter 1,$(PENSTOCK_PURE)),pure,$(if $(shell command -v cargo),cargo,without-cargo))
 LINTED := $(wildcard src tests bench setup.py)
 
 .PHONY: help install serve test lint format bench soak wheel clean
@@ -20,7 +22,7 @@ LINTED := $(wildcard src tests bench setup.py)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(VENV)/.native ## create .venv with the package (editable), its extension and all tools
+install: $(VENV)/.native-$(BUILD) ## create .venv with the package (editable), its extension and all tools
 
 # Two stamps: a change of the crate recompiles it without asking the package index anything. The old
 # extension goes first: when the crate does not compile, the pure twins run, not yesterday's code.
@@ -32,12 +34,16 @@ $(VENV)/.packages: pyproject.toml setup.py constraints.txt
 	    --constraint constraints.txt --no-build-isolation --editable '.[dev,arrow]'
 	@touch $@
 
-$(VENV)/.native: $(VENV)/.packages $(NATIVE)
-	@rm -f src/penstock/_native*.so
+$(VENV)/.native-$(BUILD): $(VENV)/.packages $(NATIVE)
+ifneq ($(BUILD),pure)
+	@rm -f src/penstock/_native*.so $(VENV)/.native-*
 	@$(BIN)/python setup.py --quiet build_rust --inplace
-	@$(BIN)/python -c 'import penstock._native' 2>/dev/null \
-	    && echo "penstock is installed in $(VENV), with the native extension" \
-	    || echo "penstock is installed in $(VENV), pure Python (no native extension)"
+endif
+	@if ! ls src/penstock/_native*.so >/dev/null 2>&1; then \
+	    echo "penstock is installed in $(VENV), pure Python (no native extension)"; \
+	elif why=$$($(BIN)/python -c 'import penstock._native' 2>&1); then \
+	    echo "penstock is installed in $(VENV), with the native extension"; \
+	else echo "penstock is installed in $(VENV), but its extension does not load: $${why##*$$'\n'}"; fi
 	@touch $@
 
 serve: install ## run the server; until it exists, say what can be run
