@@ -1,0 +1,55 @@
+"""The memory engine: the meaning of the storage contract in the fewest lines.
+
+It loses everything at exit. It is also what the other engines are compared with, so clarity wins
+over speed here: when this package and another engine disagree, this package is right.
+
+Every shard is bounded in records and in bytes. A write that would pass a bound first drops expired
+records, then the oldest of the shard until it is filled by four fifths at most (`evict=True`), or
+is refused with `BusyError`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.clock import Clock, SystemClock
+from penstock.engine.arguments import check_limit
+from penstock.engine.contract import Capabilities, ShardConfig
+from penstock.engine.memory.shard import Bounds, MemoryShard
+from penstock.engine.sharded import ShardedEngine
+from penstock.record import ShardId
+
+RECORDS_MAX: Final = 1_000_000
+BYTES_MAX: Final = 256 << 20
+
+
+class MemoryStorageEngine(ShardedEngine[MemoryShard]):
+    """`records_max` and `bytes_max` bound each shard whose own configuration says nothing."""
+
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        *,
+        records_max: int = RECORDS_MAX,
+        bytes_max: int = BYTES_MAX,
+        evict: bool = True,
+    ) -> None:
+        super().__init__()
+        check_limit(records_max, "records_max")
+        check_limit(bytes_max, "bytes_max")
+        self._clock: Final = clock if clock is not None else SystemClock()
+        self._bounds: Final = Bounds(records_max, bytes_max, evict)
+        self._capabilities: Final = Capabilities(durable=False, evicts=evict, power_safe=False)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    def _create(self, shard: ShardId, config: ShardConfig) -> MemoryShard:
+        return MemoryShard(shard, config, self._bounds, self._clock)
+
+    def _delete(self, store: MemoryShard) -> None:
+        store.forget()
+
+    def _close(self) -> None:
+        self._shards.clear()

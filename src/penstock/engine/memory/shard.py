@@ -1,0 +1,369 @@
+"""One shard in memory, and its four indexes.
+
+    records      the primary index: offset - earliest → the record, None where it was deleted
+    by_tag       tag → offsets, ascending
+    by_key       key → offsets, ascending
+    newest       offset // TIME_BLOCK → a timestamp that none of those records exceeds
+
+Invariants: `by_tag` and `by_key` hold exactly the offsets of the records that are there; no list in
+them is empty. Why maxima of blocks and not an index sorted by time: timestamps come in any order,
+and the question is for the first offset. A block below the wanted time cannot hold the answer; the
+first one that reaches it is searched, and so is the next when its only young records are gone,
+for deletions leave the maxima as they are.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from penstock.clock import Clock
+from penstock.engine.arguments import INT64_MAX
+from penstock.engine.contract import Cleanup, Compacted, ShardConfig, ShardInfo, Written
+from penstock.engine.segment.producer_table import ProducerTable
+from penstock.errors import (
+    BadRequestError,
+    BusyError,
+    RecordTooLargeError,
+    ShardSealedError,
+    UnknownShardError,
+)
+from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
+
+TIME_BLOCK: Final = 1024
+RECORD_OVERHEAD: Final = 200
+"""Bytes that Python takes for a record besides its contents, about."""
+
+
+class Bounds(NamedTuple):
+    """How much one shard may hold, and whether it makes room by dropping its oldest records."""
+
+    records_max: int
+    bytes_max: int
+    evict: bool
+
+
+class MemoryShard:
+    def __init__(self, shard: ShardId, config: ShardConfig, bounds: Bounds, clock: Clock) -> None:
+        self.config = config
+        self._shard: Final = shard
+        self._default_bounds: Final = bounds
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._sealed = False
+        self._deleted = False
+        self._producers: Final = ProducerTable()
+        self._earliest = 0
+        self._count = 0
+        self._size = 0
+        self._store_timestamp_ms = 0
+        self._next_expiry_ms = INT64_MAX  # no record expires before
+        self._records: list[StoredRecord | None] = []
+        self._by_tag: dict[str, list[int]] = {}
+        self._by_key: dict[bytes, list[int]] = {}
+        self._newest: dict[int, int] = {}
+
+    def forget(self) -> None:
+        with self._lock:
+            self._deleted = True
+
+    def alter(self, config: ShardConfig) -> None:
+        with self._lock:
+            self._check_exists()
+            self.config = config
+
+    def seal(self) -> None:
+        with self._lock:
+            self._check_exists()
+            self._sealed = True
+
+    def info(self) -> ShardInfo:
+        with self._lock:
+            return ShardInfo(
+                shard=self._shard,
+                earliest=Offset(self._earliest),
+                commit=Offset(self._latest),
+                latest=Offset(self._latest),
+                size=self._size,
+                sealed=self._sealed,
+            )
+
+    # Writing
+
+    def append(self, records: Sequence[Record], size: int, producer: Producer | None) -> Written:
+        with self._lock:
+            self._check_exists()
+            first, count = self._latest, len(records)
+            now_ms = self._clock.now_ms()
+            if producer is not None:
+                known = self._producers.check(producer, count, self._shard.name)
+                if known is not None:
+                    return Written(Offset(known), count, repeated=True)
+            if self._sealed:
+                raise ShardSealedError(self._shard.name)
+            self._make_room(count, size + count * RECORD_OVERHEAD, now_ms)
+            self._put(records, now_ms)
+            self._count += count
+            self._size += size + count * RECORD_OVERHEAD
+            if producer is not None:
+                self._producers.remember(producer, count, first, now_ms)
+            return Written(Offset(first), count)
+
+    def _put(self, records: Sequence[Record], now_ms: int) -> None:
+        offset = self._latest
+        append, newest = self._records.append, self._newest
+        stored_ms = self._store_timestamp_ms = max(now_ms, self._store_timestamp_ms)
+        for record in records:
+            timestamp_ms = record.timestamp_ms
+            if timestamp_ms is None:
+                timestamp_ms = now_ms
+            key, tags, expires = record.key, record.tags, record.expires_at_ms
+            append(
+                StoredRecord(
+                    Offset(offset),
+                    record.value,
+                    key,
+                    tags,
+                    record.headers,
+                    timestamp_ms,
+                    expires,
+                    stored_ms,
+                    0,
+                )
+            )
+            block = offset // TIME_BLOCK
+            if timestamp_ms > newest.get(block, timestamp_ms - 1):
+                newest[block] = timestamp_ms
+            if key is not None:
+                self._by_key.setdefault(key, []).append(offset)
+            for tag in set(tags) if tags else ():
+                self._by_tag.setdefault(tag, []).append(offset)
+            if expires is not None:
+                self._next_expiry_ms = min(expires, self._next_expiry_ms)
+            offset += 1
+
+    def _make_room(self, count: int, size: int, now_ms: int) -> None:
+        records_max = self.config.memory_records_max or self._default_bounds.records_max
+        bytes_max = self.config.memory_bytes_max or self._default_bounds.bytes_max
+        if count > records_max:
+            raise BadRequestError(
+                f"a batch of {count} records; {self._shard.name!r} holds at most {records_max}"
+            )
+        if size > bytes_max:
+            raise RecordTooLargeError("a batch of records", size=size, size_max=bytes_max)
+        if self._count + count <= records_max and self._size + size <= bytes_max:
+            return
+        self._drop_expired(now_ms)
+        if self._count + count <= records_max and self._size + size <= bytes_max:
+            return
+        if not self._default_bounds.evict:
+            raise BusyError(f"shard {self._shard.name!r} is full and drops nothing by itself")
+        self._drop_oldest(
+            min(records_max * 4 // 5, records_max - count),
+            min(bytes_max * 4 // 5, bytes_max - size),
+        )
+
+    # Reading
+
+    def page(self, start: int, max_records: int, max_size: int) -> list[StoredRecord]:
+        with self._lock:
+            return self._page(self._from(start), max_records, max_size)
+
+    def page_of_tag(
+        self, tag: str, start: int, max_records: int, max_size: int
+    ) -> list[StoredRecord]:
+        with self._lock:
+            offsets = self._by_tag.get(tag, [])
+            indexes = range(bisect_left(offsets, start), len(offsets))
+            return self._page((self._at(offsets[i]) for i in indexes), max_records, max_size)
+
+    def history(
+        self, key: bytes, begin_ms: int | None, end_ms: int | None, limit: int
+    ) -> list[StoredRecord]:
+        found: list[StoredRecord] = []
+        with self._lock:
+            now_ms = self._clock.now_ms()
+            for offset in reversed(self._by_key.get(key, [])):
+                record = self._at(offset)
+                if (
+                    is_live(record, now_ms)
+                    and (begin_ms is None or begin_ms <= record.timestamp_ms)
+                    and (end_ms is None or record.timestamp_ms <= end_ms)
+                ):
+                    found.append(record)
+                    if len(found) == limit:
+                        break
+        return found
+
+    def first_since(self, timestamp_ms: int) -> Offset | None:
+        with self._lock:
+            now_ms = self._clock.now_ms()
+            for block in range(self._earliest // TIME_BLOCK, self._latest // TIME_BLOCK + 1):
+                if self._newest.get(block, timestamp_ms - 1) < timestamp_ms:
+                    continue
+                for record in self._block(block):
+                    if record.timestamp_ms >= timestamp_ms and is_live(record, now_ms):
+                        return record.offset
+        return None
+
+    def _page(
+        self, records: Iterable[StoredRecord], max_records: int, max_size: int
+    ) -> list[StoredRecord]:
+        found: list[StoredRecord] = []
+        now_ms, size = self._clock.now_ms(), 0
+        for record in records:
+            if is_live(record, now_ms):
+                size += payload_size(record)
+                if found and size > max_size:
+                    break
+                found.append(record)
+                if len(found) == max_records:
+                    break
+        return found
+
+    # Deleting
+
+    def delete_key(self, key: bytes) -> int:
+        with self._lock:
+            self._check_exists()
+            now_ms = self._clock.now_ms()
+            records = [self._at(offset) for offset in self._by_key.get(key, [])]
+            self._remove(records)
+            return sum(is_live(record, now_ms) for record in records)
+
+    def delete_offset(self, offset: int) -> bool:
+        with self._lock:
+            self._check_exists()
+            index = offset - self._earliest
+            record = self._records[index] if 0 <= index < len(self._records) else None
+            if record is None:
+                return False
+            self._remove([record])
+            return is_live(record, self._clock.now_ms())
+
+    def delete_before(self, offset: int) -> Offset:
+        with self._lock:
+            self._check_exists()
+            self._drop_before(min(offset, self._latest))
+            return Offset(self._earliest)
+
+    def compact(self) -> Compacted:
+        with self._lock:
+            self._check_exists()
+            if self.config.cleanup is not Cleanup.COMPACT:
+                return Compacted(0, 0)
+            now_ms, size_before = self._clock.now_ms(), self._size
+            superseded: list[StoredRecord] = []
+            for offsets in self._by_key.values():
+                records = [self._at(offset) for offset in offsets]
+                superseded += [r for r in records if is_live(r, now_ms)][:-1]
+            self._remove(superseded)
+            return Compacted(len(superseded), size_before - self._size)
+
+    def _drop_before(self, offset: int) -> None:
+        if offset <= self._earliest:
+            return
+        dropped = self._records[: offset - self._earliest]
+        self._remove([record for record in dropped if record is not None])
+        del self._records[: len(dropped)]
+        for block in range(self._earliest // TIME_BLOCK, offset // TIME_BLOCK):
+            self._newest.pop(block, None)
+        self._earliest = offset
+
+    def _drop_oldest(self, count_left: int, size_left: int) -> None:
+        count, size, dropped = self._count, self._size, 0
+        for record in self._records:
+            if count <= count_left and size <= size_left:
+                break
+            dropped += 1
+            if record is not None:
+                count -= 1
+                size -= payload_size(record) + RECORD_OVERHEAD
+        self._drop_before(self._earliest + dropped)
+
+    def _drop_expired(self, now_ms: int) -> None:
+        if self._next_expiry_ms > now_ms:
+            return
+        records = [record for record in self._records if record is not None]
+        self._remove([record for record in records if not is_live(record, now_ms)])
+        self._next_expiry_ms = min(
+            (r.expires_at_ms for r in records if r.expires_at_ms and r.expires_at_ms > now_ms),
+            default=INT64_MAX,
+        )
+
+    def _remove(self, records: Sequence[StoredRecord]) -> None:
+        keys: dict[bytes, list[int]] = {}
+        tags: dict[str, list[int]] = {}
+        for record in records:
+            self._records[record.offset - self._earliest] = None
+            self._size -= payload_size(record) + RECORD_OVERHEAD
+            if record.key is not None:
+                keys.setdefault(record.key, []).append(record.offset)
+            for tag in set(record.tags):
+                tags.setdefault(tag, []).append(record.offset)
+        self._count -= len(records)
+        _take_out(self._by_key, keys)
+        _take_out(self._by_tag, tags)
+
+    # The primary index
+
+    @property
+    def _latest(self) -> int:
+        return self._earliest + len(self._records)
+
+    def _at(self, offset: int) -> StoredRecord:
+        record = self._records[offset - self._earliest]
+        assert record is not None, "an index names a record that is gone"
+        return record
+
+    def _from(self, start: int) -> Iterator[StoredRecord]:
+        for index in range(max(0, start - self._earliest), len(self._records)):
+            record = self._records[index]
+            if record is not None:
+                yield record
+
+    def _block(self, block: int) -> Iterator[StoredRecord]:
+        start = max(0, block * TIME_BLOCK - self._earliest)
+        end = max(0, (block + 1) * TIME_BLOCK - self._earliest)
+        return (record for record in self._records[start:end] if record is not None)
+
+    def _check_exists(self) -> None:
+        if self._deleted:
+            raise UnknownShardError(self._shard.name)
+
+
+def is_live(record: StoredRecord, now_ms: int) -> bool:
+    return record.expires_at_ms is None or record.expires_at_ms > now_ms
+
+
+def payload_size(record: StoredRecord) -> int:
+    """Return the bytes of value, key, tags and headers."""
+    size = len(record.value or b"") + len(record.key or b"")
+    if record.tags:
+        size += sum(_text_size(tag) for tag in record.tags)
+    if record.headers:
+        size += sum(_text_size(name) + len(value or b"") for name, value in record.headers)
+    return size
+
+
+def _text_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
+
+
+Name = TypeVar("Name", str, bytes)
+
+
+def _take_out(index: dict[Name, list[int]], gone: dict[Name, list[int]]) -> None:
+    """Remove the offsets in `gone` from an index of ascending offsets."""
+    for name, removed in gone.items():
+        offsets = index[name]
+        if len(removed) == 1:
+            del offsets[bisect_left(offsets, removed[0])]
+        else:
+            # One pass: taking them out singly would move the rest of the list every time.
+            missing = set(removed)
+            offsets[:] = [offset for offset in offsets if offset not in missing]
+        if not offsets:
+            del index[name]

@@ -1,0 +1,300 @@
+"""What engines that keep each shard by itself have in common.
+
+    caller ──▶ ShardedEngine ──▶ ShardStore
+               checks arguments, finds the shard       holds the records
+
+`ShardedEngine` checks every argument before a shard sees it, knows which shards exist, and refuses
+everything once closed. A `ShardStore` keeps one shard's records; it is safe to call from any
+thread, and it raises `UnknownShardError` for changes that arrive after its shard was deleted: a
+caller may have found it just before.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+from penstock.engine.arguments import (
+    check_key,
+    check_limit,
+    check_offset,
+    check_producer,
+    check_records,
+    check_shard,
+    check_text,
+    check_time,
+)
+from penstock.engine.contract import (
+    RECORDS_PER_READ,
+    SIZE_PER_READ,
+    AdapterOffsetStrategy,
+    Capabilities,
+    Compacted,
+    Isolation,
+    ShardConfig,
+    ShardInfo,
+    Written,
+)
+from penstock.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    ClosedError,
+    UnknownShardError,
+)
+from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
+
+
+class ShardStore(Protocol):
+    """One shard's records. Arguments have been checked."""
+
+    @property
+    def config(self) -> ShardConfig: ...
+
+    def alter(self, config: ShardConfig) -> None: ...
+
+    def seal(self) -> None: ...
+
+    def append(self, records: Sequence[Record], size: int, producer: Producer | None) -> Written:
+        """Append all of `records`, `size` bytes together."""
+        ...
+
+    def page(self, start: int, max_records: int, max_size: int) -> list[StoredRecord]: ...
+
+    def page_of_tag(
+        self, tag: str, start: int, max_records: int, max_size: int
+    ) -> list[StoredRecord]: ...
+
+    def history(
+        self, key: bytes, begin_ms: int | None, end_ms: int | None, limit: int
+    ) -> list[StoredRecord]:
+        """Return the live records of `key`, the last written first."""
+        ...
+
+    def delete_key(self, key: bytes) -> int: ...
+
+    def delete_offset(self, offset: int) -> bool: ...
+
+    def delete_before(self, offset: int) -> Offset: ...
+
+    def first_since(self, timestamp_ms: int) -> Offset | None:
+        """Return the first live record with a timestamp >= `timestamp_ms`."""
+        ...
+
+    def compact(self) -> Compacted: ...
+
+    def info(self) -> ShardInfo: ...
+
+
+S = TypeVar("S", bound=ShardStore)
+
+
+class ShardedEngine(ABC, Generic[S]):
+    """A `StorageEngine` over one `ShardStore` for each shard."""
+
+    def __init__(self) -> None:
+        self._shards: dict[ShardId, S] = {}
+        self._directory = threading.Lock()  # held while the set of shards changes
+        self._closed = False
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> Capabilities: ...
+
+    @abstractmethod
+    def _create(self, shard: ShardId, config: ShardConfig) -> S:
+        """Make an empty shard, with none of what a deleted one of that name held."""
+
+    @abstractmethod
+    def _delete(self, store: S) -> None:
+        """Remove everything a shard holds; changes to it raise `UnknownShardError` from now on."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Called once, with no shard being created or deleted."""
+
+    # The shards
+
+    def create_shard(self, shard: ShardId, config: ShardConfig) -> None:
+        check_shard(shard)
+        _check_config(config)
+        with self._directory:
+            self._check_open()
+            store = self._shards.get(shard)
+            if store is None:
+                self._shards[shard] = self._create(shard, config)
+            elif store.config.kind is not config.kind:
+                raise AlreadyExistsError(
+                    f"shard {shard.name!r} exists with {store.config.kind.value}, "
+                    f"not {config.kind.value}"
+                )
+
+    def alter_shard(self, shard: ShardId, config: ShardConfig) -> None:
+        store = self._find(shard)
+        _check_config(config)
+        if store.config.kind is not config.kind:
+            raise BadRequestError(
+                f"shard {shard.name!r} was created with {store.config.kind.value}; "
+                "the queue kind cannot be altered"
+            )
+        store.alter(config)
+
+    def delete_shard(self, shard: ShardId) -> None:
+        check_shard(shard)
+        with self._directory:
+            self._check_open()
+            store = self._shards.get(shard)
+            if store is not None:
+                self._delete(store)
+                del self._shards[shard]
+
+    def list_shard(self, topic: str | None = None) -> list[ShardId]:
+        if topic is not None:
+            check_text(topic, "topic")
+        with self._directory:
+            self._check_open()
+            return sorted(s for s in self._shards if topic is None or s.topic == topic)
+
+    def seal_shard(self, shard: ShardId) -> None:
+        self._find(shard).seal()
+
+    def shard_info(self, shard: ShardId) -> ShardInfo:
+        return self._find(shard).info()
+
+    # Records
+
+    def write(self, shard: ShardId, record: Record, *, producer: Producer | None = None) -> Written:
+        return self.batch_write(shard, (record,), producer=producer)
+
+    def batch_write(
+        self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None
+    ) -> Written:
+        store = self._find(shard)
+        if producer is not None:
+            check_producer(producer)
+        size = check_records(records, shard, store.config.record_size_max)
+        return store.append(records, size, producer)
+
+    def read_by_offset(
+        self,
+        shard: ShardId,
+        offset: Offset,
+        *,
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+        isolation: Isolation = Isolation.COMMITTED,
+    ) -> list[StoredRecord]:
+        store = self._find(shard)
+        check_offset(offset)
+        check_limit(max_records, "max_records")
+        check_limit(max_size, "max_size")
+        # There are no transactions here: whatever is committed is stable, too.
+        if not isinstance(isolation, Isolation):
+            raise BadRequestError(f"isolation must be an Isolation, not {isolation!r}")
+        return store.page(offset, max_records, max_size)
+
+    def read_by_tag(
+        self,
+        shard: ShardId,
+        tag: str,
+        *,
+        start_offset: Offset = Offset(0),
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+    ) -> list[StoredRecord]:
+        store = self._find(shard)
+        check_text(tag, "tag")
+        check_offset(start_offset, "start_offset")
+        check_limit(max_records, "max_records")
+        check_limit(max_size, "max_size")
+        return store.page_of_tag(tag, start_offset, max_records, max_size)
+
+    def read_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
+        store = self._find(shard)
+        check_key(key)
+        found = store.history(key, None, None, 1)
+        return found[0] if found else None
+
+    def query_by_key(
+        self,
+        shard: ShardId,
+        key: bytes,
+        *,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        limit: int = 64,
+    ) -> list[StoredRecord]:
+        store = self._find(shard)
+        check_key(key)
+        check_time(begin_ms, "begin_ms")
+        if end_ms is not None:
+            check_time(end_ms, "end_ms")
+        check_limit(limit, "limit")
+        return store.history(key, begin_ms, end_ms, limit)
+
+    def delete_by_key(self, shard: ShardId, key: bytes) -> int:
+        store = self._find(shard)
+        check_key(key)
+        return store.delete_key(key)
+
+    def delete_by_offset(self, shard: ShardId, offset: Offset) -> bool:
+        store = self._find(shard)
+        check_offset(offset)
+        return store.delete_offset(offset)
+
+    def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
+        store = self._find(shard)
+        check_offset(offset)
+        return store.delete_before(offset)
+
+    def get_offset_by_timestamp(
+        self, shard: ShardId, timestamp_ms: int, strategy: AdapterOffsetStrategy
+    ) -> Offset:
+        store = self._find(shard)
+        check_time(timestamp_ms, "timestamp_ms")
+        if not isinstance(strategy, AdapterOffsetStrategy):
+            raise BadRequestError(f"strategy must be an AdapterOffsetStrategy, not {strategy!r}")
+        found = store.first_since(timestamp_ms)
+        if found is not None:
+            return found
+        info = store.info()
+        return info.earliest if strategy is AdapterOffsetStrategy.EARLIEST else info.latest
+
+    def compact(self, shard: ShardId) -> Compacted:
+        return self._find(shard).compact()
+
+    def close(self) -> None:
+        """Let go of everything; doing it again does nothing."""
+        with self._directory:
+            if not self._closed:
+                self._closed = True
+                self._close()
+
+    def _find(self, shard: ShardId) -> S:
+        self._check_open()
+        check_shard(shard)
+        store = self._shards.get(shard)
+        if store is None:
+            raise UnknownShardError(shard.name)
+        return store
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this engine was closed")
+
+
+def _check_config(config: object) -> None:
+    if not isinstance(config, ShardConfig):
+        raise BadRequestError(f"config must be a ShardConfig, not {type(config).__name__}")
+    check_limit(config.record_size_max, "record_size_max")
+    for name in (
+        "retention_ms",
+        "retention_bytes",
+        "retention_records",
+        "memory_records_max",
+        "memory_bytes_max",
+    ):
+        limit = getattr(config, name)
+        if limit is not None:
+            check_limit(limit, name)

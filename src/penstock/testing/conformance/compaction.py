@@ -1,0 +1,87 @@
+"""Compaction: superseded records go, and nothing else changes."""
+
+from __future__ import annotations
+
+from penstock.engine.contract import AdapterOffsetStrategy, StorageEngine
+from penstock.record import Offset, Record, ShardId
+from penstock.testing.conformance.harness import (
+    SHARD,
+    Conformance,
+    EngineHarness,
+    bounds,
+    offsets,
+    put,
+    read_all,
+)
+
+
+def keyed(key: bytes | None, value: bytes | None = b"v") -> Record:
+    return Record(value=value, key=key, tags=("t",), timestamp_ms=1)
+
+
+class Compaction(Conformance):
+    def test_records_whose_key_was_written_again_are_removed(
+        self, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        put(engine, *(keyed(key) for key in (b"a", b"b", b"a", b"c", b"a")), shard=compacted)
+        removed = engine.compact(compacted)
+        assert removed.records == 2
+        assert removed.size > 0
+        assert offsets(read_all(engine, compacted)) == [1, 3, 4]
+        assert offsets(engine.read_by_tag(compacted, "t")) == [1, 3, 4]
+        assert offsets(engine.query_by_key(compacted, b"a")) == [4]
+        earliest = AdapterOffsetStrategy.EARLIEST
+        assert engine.get_offset_by_timestamp(compacted, 1, earliest) == 1
+
+    def test_compaction_keeps_offsets_and_bounds(
+        self, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        put(engine, *[keyed(b"a")] * 4, shard=compacted)
+        engine.compact(compacted)
+        assert bounds(engine, compacted) == (0, 4)
+        assert put(engine, keyed(b"a"), shard=compacted) == 4
+        assert offsets(read_all(engine, compacted)) == [3, 4]
+
+    def test_compacting_again_removes_nothing(
+        self, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        assert engine.compact(compacted).records == 0
+        put(engine, *[keyed(b"a")] * 3, shard=compacted)
+        assert [engine.compact(compacted).records for _ in range(3)] == [2, 0, 0]
+
+    def test_records_without_a_key_stay(self, engine: StorageEngine, compacted: ShardId) -> None:
+        put(engine, keyed(None), keyed(b""), keyed(None), keyed(b""), shard=compacted)
+        assert engine.compact(compacted).records == 1
+        assert offsets(read_all(engine, compacted)) == [0, 2, 3]
+
+    def test_a_tombstone_supersedes_and_stays(
+        self, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        put(engine, keyed(b"a"), keyed(b"a", None), keyed(b"b", None), shard=compacted)
+        assert engine.compact(compacted).records == 1
+        assert offsets(read_all(engine, compacted)) == [1, 2]
+
+    def test_read_by_key_answers_the_same_before_and_after(
+        self, harness: EngineHarness, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        expires_ms = harness.clock.now_ms() + 10
+        fleeting = Record(value=b"v", key=b"a", expires_at_ms=expires_ms)
+        put(engine, keyed(b"a"), keyed(b"a"), fleeting, keyed(b"b"), keyed(b"b"), shard=compacted)
+        engine.delete_by_offset(compacted, Offset(4))
+        harness.clock.advance(1)
+        keys = (b"a", b"b", b"unknown")
+        before = [engine.read_by_key(compacted, key) for key in keys]
+        assert [record and record.offset for record in before] == [1, 3, None]
+        engine.compact(compacted)
+        assert [engine.read_by_key(compacted, key) for key in keys] == before
+
+    def test_other_shards_are_not_compacted(self, engine: StorageEngine) -> None:
+        put(engine, *[keyed(b"a")] * 3)
+        removed = engine.compact(SHARD)
+        assert (removed.records, removed.size) == (0, 0)
+        assert offsets(read_all(engine)) == [0, 1, 2]
+
+    def test_many_keys_are_compacted(self, engine: StorageEngine, compacted: ShardId) -> None:
+        engine.batch_write(compacted, [keyed(b"%d" % (n % 1_500)) for n in range(4_000)])
+        assert engine.compact(compacted).records == 2_500
+        assert offsets(read_all(engine, compacted)) == list(range(2_500, 4_000))
