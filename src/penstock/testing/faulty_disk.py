@@ -117,9 +117,8 @@ class FaultyFile:
                 self._file.sync_failed()
                 raise self._disk.faults.error_of(rule, self._path)
             self._disk.check_holes(self._file, self._path)
-            if self._file.dirty_pages():
+            if self._file.sync():
                 self._file.modified_ms = self._disk.now_ms()
-            self._file.sync()
 
     def close(self) -> None:
         self._closed = True

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
+_RUN_PAGES: Final = 64
+
 
 class MemoryFile:
     """The bytes of a file.
@@ -69,27 +71,36 @@ class MemoryFile:
 
     def dirty_pages(self) -> list[int]:
         """Return the pages whose two images differ."""
-        if self.size == self._synced_size and self._synced == self._current():
-            return []
-        pages = range(-(-max(self.size, self._synced_size) // self._page_size))
-        return [page for page in pages if self._page(page) != self._synced_page(page)]
+        pages: list[int] = []
+        end = max(self.size, self._synced_size)
+        # Most of a file is clean: runs of pages are compared at once.
+        run_size = _RUN_PAGES * self._page_size
+        for start in range(0, end, run_size):
+            until = min(start + run_size, end)
+            if until > self._synced_size or self.data[start:until] != self._synced[start:until]:
+                run = range(start // self._page_size, -(-until // self._page_size))
+                pages += [page for page in run if self._page(page) != self._synced_page(page)]
+        return pages
 
     def holes_stored(self) -> int:
         """Count the pages that hold data and have no block: stores into a hole by a mapping."""
         return sum(page not in self._blocks for page in self.dirty_pages())
 
-    def sync(self) -> None:
-        kept = {
-            page: self._synced_page(page)
-            for page, given_up in self._given_up.items()
-            if self._page(page) == given_up
-        }
+    def sync(self) -> bool:
+        """Put everything on the device; return whether there was anything to put."""
+        dirty = self.dirty_pages()
+        changed = bool(dirty) or self.size != self._synced_size
+        lost = {page for page, then in self._given_up.items() if self._page(page) == then}
+        self._given_up = {page: self._given_up[page] for page in lost}
+        del self._synced[self.size :]
+        self._synced.extend(bytes(self.size - len(self._synced)))
+        self._synced_size = self.size
+        for page in dirty:
+            if page not in lost:
+                self._put_synced_page(page, self._page(page))
         end = -(-self.size // self._page_size)
-        self._blocks.update(page for page in self.dirty_pages() if page < end)
-        self._set_synced(self._current())
-        for page, old in kept.items():
-            self._put_synced_page(page, old)
-        self._given_up = {page: self._given_up[page] for page in kept}
+        self._blocks.update(page for page in dirty if page < end)
+        return changed
 
     def sync_failed(self) -> None:
         """Do what a kernel does after a failed sync: forget that the pages are dirty."""
