@@ -1,0 +1,27 @@
+"""The byte loops of the store in Python: the specification of the native extension, its stand-in
+where it was not built, and the oracle of its tests."""
+
+from penstock.engine.segment.format import java_hash
+from penstock.engine.segment.pure.appender import Appender
+from penstock.engine.segment.pure.codec import (
+    check_log,
+    crc_patch,
+    decode_raw,
+    encode_raw,
+    find_record,
+    warm,
+)
+from penstock.engine.segment.pure.key_index import index_lookup, index_relink
+
+__all__ = [
+    "Appender",
+    "check_log",
+    "crc_patch",
+    "decode_raw",
+    "encode_raw",
+    "find_record",
+    "index_lookup",
+    "index_relink",
+    "java_hash",
+    "warm",
+]

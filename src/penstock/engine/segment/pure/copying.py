@@ -1,0 +1,110 @@
+"""Records that another log holds, made ready for this one.
+
+Only the position changes; the checksum follows it by linearity and is never computed anew over
+bytes that were not verified against the old one.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from penstock.engine.segment.format import (
+    CHECKSUM_MASK,
+    CHECKSUM_SIZE,
+    CHECKSUM_START,
+    KIND_BATCH,
+    RECORD_HEAD,
+)
+from penstock.engine.segment.pure.codec import crc_patch
+from penstock.engine.segment.pure.dispatching import Facts, facts_of
+from penstock.engine.segment.pure.located import (
+    Located,
+    checksum_digits,
+    find_damaged_part,
+    locate,
+    read_checksum,
+    write_checksum,
+)
+from penstock.engine.segment.pure.queue_table import Queue
+from penstock.errors import BadRequestError
+
+_POSITION_AT: Final = RECORD_HEAD.position_of("position")
+_POSITION_END: Final = _POSITION_AT + 8
+_DIGITS_FROM_END: Final = CHECKSUM_SIZE - len(CHECKSUM_START)
+
+
+class Copy(NamedTuple):
+    """A record to be copied, and how many offsets it takes."""
+
+    facts: Facts
+    offsets: int
+
+
+def read_copies(data: memoryview, queue: Queue) -> list[Copy]:
+    """Return the records in `data`; `BadRequestError` unless they are undamaged, whole groups, and
+    continue `queue`."""
+    copies: list[Copy] = []
+    group_end = at = 0
+    offset = queue.next_offset
+    while at < len(data):
+        facts = _read_one(data, at, queue)
+        size = facts.group_size()
+        if isinstance(size, str):
+            raise BadRequestError(f"record at byte {at}: {size}")
+        if size is not None:
+            if at < group_end:
+                raise BadRequestError(f"record at byte {at} begins a group inside another")
+            group_end = at + size
+        copy = Copy(facts, _count_at(facts, queue, offset, at))
+        copies.append(copy)
+        offset += copy.offsets
+        at += facts.record.size
+        if at - facts.record.size < group_end < at:
+            raise BadRequestError(f"a group ends inside the record before byte {at}")
+    if not copies or group_end > at:
+        raise BadRequestError("data holds no record" if not copies else "a group is cut short")
+    return copies
+
+
+def _read_one(data: memoryview, at: int, queue: Queue) -> Facts:
+    found = locate(data, at, len(data))
+    fault = found if isinstance(found, str) else find_damaged_part(data, found)
+    if fault is not None or isinstance(found, str):
+        raise BadRequestError(f"record at byte {at}: {fault}")
+    facts = facts_of(data, found)
+    if facts.topic != queue.topic or found.queue_id != queue.queue_id:
+        raise BadRequestError(
+            f"record at byte {at} belongs to '{facts.topic}_{found.queue_id}', not {queue.shard!r}"
+        )
+    if not facts.enters_a_queue:
+        raise BadRequestError(f"record at byte {at} is no committed record")
+    return facts
+
+
+def _count_at(facts: Facts, queue: Queue, offset: int, at: int) -> int:
+    """Return how many offsets the record takes, which must begin at `offset`."""
+    begin, count = facts.record.queue_offset, 1
+    if queue.kind == KIND_BATCH:
+        inner = facts.inner
+        if inner is None or inner[0] != begin:
+            raise BadRequestError(f"record at byte {at} does not belong in a batch queue")
+        count = inner[1]
+    if begin != offset:
+        raise BadRequestError(f"record at byte {at} has offset {begin}, expected {offset}")
+    return count
+
+
+def moved(data: memoryview, record: Located, position: int) -> bytes:
+    """Return the record's bytes as they read at `position`."""
+    copied = bytearray(data[record.start : record.end])
+    digits = checksum_digits(data, record)
+    new = position.to_bytes(8, signed=True)
+    if digits is not None:
+        old = copied[_POSITION_AT:_POSITION_END]
+        delta = bytes(a ^ b for a, b in zip(old, new, strict=True))
+        size_after = record.size - CHECKSUM_SIZE - _POSITION_END
+        patched = crc_patch(read_checksum(digits), size_after, delta) & CHECKSUM_MASK
+        digits_at = record.size - _DIGITS_FROM_END
+        copied[digits_at:-1] = write_checksum(patched)
+    copied[_POSITION_AT:_POSITION_END] = new
+    return bytes(copied)

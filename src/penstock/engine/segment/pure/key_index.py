@@ -1,0 +1,232 @@
+"""The key index: hash slots, each the head of a chain of entries from the newest to the oldest.
+
+    header 40 · slot* (4 bytes: number of the newest entry) · entry* (20 bytes; entry 0 is unused)
+
+Only hashes are stored, so an answer is a position to look at, never a proof. Everything read from
+a file may be damaged: entry numbers are checked against the file, and a chain must go downwards,
+which also makes every walk end.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from penstock.engine.segment.format import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT_SIZE,
+    index_file_size,
+    index_hash,
+    java_hash,
+)
+from penstock.engine.segment.pure.codec import view_of
+from penstock.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_SLOT: Final = struct.Struct(">i")
+_SECONDS_MAX: Final = 0x7FFF_FFFF
+_COUNT_AT: Final = INDEX_HEADER.position_of("entry_count")
+_USED_AT: Final = INDEX_HEADER.position_of("slots_used")
+_SPANS: Final = slice(0, _USED_AT)  # the four begin and end fields
+
+
+class IndexFile:
+    """A buffer that holds an index file, and where things are in it."""
+
+    __slots__ = ("entries_max", "slots", "view")
+
+    def __init__(self, index: Buffer, slots: int, entries_max: int) -> None:
+        self.view = view_of(index)
+        self.slots = slots
+        self.entries_max = entries_max
+        size = index_file_size(slots, entries_max)
+        if slots < 1 or entries_max < 1 or len(self.view) < size:
+            raise BadRequestError(
+                f"an index of {slots} slots and {entries_max} entries takes {size} bytes, "
+                f"not {len(self.view)}"
+            )
+
+    @property
+    def next_entry(self) -> int:
+        """The number that the next entry gets."""
+        count: int = _SLOT.unpack_from(self.view, _COUNT_AT)[0]
+        return min(max(count, 1), self.entries_max)
+
+    @property
+    def room(self) -> int:
+        return self.entries_max - self.next_entry
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.next_entry == 1 and not any(self.view[_SPANS])
+
+    @property
+    def span_end(self) -> tuple[int, int]:
+        """STORETIMESTAMP and position of the last record indexed here."""
+        _, timestamp_ms, _, position, _, _ = INDEX_HEADER.unpack_from(self.view)
+        return timestamp_ms, position
+
+    def slot_at(self, hashed: int) -> int:
+        return INDEX_HEADER.size + hashed % self.slots * INDEX_SLOT_SIZE
+
+    def entry_at(self, number: int) -> int:
+        return INDEX_HEADER.size + self.slots * INDEX_SLOT_SIZE + number * INDEX_ENTRY.size
+
+    def seed(self, timestamp_ms: int, position: int) -> None:
+        """Let a fresh file begin where the one before it ended, as RocketMQ does."""
+        INDEX_HEADER.pack_into(
+            self.view,
+            0,
+            *(max(timestamp_ms, 0), max(timestamp_ms, 0)),
+            *(max(position, 0), max(position, 0)),
+            *(0, 1),
+        )
+
+    def put(self, hashes: list[int], position: int, timestamp_ms: int) -> int:
+        """Index one record under as many of `hashes` as there is room for; return how many."""
+        view = self.view
+        begin_ms, _, begin_position, _, used, _ = INDEX_HEADER.unpack_from(view)
+        first = number = self.next_entry
+        for hashed in hashes[: self.entries_max - number]:
+            slot_at = self.slot_at(hashed)
+            (newest,) = _SLOT.unpack_from(view, slot_at)
+            previous = newest if 0 < newest <= number else 0
+            # The time of entry 1 is relative to the seeded one, which that entry then replaces.
+            seconds = (timestamp_ms - begin_ms) // 1000 if begin_ms > 0 else 0
+            INDEX_ENTRY.pack_into(
+                view,
+                self.entry_at(number),
+                hashed,
+                position,
+                min(max(seconds, 0), _SECONDS_MAX),
+                previous,
+            )
+            _SLOT.pack_into(view, slot_at, number)
+            if number == 1:
+                begin_ms, begin_position = timestamp_ms, position
+            used += previous == 0
+            number += 1
+        INDEX_HEADER.pack_into(
+            view, 0, begin_ms, timestamp_ms, begin_position, position, used, number
+        )
+        return number - first
+
+
+class IndexFiles:
+    """The attached index files, oldest first. Entries go to the oldest that has room."""
+
+    def __init__(self) -> None:
+        self._files: deque[IndexFile] = deque()
+        self._released_end = (0, 0)
+
+    def attach(self, file: IndexFile) -> None:
+        self._files.append(file)
+
+    def release(self) -> None:
+        if not self._files:
+            raise BadRequestError("no index file is attached")
+        self._released_end = self._end_of(self._files.popleft(), self._released_end)
+
+    @property
+    def attached(self) -> int:
+        return len(self._files)
+
+    @property
+    def full(self) -> int:
+        count = 0
+        for file in self._files:
+            if file.room > 0:
+                break
+            count += 1
+        return count
+
+    @property
+    def room(self) -> int:
+        return sum(file.room for file in self._files)
+
+    @property
+    def end_position(self) -> int:
+        """Position of the last record indexed; older ones are in the index already."""
+        end = self._released_end
+        for file in self._files:
+            end = self._end_of(file, end)
+        return end[1]
+
+    def put_all(self, hashes: list[int], position: int, timestamp_ms: int) -> None:
+        """Index one record. The caller has made sure that there is room."""
+        while hashes:
+            hashes = hashes[self._next_file().put(hashes, position, timestamp_ms) :]
+
+    def _next_file(self) -> IndexFile:
+        end = self._released_end
+        for file in self._files:
+            if file.room > 0:
+                if file.is_fresh:
+                    file.seed(*end)
+                return file
+            end = self._end_of(file, end)
+        raise AssertionError("room was checked before")
+
+    @staticmethod
+    def _end_of(file: IndexFile, before: tuple[int, int]) -> tuple[int, int]:
+        return before if file.is_fresh else file.span_end
+
+
+def index_lookup(
+    index: Buffer,
+    slots: int,
+    entries_max: int,
+    text: str,
+    begin_ms: int,
+    end_ms: int,
+    count_max: int,
+) -> list[int]:
+    """Return positions of records that may have the key `text` (`topic#key`), newest first.
+
+    This is RocketMQ's walk, and its times are whole seconds counted from the file's first record:
+    a caller that needs exact times asks for a second more and looks at the records.
+    """
+    file = IndexFile(index, slots, entries_max)
+    file_begin_ms, *_ = INDEX_HEADER.unpack_from(file.view)
+    hashed = index_hash(java_hash(text))
+    above = file.next_entry
+    (number,) = _SLOT.unpack_from(file.view, file.slot_at(hashed))
+    positions: list[int] = []
+    while 0 < number < above and len(positions) < count_max:
+        entry_hash, position, seconds, previous = INDEX_ENTRY.unpack_from(
+            file.view, file.entry_at(number)
+        )
+        time_ms = file_begin_ms + seconds * 1000
+        if seconds < 0:
+            break
+        if entry_hash == hashed and begin_ms <= time_ms <= end_ms:
+            positions.append(position)
+        if time_ms < begin_ms:
+            break
+        above, number = number, previous
+    return positions
+
+
+def index_relink(index: Buffer, slots: int, entries_max: int, keep: int) -> None:
+    """Keep the entries below number `keep`, clear the rest, and build slots and chains again."""
+    file = IndexFile(index, slots, entries_max)
+    view = file.view
+    keep = min(max(keep, 1), entries_max)
+    view[INDEX_HEADER.size : file.entry_at(1)] = bytes(file.entry_at(1) - INDEX_HEADER.size)
+    end = index_file_size(slots, entries_max)
+    view[file.entry_at(keep) : end] = bytes(end - file.entry_at(keep))
+    used = 0
+    for number in range(1, keep):
+        at = file.entry_at(number)
+        hashed, position, seconds, _ = INDEX_ENTRY.unpack_from(view, at)
+        slot_at = file.slot_at(abs(hashed))
+        (previous,) = _SLOT.unpack_from(view, slot_at)
+        INDEX_ENTRY.pack_into(view, at, hashed, position, seconds, previous)
+        _SLOT.pack_into(view, slot_at, number)
+        used += previous == 0
+    _SLOT.pack_into(view, _USED_AT, used)
+    _SLOT.pack_into(view, _COUNT_AT, keep)

@@ -1,0 +1,184 @@
+"""The queues that an appender knows: where each ends, the units not yet in its file, its times."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.engine.segment.format import (
+    BATCH_UNIT,
+    BLOCK_MAX_NONE,
+    BLOCK_MAX_UNKNOWN,
+    KIND_BATCH,
+    KIND_SIMPLE,
+    MAGIC_V1,
+    MAGIC_V2,
+    PRE_BLANK,
+    QUEUE_UNIT,
+    TIME_BLOCK,
+    TOPIC_SIZE_V1_MAX,
+    java_hash,
+)
+from penstock.engine.segment.pure.codec import sized_topic
+from penstock.errors import AlreadyExistsError, BadRequestError
+
+EPOCH_UNKNOWN: Final = -1
+
+
+class Queue:
+    """One queue.
+
+    * units [first_unit, next_unit) are held in `units`; those before are in the queue's file
+    * `block_max` belongs to the block of `next_offset`, `times` to blocks before it
+    """
+
+    __slots__ = (
+        "block_max",
+        "epoch",
+        "first_unit",
+        "handle",
+        "index_prefix",
+        "kind",
+        "magic",
+        "next_offset",
+        "next_unit",
+        "queue_id",
+        "sized_topic",
+        "times",
+        "topic",
+        "unit_size",
+        "units",
+    )
+
+    def __init__(
+        self, handle: int, topic: str, queue_id: int, kind: int, next_offset: int, next_unit: int
+    ) -> None:
+        version = 1 if len(topic.encode("utf-8", "surrogateescape")) <= TOPIC_SIZE_V1_MAX else 2
+        self.handle = handle
+        self.topic = topic
+        self.queue_id = queue_id
+        self.kind = kind
+        self.next_offset = next_offset
+        self.next_unit = next_unit
+        self.first_unit = next_unit
+        self.units = bytearray()
+        self.unit_size = QUEUE_UNIT.size if kind == KIND_SIMPLE else BATCH_UNIT.size
+        self.times: list[tuple[int, int]] = []
+        self.block_max = BLOCK_MAX_NONE
+        self.epoch = EPOCH_UNKNOWN
+        self.magic = MAGIC_V1 if version == 1 else MAGIC_V2
+        self.sized_topic = sized_topic(topic, version)
+        self.index_prefix = java_hash(f"{topic}#")
+
+    @property
+    def shard(self) -> str:
+        return f"{self.topic}_{self.queue_id}"
+
+    def add_unit(self, position: int, size: int, code: int, born_ms: int) -> None:
+        """Let the record at `position` have the next offset of a simple queue."""
+        self.units += QUEUE_UNIT.pack(position, size, code)
+        self.next_unit += 1
+        self._advance(self.next_offset + 1, born_ms)
+
+    def add_batch_unit(
+        self, position: int, size: int, code: int, stamps: tuple[int, int], count: int
+    ) -> None:
+        """Let the record at `position` have the next `count` offsets of a batch queue. `stamps`
+        are its store and born timestamps."""
+        store_ms, born_ms = stamps
+        self.units += BATCH_UNIT.pack(
+            position, size, code, store_ms, self.next_offset, count, -1, 0
+        )
+        self.next_unit += 1
+        self._advance(self.next_offset + count, born_ms)
+
+    def skip_to(self, offset: int) -> None:
+        """Leave the offsets before `offset` empty."""
+        if self.kind == KIND_SIMPLE:
+            gap = offset - self.next_offset
+            self.units += PRE_BLANK * gap
+            self.next_unit += gap
+        self._advance(offset, BLOCK_MAX_NONE)
+
+    def cut(self, next_offset: int, next_unit: int) -> None:
+        """Forget everything from `next_offset`, which is unit `next_unit`, on."""
+        if next_offset > self.next_offset or next_unit > self.next_unit or next_unit < 0:
+            raise BadRequestError(
+                f"shard {self.shard!r} cannot be cut to offset {next_offset}, unit {next_unit}: "
+                f"it ends at offset {self.next_offset}, unit {self.next_unit}"
+            )
+        self._cut_times(next_offset)
+        self.first_unit = min(self.first_unit, next_unit)
+        del self.units[(next_unit - self.first_unit) * self.unit_size :]
+        self.next_offset = next_offset
+        self.next_unit = next_unit
+        self.epoch = EPOCH_UNKNOWN
+
+    def held(self, unit: int, count: int) -> bytes:
+        if unit < self.first_unit or count <= 0:
+            return b""
+        start = (unit - self.first_unit) * self.unit_size
+        return bytes(self.units[start : start + count * self.unit_size])
+
+    def drop(self, until_unit: int) -> None:
+        until = min(until_unit, self.next_unit)
+        if until > self.first_unit:
+            del self.units[: (until - self.first_unit) * self.unit_size]
+            self.first_unit = until
+
+    def _advance(self, until: int, born_ms: int) -> None:
+        while self.next_offset < until:
+            block = self.next_offset // TIME_BLOCK
+            stop = min(until, (block + 1) * TIME_BLOCK)
+            self.block_max = max(self.block_max, born_ms)
+            self.next_offset = stop
+            if stop % TIME_BLOCK == 0:
+                self.times.append((block, self.block_max))
+                self.block_max = BLOCK_MAX_NONE
+
+    def _cut_times(self, next_offset: int) -> None:
+        block = next_offset // TIME_BLOCK
+        if next_offset % TIME_BLOCK == 0:
+            self.block_max = BLOCK_MAX_NONE
+        elif block != self.next_offset // TIME_BLOCK:
+            self.block_max = dict(self.times).get(block, BLOCK_MAX_UNKNOWN)
+        self.times = [each for each in self.times if each[0] < block]
+
+
+class QueueTable:
+    """Queues by handle, and by topic and queue id. Handles are never used again."""
+
+    def __init__(self) -> None:
+        self._by_handle: dict[int, Queue] = {}
+        self._by_name: dict[tuple[str, int], Queue] = {}
+        self._next_handle = 0
+
+    def add(self, topic: str, queue_id: int, kind: int, next_offset: int, next_unit: int) -> Queue:
+        if (topic, queue_id) in self._by_name:
+            raise AlreadyExistsError(f"shard '{topic}_{queue_id}' has a queue")
+        if kind not in (KIND_SIMPLE, KIND_BATCH):
+            raise BadRequestError(f"kind {kind} is no kind of queue")
+        if not topic or next_offset < 0 or next_unit < 0:
+            raise BadRequestError(
+                f"topic {topic!r}, offset {next_offset}, unit {next_unit} make no queue"
+            )
+        queue = Queue(self._next_handle, topic, queue_id, kind, next_offset, next_unit)
+        self._by_handle[queue.handle] = queue
+        self._by_name[topic, queue_id] = queue
+        self._next_handle += 1
+        return queue
+
+    def remove(self, handle: int) -> None:
+        queue = self.get(handle)
+        del self._by_handle[handle], self._by_name[queue.topic, queue.queue_id]
+
+    def get(self, handle: int) -> Queue:
+        queue = self._by_handle.get(handle)
+        if queue is None:
+            raise BadRequestError(f"no queue has handle {handle}")
+        return queue
+
+    def find(self, topic: str, queue_id: int) -> Queue | None:
+        return self._by_name.get((topic, queue_id))
+
+    def all(self) -> list[Queue]:
+        return list(self._by_handle.values())

@@ -1,0 +1,187 @@
+"""Builds queues, time blocks and index entries again from the records of a log.
+
+A record is looked at in log order. One that has an offset below its queue's end replaces everything
+from that offset on: the shard was cut there, and the bytes of the cut records are dead. A group is
+taken whole or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.engine.segment.format import (
+    FLAG_INNER_BATCH,
+    GAP_MAX,
+    KIND_BATCH,
+    KIND_SIMPLE,
+    Damage,
+)
+from penstock.engine.segment.pure.codec import end_of_log
+from penstock.engine.segment.pure.dispatching import Facts, facts_of
+from penstock.engine.segment.pure.key_index import IndexFiles
+from penstock.engine.segment.pure.located import Located, check_at, locate
+from penstock.engine.segment.pure.queue_table import Queue, QueueTable
+from penstock.engine.segment.twin_interface import (
+    REPLAY_CUT_BATCH_QUEUE,
+    REPLAY_DAMAGE,
+    REPLAY_DONE,
+    REPLAY_NO_INDEX_ROOM,
+    Replayed,
+)
+
+_OFFSET_MAX: Final = (1 << 63) - 1
+
+
+class Replay:
+    """One pass over one log file."""
+
+    def __init__(
+        self,
+        queues: QueueTable,
+        index: IndexFiles | None,
+        log: memoryview,
+        base: int,
+        special_topic_suffix: str,
+    ) -> None:
+        self._queues = queues
+        self._index = index
+        self._log = log
+        self._base = base
+        self._suffix = special_topic_suffix
+        self._checked_until = base
+        self._specials: list[tuple[int, int]] = []
+        self.last_store_timestamp_ms = 0
+
+    def run(self, start: int, end: int) -> Replayed:
+        limit = min(end - self._base, len(self._log))
+        position = start
+        records = 0
+        while position - self._base < limit:
+            stop = end_of_log(self._log, self._base, position, limit)
+            if isinstance(stop, int):
+                return stop, records, REPLAY_DONE, None, self._specials
+            facts = stop or self._read(position, limit)
+            outcome = facts if isinstance(facts, Damage) else self._take(facts, position)
+            if isinstance(outcome, Damage):
+                return position, records, REPLAY_DAMAGE, outcome, self._specials
+            if outcome != REPLAY_DONE:
+                return position, records, outcome, None, self._specials
+            assert isinstance(facts, Facts)
+            records += 1
+            position += facts.record.size
+        return position, records, REPLAY_DONE, None, self._specials
+
+    def _read(self, position: int, limit: int) -> Facts | Damage:
+        """Return the record at `position`; when it begins a group, all of the group is good."""
+        if position < self._checked_until:
+            found = locate(self._log, position - self._base, limit)
+            assert isinstance(found, Located), "it was checked with its group"
+            return facts_of(self._log, found)
+        checked = check_at(self._log, self._base, position, limit)
+        if isinstance(checked, Damage):
+            return checked
+        facts = facts_of(self._log, checked)
+        size = facts.group_size()
+        if isinstance(size, str):
+            return Damage(position, size)
+        damage = None if size is None else self._check_group(facts, position, size, limit)
+        return damage or facts
+
+    def _check_group(self, first: Facts, start: int, size: int, limit: int) -> Damage | None:
+        end = start + size
+        if size < first.record.size or end - self._base > limit:
+            return Damage(start, f"group of {size} bytes is cut short")
+        position = start + first.record.size
+        while position < end:
+            checked = check_at(self._log, self._base, position, limit)
+            if isinstance(checked, Damage):
+                return Damage(position, f"group at {start} is incomplete: {checked.reason}")
+            member = facts_of(self._log, checked)
+            if member.topic != first.topic or checked.queue_id != first.record.queue_id:
+                return Damage(position, f"group at {start} holds a record of another queue")
+            if member.group_size() is not None:
+                return Damage(position, f"group at {start} holds the start of another group")
+            position += checked.size
+        if position != end:
+            return Damage(start, f"group of {size} bytes does not end with a record")
+        self._checked_until = end
+        return None
+
+    # ---------------------------------------------------------------------------- dispatch
+
+    def _take(self, facts: Facts, position: int) -> int | Damage:
+        """Dispatch one record; return REPLAY_DONE, or why it cannot be dispatched now."""
+        hashes: list[int] = []
+        if self._index is not None and position >= self._index.end_position:
+            hashes = facts.index_hashes()
+            if len(hashes) > self._index.room:
+                return REPLAY_NO_INDEX_ROOM
+        if facts.enters_a_queue:
+            outcome = self._take_in_queue(facts, position)
+            if outcome != REPLAY_DONE:
+                return outcome
+        store_ms = facts.record.store_timestamp_ms
+        if self._index is not None and hashes:
+            self._index.put_all(hashes, position, store_ms)
+        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, store_ms)
+        return REPLAY_DONE
+
+    def _take_in_queue(self, facts: Facts, position: int) -> int | Damage:
+        record = facts.record
+        queue = self._queues.find(facts.topic, record.queue_id)
+        is_new = queue is None
+        inner = facts.inner
+        kind = self._kind_of(facts) if queue is None else queue.kind
+        if kind == KIND_BATCH and inner is None:
+            return REPLAY_DONE
+        offset, count = inner if kind == KIND_BATCH and inner else (record.queue_offset, 1)
+        if offset < 0 or offset + count > _OFFSET_MAX or not facts.topic:
+            return Damage(position, f"offset {offset} of topic {facts.topic!r} makes no sense")
+        if queue is None:
+            first_unit = offset if kind == KIND_SIMPLE else 0
+            queue = self._queues.add(facts.topic, record.queue_id, kind, offset, first_unit)
+        outcome = REPLAY_DONE if is_new else self._make_way(queue, offset, position)
+        if outcome == REPLAY_DONE:
+            self._note_special(facts, queue, position)
+            self._add_unit(facts, queue, position, count)
+        return outcome
+
+    @staticmethod
+    def _kind_of(facts: Facts) -> int:
+        is_batch = facts.record.sys_flag & FLAG_INNER_BATCH or facts.inner is not None
+        return KIND_BATCH if is_batch else KIND_SIMPLE
+
+    def _make_way(self, queue: Queue, offset: int, position: int) -> int | Damage:
+        """Let `offset` be the next one of `queue`."""
+        if offset - queue.next_offset > GAP_MAX:
+            return Damage(
+                position, f"offset {offset} of {queue.shard!r} follows {queue.next_offset - 1}"
+            )
+        if offset > queue.next_offset:
+            queue.skip_to(offset)
+        elif offset < queue.next_offset:
+            if queue.kind == KIND_BATCH:
+                self._specials.append((position, queue.handle))
+                return REPLAY_CUT_BATCH_QUEUE
+            queue.cut(offset, offset - queue.next_offset + queue.next_unit)
+        return REPLAY_DONE
+
+    def _note_special(self, facts: Facts, queue: Queue, position: int) -> None:
+        is_special = (
+            facts.has_producer
+            or facts.epoch != queue.epoch
+            or (self._suffix and facts.topic.endswith(self._suffix))
+        )
+        if is_special:
+            self._specials.append((position, queue.handle))
+        queue.epoch = facts.epoch
+
+    @staticmethod
+    def _add_unit(facts: Facts, queue: Queue, position: int, count: int) -> None:
+        record = facts.record
+        code = facts.tag_code
+        if queue.kind == KIND_SIMPLE:
+            queue.add_unit(position, record.size, code, record.born_timestamp_ms)
+        else:
+            stamps = (record.store_timestamp_ms, record.born_timestamp_ms)
+            queue.add_batch_unit(position, record.size, code, stamps, count)

@@ -1,0 +1,31 @@
+"""Picks who runs the byte loops: the native extension, or its pure twin.
+
+The extension is optional: without a Rust tool chain the package installs and runs all the same.
+`PENSTOCK_PURE=1` forces the pure twin, for tests and to find out who is to blame.
+"""
+
+from __future__ import annotations
+
+import os
+
+from penstock.engine.segment import pure
+from penstock.engine.segment.twin_interface import Appender, Core
+
+__all__ = ["IS_NATIVE", "Appender", "Core", "core", "native_core"]
+
+
+def native_core() -> Core | None:
+    """Return the native twin, or None where it was not built."""
+    try:
+        from penstock import _native
+    except ImportError:
+        return None
+    return _native
+
+
+def _choose() -> tuple[Core, bool]:
+    native = None if os.environ.get("PENSTOCK_PURE") == "1" else native_core()
+    return (pure, False) if native is None else (native, True)
+
+
+core, IS_NATIVE = _choose()

@@ -1,0 +1,292 @@
+"""What the byte loops of the store offer, whichever twin runs them.
+
+`penstock._native` (Rust) and `penstock.engine.segment.pure` (Python) are both a `Core`; `twin.py`
+picks one. The pure twin is the specification: when the two disagree, the native one is wrong.
+
+Positions are log positions: the base of the file plus an index into its buffer. `next_unit` counts
+units of a queue's file, `next_offset` offsets of the shard; they differ for batch queues only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.engine.segment.format import Damage, RawRecord
+from penstock.record import Record, StoredRecord
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+NO_LOG_ROOM = -1
+"""An append answers this when the record does not fit in the rest of the log file."""
+NO_INDEX_ROOM = -2
+"""… when its keys do not fit in the attached index files."""
+
+REPLAY_DONE = 0
+REPLAY_DAMAGE = 1
+REPLAY_NO_INDEX_ROOM = 2
+REPLAY_CUT_BATCH_QUEUE = 3
+
+FIELD_VALUE = 1
+FIELD_KEY = 2
+FIELD_TAGS = 4
+FIELD_HEADERS = 8
+FIELD_TIMESTAMP = 16
+FIELD_STORED = 32
+
+Columns = dict[str, tuple[bytes, ...]]
+"""Ready Arrow buffers by column; the layouts are listed in `pure/columns.py`."""
+
+DeletedRanges = Sequence[tuple[int, int]]
+"""Sorted, half-open ranges of offsets."""
+
+ReadPage = tuple[list[StoredRecord], int, int, Damage | None]
+"""Records, the next offset to read, bytes of the records in the log, why the page ended early."""
+
+ColumnPage = tuple[Columns, int, int, Damage | None]
+
+Replayed = tuple[int, int, int, Damage | None, list[tuple[int, int]]]
+"""Position reached, records dispatched, a REPLAY_ status, the damage, and (position, queue) of the
+records that the caller must look at."""
+
+if TYPE_CHECKING:
+    Column = tuple[Buffer, Buffer, int, Buffer | None, int]
+    """Arrow's data, offsets, bytes per offset (4 or 8), validity bitmap, index of the first row."""
+
+
+class Appender(Protocol):
+    """Encodes records into the log file that is being written, and derives queue units, time
+    blocks and index entries from them, at the append and from a log that exists.
+
+    One thread at a time may use it. It writes only into buffers that were handed to it, and opens
+    no files: queue units are held in memory until `drop_units` says that they are in their file.
+    """
+
+    def attach_log(self, log: Buffer, base: int, start: int) -> None:
+        """Append to `log` from position `start` on; the buffer is held until replaced."""
+        ...
+
+    def finish_log(self) -> None:
+        """Write the blank record; `end` is the end of the file then."""
+        ...
+
+    def detach_log(self) -> None: ...
+
+    @property
+    def end(self) -> int:
+        """The position behind the last record appended."""
+        ...
+
+    @property
+    def last_store_timestamp_ms(self) -> int: ...
+    @last_store_timestamp_ms.setter
+    def last_store_timestamp_ms(self, value: int) -> None: ...
+
+    def add_queue(
+        self, topic: str, queue_id: int, kind: int, next_offset: int, next_unit: int
+    ) -> int:
+        """Return a handle for the queue; `AlreadyExistsError` when it has one."""
+        ...
+
+    def remove_queue(self, handle: int) -> None: ...
+
+    def queues(self) -> list[tuple[int, str, int, int, int, int]]:
+        """Return handle, topic, queue id, kind, next offset and next unit of each queue."""
+        ...
+
+    def next_offset(self, handle: int) -> int: ...
+    def next_unit(self, handle: int) -> int: ...
+
+    def dirty_queues(self) -> list[int]:
+        """Return the queues that hold units."""
+        ...
+
+    def peek_units(self, handle: int) -> tuple[int, bytes]:
+        """Return the number of the first unit held, and all units held."""
+        ...
+
+    def drop_units(self, handle: int, until_unit: int) -> None:
+        """Forget units below `until_unit`: they are in their file."""
+        ...
+
+    def read_units(self, handle: int, unit: int, count: int) -> bytes:
+        """Return up to `count` units from those held; none when `unit` is not held."""
+        ...
+
+    def cut_queue(self, handle: int, next_offset: int, next_unit: int) -> None:
+        """Forget everything from `next_offset` on."""
+        ...
+
+    def take_times(self, handle: int) -> list[tuple[int, int]]:
+        """Return the blocks completed since the last call: number, greatest BORNTIMESTAMP."""
+        ...
+
+    def block_max(self, handle: int) -> int:
+        """Return the greatest BORNTIMESTAMP of the unfinished block; -1 when it is empty."""
+        ...
+
+    def set_block_max(self, handle: int, timestamp_ms: int) -> None: ...
+
+    def attach_index(self, index: Buffer, slots: int, entries_max: int) -> None:
+        """Let entries go to `index` once the files attached before it are full."""
+        ...
+
+    def release_index(self) -> None:
+        """Let go of the index file attached first."""
+        ...
+
+    @property
+    def index_attached(self) -> int: ...
+    @property
+    def index_full(self) -> int:
+        """How many of the attached files, oldest first, are full."""
+        ...
+
+    @property
+    def index_room(self) -> int:
+        """Free entries over all attached files."""
+        ...
+
+    def append(self, handle: int, record: Record, now_ms: int, epoch: int) -> int:
+        """Return the record's offset, NO_LOG_ROOM or NO_INDEX_ROOM. `now_ms < 0`: the clock."""
+        ...
+
+    def append_many(
+        self, handle: int, records: Sequence[Record], now_ms: int, epoch: int, producer: str | None
+    ) -> int:
+        """Append an atomic group; return the first offset, or as `append`."""
+        ...
+
+    def append_columns(
+        self,
+        handle: int,
+        count: int,
+        values: Column,
+        keys: Column | None,
+        tags: Column | None,
+        timestamps: Buffer | None,
+        now_ms: int,
+        epoch: int,
+        producer: str | None,
+    ) -> int:
+        """Append `count` rows as an atomic group; return as `append_many`."""
+        ...
+
+    def append_batch(
+        self,
+        handle: int,
+        body: Buffer,
+        count: int,
+        now_ms: int,
+        epoch: int,
+        born_ms: int,
+        producer: str | None,
+        kafka: bool,
+    ) -> int:
+        """Append one record that holds `count` messages; return the offset of the first."""
+        ...
+
+    def append_encoded(self, handle: int, data: Buffer) -> int:
+        """Append whole records as another log holds them, with their positions changed."""
+        ...
+
+    def replay(
+        self,
+        log: Buffer,
+        base: int,
+        start: int,
+        end: int,
+        index: bool,
+        special_topic_suffix: str,
+    ) -> Replayed:
+        """Derive units, times and index entries from the records of an existing log."""
+        ...
+
+
+class Core(Protocol):
+    """The functions of a twin. Each is specified where the pure twin defines it."""
+
+    @property
+    def Appender(self) -> Callable[[bytes, bytes, int], Appender]:  # noqa: N802 - it is a class
+        """Takes the store host, the born host (8 or 20 bytes each), and the record size limit."""
+        ...
+
+    def java_hash(self, text: str) -> int: ...
+    def encode_raw(self, raw: RawRecord, checksum: bool) -> bytes: ...
+    def decode_raw(
+        self, log: Buffer, base: int, position: int, check: bool
+    ) -> RawRecord | Damage: ...
+    def check_log(
+        self, log: Buffer, base: int, start: int, end: int
+    ) -> tuple[int, int, Damage | None]: ...
+    def find_record(self, log: Buffer, base: int, start: int, end: int) -> int: ...
+    def warm(self, log: Buffer, start_index: int, size: int) -> None: ...
+    def crc_patch(self, checksum: int, size_after: int, delta: bytes) -> int: ...
+
+    def read_records(
+        self,
+        log: Buffer,
+        base: int,
+        units: bytes,
+        first_offset: int,
+        topic: str,
+        queue_id: int,
+        max_records: int,
+        max_size: int,
+        deleted: DeletedRanges,
+        now_ms: int,
+        tag: str | None,
+        key: bytes | None,
+    ) -> ReadPage: ...
+    def read_batches(
+        self,
+        log: Buffer,
+        base: int,
+        units: bytes,
+        start_offset: int,
+        topic: str,
+        queue_id: int,
+        max_records: int,
+        max_size: int,
+        deleted: DeletedRanges,
+        now_ms: int,
+        tag: str | None,
+        key: bytes | None,
+    ) -> ReadPage: ...
+    def read_columns(
+        self,
+        log: Buffer,
+        base: int,
+        units: bytes,
+        kind: int,
+        start_offset: int,
+        topic: str,
+        queue_id: int,
+        max_records: int,
+        max_size: int,
+        deleted: DeletedRanges,
+        now_ms: int,
+        tag: str | None,
+        fields: int,
+    ) -> ColumnPage: ...
+    def decode_inner(
+        self,
+        body: Buffer,
+        kafka: bool,
+        base_offset: int,
+        store_timestamp_ms: int,
+        leader_epoch: int,
+    ) -> list[StoredRecord]: ...
+
+    def index_lookup(
+        self,
+        index: Buffer,
+        slots: int,
+        entries_max: int,
+        text: str,
+        begin_ms: int,
+        end_ms: int,
+        count_max: int,
+    ) -> list[int]: ...
+    def index_relink(self, index: Buffer, slots: int, entries_max: int, keep: int) -> None: ...
