@@ -211,6 +211,35 @@ BLOCK_MAX_UNKNOWN: Final = (1 << 63) - 1
 GAP_MAX: Final = 1 << 20
 """Most offsets that a replay fills with pre-blanks; a longer gap is damage, not 20 GB of units."""
 
+# ------------------------------------------------------------------------------ inner batches
+
+INNER_HEAD: Final = Layout(
+    "message of an inner batch, RocketMQ's form",
+    Field("size", "i32", "whole message"),
+    Field("magic", "i32", "0"),
+    Field("body_crc", "i32", "0"),
+    Field("flag", "i32", "the producer's, opaque"),
+    Field("body_size", "i32", "bytes of the body; then i16 size of the properties, properties"),
+    size=20,
+)
+KAFKA_BATCH: Final = Layout(
+    "Kafka record batch",
+    Field("base_offset", "i64", "offset of its first message; patched at the append"),
+    Field("size", "i32", "bytes behind this field"),
+    Field("leader_epoch", "i32", "patched at the append"),
+    Field("magic", "u8", "2"),
+    Field("checksum", "u32", "CRC-32C of all that follows"),
+    Field("attributes", "i16", "compression in bits 0 to 2, 8: log append time, 32: control"),
+    Field("last_offset_delta", "i32", "offset of its last message, less the base offset"),
+    Field("base_timestamp_ms", "i64", "timestamp of its first message"),
+    Field("max_timestamp_ms", "i64", "greatest timestamp in it"),
+    Field("producer_id", "i64", "-1: none"),
+    Field("producer_epoch", "i16", "-1: none"),
+    Field("base_sequence", "i32", "-1: none"),
+    Field("count", "i32", "messages in it"),
+    size=61,
+)
+
 # --------------------------------------------------------------------------------- key index
 
 INDEX_HEADER: Final = Layout(

@@ -11,17 +11,24 @@ from penstock.engine.segment.pure.codec import (
     find_record,
     warm,
 )
+from penstock.engine.segment.pure.columns import read_columns
+from penstock.engine.segment.pure.inner_batch import decode_inner
 from penstock.engine.segment.pure.key_index import index_lookup, index_relink
+from penstock.engine.segment.pure.reading import read_batches, read_records
 
 __all__ = [
     "Appender",
     "check_log",
     "crc_patch",
+    "decode_inner",
     "decode_raw",
     "encode_raw",
     "find_record",
     "index_lookup",
     "index_relink",
     "java_hash",
+    "read_batches",
+    "read_columns",
+    "read_records",
     "warm",
 ]

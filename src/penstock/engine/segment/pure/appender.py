@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.engine.segment.format import (
     BATCH_COUNT_MAX,
     FLAG_INNER_BATCH,
+    KAFKA_BATCH,
     KIND_BATCH,
     KIND_SIMPLE,
     tag_code,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
     from penstock.engine.segment.twin_interface import Column
 
-_KAFKA_HEAD_SIZE: Final = 61
 _INT32_MAX: Final = 0x7FFF_FFFF
 _GROUP_SIZE: Final = len(group_property(0))
 
@@ -383,7 +383,7 @@ def _entry_hashes(queue: Queue, draft: Draft) -> list[int]:
 
 def _patched_kafka(body: bytes, base_offset: int, epoch: int) -> bytes:
     """Put base offset and leader epoch into a Kafka batch; both lie before its checksum's range."""
-    if len(body) < _KAFKA_HEAD_SIZE:
+    if len(body) < KAFKA_BATCH.size:
         raise BadRequestError(f"a Kafka batch has at least 61 bytes, not {len(body)}")
     if not -_INT32_MAX - 1 <= epoch <= _INT32_MAX:
         raise BadRequestError(f"epoch {epoch} does not fit in a Kafka batch")

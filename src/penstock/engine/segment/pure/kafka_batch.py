@@ -1,0 +1,191 @@
+"""Kafka record batches, version 2, as they come from clients and lie in inner batches.
+
+Every size in them is a claim of somebody else: nothing is read past the end of a part, and what a
+compressed batch may grow to is bounded. `ValueError` says what is wrong. This twin knows the codecs
+of Python's library, none and gzip.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from penstock.engine.segment.format import KAFKA_BATCH
+from penstock.errors import NotSupportedError
+from penstock.record import Header, Offset, StoredRecord
+
+INFLATED_SIZE_MAX: Final = 256 << 20
+_MAGIC: Final = 2
+_CODEC_MASK: Final = 7
+_CODECS: Final = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+_LOG_APPEND_TIME: Final = 8
+_CONTROL: Final = 32
+_SIZE_END: Final = KAFKA_BATCH.position_of("leader_epoch")
+_CHECKED_FROM: Final = KAFKA_BATCH.position_of("attributes")
+_VARINT_SIZE_MAX: Final = 10
+
+
+class _Head(NamedTuple):
+    base_offset: int
+    size: int
+    leader_epoch: int
+    magic: int
+    checksum: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    message_count: int
+
+
+def decode_batches(
+    body: bytes, base_offset: int, store_timestamp_ms: int, leader_epoch: int
+) -> list[StoredRecord]:
+    """Return the messages of all batches in `body`; the first has `base_offset`, whatever the bytes
+    say. Control batches hold no messages, but take their offsets."""
+    messages: list[StoredRecord] = []
+    at = 0
+    while at < len(body):
+        head, end = _read_head(body, at)
+        if not head.attributes & _CONTROL:
+            content = _inflate(body[at + KAFKA_BATCH.size : end], head.attributes & _CODEC_MASK)
+            stamps = (base_offset, store_timestamp_ms, leader_epoch)
+            messages += _read_messages(content, head, stamps)
+        base_offset += head.last_offset_delta + 1
+        at = end
+    return messages
+
+
+def _read_head(body: bytes, at: int) -> tuple[_Head, int]:
+    if len(body) - at < KAFKA_BATCH.size:
+        raise ValueError(f"Kafka batch cut short at {len(body) - at} bytes")
+    head = _Head(*KAFKA_BATCH.unpack_from(body, at))
+    end = at + _SIZE_END + head.size
+    if head.magic != _MAGIC:
+        raise ValueError(f"Kafka batch of version {head.magic}, expected {_MAGIC}")
+    if not at + KAFKA_BATCH.size <= end <= len(body):
+        raise ValueError(f"Kafka batch of {head.size} bytes does not fit in {len(body)}")
+    if head.last_offset_delta < 0 or head.message_count < 0:
+        raise ValueError("Kafka batch counts its messages below zero")
+    if crc32c(body[at + _CHECKED_FROM : end]) != head.checksum:
+        raise ValueError("Kafka batch checksum does not match")
+    return head, end
+
+
+def _inflate(content: bytes, codec: int) -> bytes:
+    if codec == 0:
+        return content
+    if codec != 1:
+        name = _CODECS.get(codec)
+        if name is None:
+            raise ValueError(f"Kafka batch has unknown compression {codec}")
+        raise NotSupportedError(f"a Kafka batch compressed with {name} needs the native extension")
+    inflater = zlib.decompressobj(wbits=31)
+    try:
+        inflated = inflater.decompress(content, INFLATED_SIZE_MAX)
+    except zlib.error as error:
+        raise ValueError(f"Kafka batch does not decompress: {error}") from error
+    if not inflater.eof:
+        raise ValueError("Kafka batch is cut short, or decompresses to more than 256 MiB")
+    return inflated
+
+
+def _read_messages(
+    content: bytes, head: _Head, stamps: tuple[int, int, int]
+) -> Iterator[StoredRecord]:
+    base_offset, store_timestamp_ms, leader_epoch = stamps
+    cursor = _Cursor(content, 0, len(content))
+    for _ in range(head.message_count):
+        message = cursor.take_part(cursor.take_varint())
+        message.take(1)  # attributes, unused so far
+        timestamp_ms = head.base_timestamp_ms + message.take_varint()
+        delta = message.take_varint()
+        if not 0 <= delta <= head.last_offset_delta:
+            raise ValueError(f"Kafka message {delta} of a batch of {head.last_offset_delta + 1}")
+        key = message.take_optional()
+        value = message.take_optional()
+        headers = tuple(message.take_headers())
+        message.expect_end()
+        if head.attributes & _LOG_APPEND_TIME:
+            timestamp_ms = head.max_timestamp_ms
+        yield StoredRecord(
+            Offset(base_offset + delta),
+            value,
+            key,
+            (),
+            headers,
+            timestamp_ms,
+            None,
+            store_timestamp_ms,
+            leader_epoch,
+        )
+    cursor.expect_end()
+
+
+class _Cursor:
+    """Reads [at, end) of a buffer, never past its end."""
+
+    def __init__(self, data: bytes, at: int, end: int) -> None:
+        self._data = data
+        self._at = at
+        self._end = end
+
+    def take(self, size: int) -> bytes:
+        if not 0 <= size <= self._end - self._at:
+            raise ValueError(f"Kafka message wants {size} bytes, {self._end - self._at} are left")
+        start = self._at
+        self._at += size
+        return self._data[start : self._at]
+
+    def take_part(self, size: int) -> _Cursor:
+        start = self._at
+        self.take(size)
+        return _Cursor(self._data, start, start + size)
+
+    def take_varint(self) -> int:
+        """Return a zigzag number of 7 bits a byte, the least significant first."""
+        value = 0
+        for n in range(_VARINT_SIZE_MAX):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << 7 * n
+            if byte < 0x80:
+                value &= (1 << 64) - 1
+                return (value >> 1) ^ -(value & 1)
+        raise ValueError("Kafka message holds a number of more than ten bytes")
+
+    def take_optional(self) -> bytes | None:
+        size = self.take_varint()
+        return None if size == -1 else self.take(size)
+
+    def take_headers(self) -> Iterator[Header]:
+        count = self.take_varint()
+        if not 0 <= count <= self._end - self._at:
+            raise ValueError(f"Kafka message cannot hold {count} headers")
+        for _ in range(count):
+            name = self.take(self.take_varint()).decode("utf-8", "surrogateescape")
+            yield name, self.take_optional()
+
+    def expect_end(self) -> None:
+        if self._at != self._end:
+            raise ValueError(f"{self._end - self._at} bytes follow a Kafka message")
+
+
+def crc32c(data: bytes) -> int:
+    """Return the CRC-32C (Castagnoli) of `data`."""
+    value = 0xFFFF_FFFF
+    for byte in data:
+        value = _CRC32C_TABLE[(value ^ byte) & 0xFF] ^ value >> 8
+    return value ^ 0xFFFF_FFFF
+
+
+def _crc32c_of_byte(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x82F6_3B78 if byte & 1 else 0)
+    return byte
+
+
+_CRC32C_TABLE: Final = tuple(_crc32c_of_byte(byte) for byte in range(256))

@@ -1,0 +1,275 @@
+"""Pages of records: queue units in, messages out, everything checked on the way.
+
+A unit and its record must agree on size, topic, queue and offset, and the record's checksums must
+hold; otherwise the page ends before it and says why. Nothing that failed a check is ever returned.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.engine.segment.envelope import Stamps, has_key, leader_epoch_of, stored_from_parts
+from penstock.engine.segment.format import (
+    BATCH_UNIT,
+    FLAG_INNER_BATCH,
+    KAFKA,
+    MULTI_TAG,
+    PRE_BLANK,
+    QUEUE_UNIT,
+    Damage,
+    tag_code,
+)
+from penstock.engine.segment.properties import Properties, inner_range, lookup, parse
+from penstock.engine.segment.pure.codec import view_of
+from penstock.engine.segment.pure.inner_batch import Message, read_inner
+from penstock.engine.segment.pure.located import Located, check_at
+from penstock.engine.segment.twin_interface import DeletedRanges, ReadPage
+from penstock.record import StoredRecord
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_MULTI_CODE: Final = tag_code(MULTI_TAG)
+_PRE_BLANK: Final = QUEUE_UNIT.unpack(PRE_BLANK)
+_INT32_MIN: Final = -(1 << 31)
+_INT32_MAX: Final = (1 << 31) - 1
+
+
+class Wanted(NamedTuple):
+    """Which messages a reader wants to see."""
+
+    deleted: DeletedRanges
+    now_ms: int
+    tag: str | None
+    key: bytes | None
+
+    def is_deleted(self, offset: int) -> bool:
+        n = bisect_right(self.deleted, offset, key=lambda each: each[0]) - 1
+        return n >= 0 and offset < self.deleted[n][1]
+
+    def may_have_tag(self, code: int) -> bool:
+        """Say whether a unit's code leaves the tag possible. Codes beyond 32 bits are no hashes:
+        they address an extension unit, or are the delivery time of a delayed record."""
+        if self.tag is None or not _INT32_MIN <= code <= _INT32_MAX:
+            return True
+        return code in (tag_code(self.tag), _MULTI_CODE)
+
+    def takes(self, stored: StoredRecord, properties: Properties) -> bool:
+        if stored.expires_at_ms is not None and stored.expires_at_ms <= self.now_ms:
+            return False
+        if self.tag is not None and self.tag not in stored.tags:
+            return False
+        return self.key is None or has_key(stored, properties, self.key)
+
+
+class Page:
+    """What has been read so far, within the caller's limits."""
+
+    def __init__(self, next_offset: int, max_records: int, max_size: int) -> None:
+        self.records: list[StoredRecord] = []
+        self.next_offset = next_offset
+        self.size = 0
+        self.damage: Damage | None = None
+        self._max_records = max_records if max_size > 0 else 0
+        self._max_size = max_size
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.records) >= self._max_records
+
+    def has_room(self, size: int) -> bool:
+        """Say whether one more record fits; the first always does."""
+        return not self.records or self.size + size <= self._max_size
+
+    def as_tuple(self) -> ReadPage:
+        return self.records, self.next_offset, self.size, self.damage
+
+
+class LogFile:
+    """One file of the log, and the queue whose records are looked for in it."""
+
+    def __init__(self, log: Buffer, base: int, topic: str, queue_id: int) -> None:
+        self.view = view_of(log)
+        self._base = base
+        self._topic = topic.encode("utf-8", "surrogateescape")
+        self._queue_id = queue_id
+
+    def holds(self, position: int) -> bool:
+        return self._base <= position < self._base + len(self.view)
+
+    def record_at(self, position: int, size: int) -> Located | Damage:
+        """Return the undamaged record that a unit points at."""
+        found = check_at(self.view, self._base, position, len(self.view))
+        if isinstance(found, Damage):
+            return found
+        if found.size != size:
+            return Damage(position, f"unit says {size} bytes, the record has {found.size}")
+        topic = self.view[found.topic : found.topic_end]
+        if found.queue_id != self._queue_id or topic != self._topic:
+            return Damage(position, "unit points at a record of another queue")
+        return found
+
+
+def read_records(
+    log: Buffer,
+    base: int,
+    units: bytes,
+    first_offset: int,
+    topic: str,
+    queue_id: int,
+    max_records: int,
+    max_size: int,
+    deleted: DeletedRanges,
+    now_ms: int,
+    tag: str | None,
+    key: bytes | None,
+) -> ReadPage:
+    """Read the records of consecutive simple-queue units from `first_offset` on."""
+    page = Page(first_offset, max_records, max_size)
+    wanted = Wanted(deleted, now_ms, tag, key)
+    file = LogFile(log, base, topic, queue_id)
+    for unit in _units(QUEUE_UNIT.size, units):
+        position, size, code = QUEUE_UNIT.unpack(unit)
+        if page.is_full:
+            break
+        if not wanted.is_deleted(page.next_offset) and (position, size, code) != _PRE_BLANK:
+            if not file.holds(position):
+                break
+            if wanted.may_have_tag(code) and not _read_one(file, page, wanted, position, size):
+                break
+        page.next_offset += 1
+    return page.as_tuple()
+
+
+def _read_one(file: LogFile, page: Page, wanted: Wanted, position: int, size: int) -> bool:
+    """Put the record of the page's next offset on the page, if it is wanted; return False when the
+    page ends before it."""
+    found = file.record_at(position, size)
+    if isinstance(found, Located) and found.queue_offset != page.next_offset:
+        found = Damage(position, f"unit {page.next_offset} points at offset {found.queue_offset}")
+    message = found if isinstance(found, Damage) else _message_of(file.view, found, position)
+    if isinstance(message, Damage):
+        page.damage = message
+        return False
+    stored, properties = message
+    if wanted.takes(stored, properties):
+        if not page.has_room(size):
+            return False
+        page.records.append(stored)
+        page.size += size
+    return True
+
+
+def _message_of(log: memoryview, found: Located, position: int) -> Message | Damage:
+    properties = parse(bytes(log[found.properties : found.end]))
+    body = bytes(log[found.body : found.body_end])
+    try:
+        return stored_from_parts(body, properties, _stamps_of(found)), properties
+    except ValueError as error:
+        return Damage(position, str(error))
+
+
+def _stamps_of(found: Located) -> Stamps:
+    return Stamps(
+        found.queue_offset,
+        found.born_timestamp_ms,
+        found.store_timestamp_ms,
+        leader_epoch_of(found.sys_flag, found.prepared_offset),
+    )
+
+
+def _units(size: int, units: bytes) -> Iterator[bytes]:
+    return (units[at : at + size] for at in range(0, len(units) - size + 1, size))
+
+
+# ---------------------------------------------------------------------------------- batches
+
+
+def read_batches(
+    log: Buffer,
+    base: int,
+    units: bytes,
+    start_offset: int,
+    topic: str,
+    queue_id: int,
+    max_records: int,
+    max_size: int,
+    deleted: DeletedRanges,
+    now_ms: int,
+    tag: str | None,
+    key: bytes | None,
+) -> ReadPage:
+    """Read the messages from `start_offset` on of consecutive batch-queue units."""
+    page = Page(start_offset, max_records, max_size)
+    wanted = Wanted(deleted, now_ms, tag, key)
+    file = LogFile(log, base, topic, queue_id)
+    for unit in _units(BATCH_UNIT.size, units):
+        position, size, _, _, batch_base, count, _, _ = BATCH_UNIT.unpack(unit)
+        if page.is_full:
+            break
+        batch_end = batch_base + count
+        if not file.holds(position):
+            if batch_end <= page.next_offset:
+                continue
+            break
+        # A batch wholly below the start is checked, too: its unit may be there because damage
+        # made its offset smaller, and passing over it would be a silent hole.
+        messages = _messages_at(file, position, size, (batch_base, count))
+        if isinstance(messages, Damage):
+            page.damage = messages
+            break
+        if not _read_messages(page, wanted, messages, size):
+            break
+        page.next_offset = max(page.next_offset, batch_end)
+    return page.as_tuple()
+
+
+def _read_messages(page: Page, wanted: Wanted, messages: list[Message], size: int) -> bool:
+    """Put the wanted messages of one batch on the page; return False when it is full."""
+    is_counted = False
+    for stored, properties in messages:
+        if stored.offset < page.next_offset:
+            continue
+        if page.is_full:
+            return False
+        if not wanted.is_deleted(stored.offset) and wanted.takes(stored, properties):
+            if not is_counted:
+                if not page.has_room(size):
+                    return False
+                page.size += size
+                is_counted = True
+            page.records.append(stored)
+        page.next_offset = stored.offset + 1
+    return True
+
+
+def _messages_at(
+    file: LogFile, position: int, size: int, expected: tuple[int, int]
+) -> list[Message] | Damage:
+    """Return the messages of the batch that a unit points at, in the order of their offsets."""
+    found = file.record_at(position, size)
+    if isinstance(found, Damage):
+        return found
+    properties = lookup(parse(bytes(file.view[found.properties : found.end])))
+    inner = inner_range(properties)
+    if inner != expected or found.queue_offset != expected[0]:
+        return Damage(position, f"unit says offset and count {expected}, the record {inner}")
+    if not found.sys_flag & FLAG_INNER_BATCH:
+        message = _message_of(file.view, found, position)
+        return message if isinstance(message, Damage) else [message]
+    body = bytes(file.view[found.body : found.body_end])
+    is_kafka = properties.get(KAFKA) == "1"
+    try:
+        messages = read_inner(body, _stamps_of(found), kafka=is_kafka)
+    except ValueError as error:
+        return Damage(position, f"inner batch: {error}")
+    base, count = expected
+    if is_kafka:
+        agrees = all(base <= stored.offset < base + count for stored, _ in messages)
+    else:
+        agrees = len(messages) == count
+    if not agrees:
+        return Damage(position, f"inner batch does not hold the {count} messages it should")
+    return messages
