@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from penstock.engine.segment.format import (
     BATCH_COUNT_MAX,
@@ -40,7 +40,7 @@ from penstock.engine.segment.pure.encoding import (
 from penstock.engine.segment.pure.key_index import IndexFile, IndexFiles
 from penstock.engine.segment.pure.log_buffer import LogBuffer
 from penstock.engine.segment.pure.queue_table import Queue, QueueTable
-from penstock.engine.segment.pure.record_writer import Place, RecordWriter
+from penstock.engine.segment.pure.record_writer import RecordWriter
 from penstock.engine.segment.pure.replay import Replay
 from penstock.engine.segment.twin_interface import NO_INDEX_ROOM, NO_LOG_ROOM, Replayed
 from penstock.errors import BadRequestError, RecordTooLargeError
@@ -252,15 +252,12 @@ class Appender:
             copies = read_copies(view, queue)
             hashes = [copy.facts.index_hashes() for copy in copies]
             log = self._log
-            if log is None:
+            if log is not None and len(view) > log.size_max:
+                self._refuse("group", queue, len(view), log.size_max)
+            if log is None or len(view) > log.room:
                 return NO_LOG_ROOM
-            if len(view) > log.size_max:
-                raise RecordTooLargeError(
-                    f"group of shard {queue.shard!r}", size=len(view), size_max=log.size_max
-                )
-            no_room = self._find_no_room(log, len(view), sum(map(len, hashes)))
-            if no_room is not None:
-                return no_room
+            if sum(map(len, hashes)) > self._index.room:
+                return NO_INDEX_ROOM
             first_offset = queue.next_offset
             for copy, entries in zip(copies, hashes, strict=True):
                 self._append_copy(log, queue, copy, view, entries)
@@ -305,32 +302,43 @@ class Appender:
         self, queue: Queue, drafts: list[Draft], count: int, now_ms: int, epoch: int, sys_flag: int
     ) -> int:
         """Append drafts of `count` offsets each, all or none."""
-        sizes = [self._writer.size_of(queue, draft) for draft in drafts]
         log = self._log
-        self._check_sizes(queue, sizes, log)
-        hashes = [_entry_hashes(queue, draft) for draft in drafts]
-        if log is None:
+        total, entries = 0, 0
+        sized: list[tuple[Draft, int, list[int]]] = []
+        for draft in drafts:
+            size = self._writer.size_of(queue, draft)
+            if size > self._record_size_max:
+                self._refuse("record", queue, size, self._record_size_max)
+            hashes = _entry_hashes(queue, draft)
+            total += size
+            entries += len(hashes)
+            sized.append((draft, size, hashes))
+        if log is not None and total > log.size_max:
+            self._refuse("record" if len(drafts) == 1 else "group", queue, total, log.size_max)
+        if log is None or total > log.room:
             return NO_LOG_ROOM
-        no_room = self._find_no_room(log, sum(sizes), sum(map(len, hashes)))
-        if no_room is not None:
-            return no_room
+        if entries > self._index.room:
+            return NO_INDEX_ROOM
         now = time.time_ns() // 1_000_000 if now_ms < 0 else now_ms
         store_ms = max(now, self._last_store_timestamp_ms)
         first_offset = queue.next_offset
-        for draft, size, entries in zip(drafts, sizes, hashes, strict=True):
+        for draft, size, hashes in sized:
             position = log.end
-            place = Place(position, queue.next_offset, store_ms, epoch)
-            log.write(self._writer.encode(queue, draft, place, sys_flag))
+            log.write(self._writer.encode(queue, draft, position, store_ms, epoch, sys_flag))
             born = draft.born_timestamp_ms
             code = 0 if draft.tag is None else tag_code(draft.tag)
             stamps = (store_ms, store_ms if born is None else born)
             _add_unit(queue, position, size, code, stamps, count)
-            if entries:
-                self._index.put_all(entries, position, store_ms)
+            if hashes:
+                self._index.put_all(hashes, position, store_ms)
         queue.epoch = epoch
         self._last_store_timestamp_ms = store_ms
         self._end = log.end
         return first_offset
+
+    @staticmethod
+    def _refuse(what: str, queue: Queue, size: int, size_max: int) -> NoReturn:
+        raise RecordTooLargeError(f"{what} of shard {queue.shard!r}", size=size, size_max=size_max)
 
     def _append_copy(
         self, log: LogBuffer, queue: Queue, copy: Copy, data: memoryview, entries: list[int]
@@ -345,23 +353,6 @@ class Appender:
             self._index.put_all(entries, position, store_ms)
         queue.epoch = copy.facts.epoch
         self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, store_ms)
-
-    def _check_sizes(self, queue: Queue, sizes: list[int], log: LogBuffer | None) -> None:
-        largest = max(sizes)
-        if largest > self._record_size_max:
-            raise RecordTooLargeError(
-                f"record of shard {queue.shard!r}", size=largest, size_max=self._record_size_max
-            )
-        if log is not None and sum(sizes) > log.size_max:
-            what = "record" if len(sizes) == 1 else "group"
-            raise RecordTooLargeError(
-                f"{what} of shard {queue.shard!r}", size=sum(sizes), size_max=log.size_max
-            )
-
-    def _find_no_room(self, log: LogBuffer, size: int, entries: int) -> int | None:
-        if size > log.room:
-            return NO_LOG_ROOM
-        return NO_INDEX_ROOM if entries and entries > self._index.room else None
 
 
 def _add_unit(

@@ -35,9 +35,13 @@ _SPANS: Final = slice(0, _USED_AT)  # the four begin and end fields
 
 
 class IndexFile:
-    """A buffer that holds an index file, and where things are in it."""
+    """A buffer that holds an index file, and where things are in it.
 
-    __slots__ = ("entries_max", "slots", "view")
+    `next_entry` is the number that the next entry gets. It is read once: while the object lives,
+    nobody else may change the buffer.
+    """
+
+    __slots__ = ("_entries_at", "entries_max", "next_entry", "slots", "view")
 
     def __init__(self, index: Buffer, slots: int, entries_max: int) -> None:
         self.view = view_of(index)
@@ -49,12 +53,9 @@ class IndexFile:
                 f"an index of {slots} slots and {entries_max} entries takes {size} bytes, "
                 f"not {len(self.view)}"
             )
-
-    @property
-    def next_entry(self) -> int:
-        """The number that the next entry gets."""
+        self._entries_at = INDEX_HEADER.size + slots * INDEX_SLOT_SIZE
         count: int = _SLOT.unpack_from(self.view, _COUNT_AT)[0]
-        return min(max(count, 1), self.entries_max)
+        self.next_entry = min(max(count, 1), entries_max)
 
     @property
     def room(self) -> int:
@@ -74,7 +75,7 @@ class IndexFile:
         return INDEX_HEADER.size + hashed % self.slots * INDEX_SLOT_SIZE
 
     def entry_at(self, number: int) -> int:
-        return INDEX_HEADER.size + self.slots * INDEX_SLOT_SIZE + number * INDEX_ENTRY.size
+        return self._entries_at + number * INDEX_ENTRY.size
 
     def seed(self, timestamp_ms: int, position: int) -> None:
         """Let a fresh file begin where the one before it ended, as RocketMQ does."""
@@ -93,26 +94,23 @@ class IndexFile:
         first = number = self.next_entry
         for hashed in hashes[: self.entries_max - number]:
             slot_at = self.slot_at(hashed)
-            (newest,) = _SLOT.unpack_from(view, slot_at)
+            newest: int = _SLOT.unpack_from(view, slot_at)[0]
             previous = newest if 0 < newest <= number else 0
             # The time of entry 1 is relative to the seeded one, which that entry then replaces.
-            seconds = (timestamp_ms - begin_ms) // 1000 if begin_ms > 0 else 0
-            INDEX_ENTRY.pack_into(
-                view,
-                self.entry_at(number),
-                hashed,
-                position,
-                min(max(seconds, 0), _SECONDS_MAX),
-                previous,
-            )
+            seconds = (timestamp_ms - begin_ms) // 1000 if 0 < begin_ms < timestamp_ms else 0
+            seconds = min(seconds, _SECONDS_MAX)
+            at = self._entries_at + number * INDEX_ENTRY.size
+            INDEX_ENTRY.pack_into(view, at, hashed, position, seconds, previous)
             _SLOT.pack_into(view, slot_at, number)
             if number == 1:
                 begin_ms, begin_position = timestamp_ms, position
-            used += previous == 0
+            if previous == 0:
+                used += 1
             number += 1
         INDEX_HEADER.pack_into(
             view, 0, begin_ms, timestamp_ms, begin_position, position, used, number
         )
+        self.next_entry = number
         return number - first
 
 

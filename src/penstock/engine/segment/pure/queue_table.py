@@ -77,7 +77,10 @@ class Queue:
         """Let the record at `position` have the next offset of a simple queue."""
         self.units += QUEUE_UNIT.pack(position, size, code)
         self.next_unit += 1
-        self._advance(self.next_offset + 1, born_ms)
+        self.next_offset += 1
+        self.block_max = max(self.block_max, born_ms)
+        if self.next_offset % TIME_BLOCK == 0:
+            self._close_block()
 
     def add_batch_unit(
         self, position: int, size: int, code: int, stamps: tuple[int, int], count: int
@@ -128,12 +131,14 @@ class Queue:
     def _advance(self, until: int, born_ms: int) -> None:
         while self.next_offset < until:
             block = self.next_offset // TIME_BLOCK
-            stop = min(until, (block + 1) * TIME_BLOCK)
+            self.next_offset = min(until, (block + 1) * TIME_BLOCK)
             self.block_max = max(self.block_max, born_ms)
-            self.next_offset = stop
-            if stop % TIME_BLOCK == 0:
-                self.times.append((block, self.block_max))
-                self.block_max = BLOCK_MAX_NONE
+            if self.next_offset % TIME_BLOCK == 0:
+                self._close_block()
+
+    def _close_block(self) -> None:
+        self.times.append((self.next_offset // TIME_BLOCK - 1, self.block_max))
+        self.block_max = BLOCK_MAX_NONE
 
     def _cut_times(self, next_offset: int) -> None:
         block = next_offset // TIME_BLOCK

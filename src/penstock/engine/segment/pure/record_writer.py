@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.engine.segment.format import (
     CHECKSUM_MASK,
@@ -20,15 +20,6 @@ from penstock.engine.segment.pure.queue_table import Queue
 
 _U16: Final = struct.Struct(">H")
 _I64: Final = struct.Struct(">q")
-
-
-class Place(NamedTuple):
-    """What a record learns when it is appended."""
-
-    position: int
-    offset: int
-    store_timestamp_ms: int
-    epoch: int
 
 
 class RecordWriter:
@@ -51,7 +42,10 @@ class RecordWriter:
             + CHECKSUM_SIZE
         )
 
-    def encode(self, queue: Queue, draft: Draft, place: Place, sys_flag: int) -> bytes:
+    def encode(
+        self, queue: Queue, draft: Draft, position: int, store_ms: int, epoch: int, sys_flag: int
+    ) -> bytes:
+        """Return the record as it reads at `position`, with the next offset of `queue`."""
         body = draft.body
         born_ms = draft.born_timestamp_ms
         head = (
@@ -60,15 +54,14 @@ class RecordWriter:
             zlib.crc32(body) & CHECKSUM_MASK,
             queue.queue_id,
             0,
-            place.offset,
-            place.position,
+            queue.next_offset,
+            position,
             sys_flag | self._host_flags,
-            place.store_timestamp_ms if born_ms is None else born_ms,
+            store_ms if born_ms is None else born_ms,
         )
-        tail = (0, place.epoch, len(body))
         data = b"".join(
             (
-                self._encode_fixed(head, place.store_timestamp_ms, tail),
+                self._encode_fixed(head, store_ms, (0, epoch, len(body))),
                 body,
                 queue.sized_topic,
                 _U16.pack(len(draft.properties) + CHECKSUM_SIZE),

@@ -7,6 +7,7 @@ taken whole or not at all.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from penstock.engine.segment.format import (
@@ -19,7 +20,7 @@ from penstock.engine.segment.format import (
 from penstock.engine.segment.pure.codec import end_of_log
 from penstock.engine.segment.pure.dispatching import Facts, facts_of
 from penstock.engine.segment.pure.key_index import IndexFiles
-from penstock.engine.segment.pure.located import Located, check_at, locate
+from penstock.engine.segment.pure.located import check_at
 from penstock.engine.segment.pure.queue_table import Queue, QueueTable
 from penstock.engine.segment.twin_interface import (
     REPLAY_CUT_BATCH_QUEUE,
@@ -48,7 +49,7 @@ class Replay:
         self._log = log
         self._base = base
         self._suffix = special_topic_suffix
-        self._checked_until = base
+        self._ahead: deque[Facts] = deque()  # the members of a group, checked with its first record
         self._specials: list[tuple[int, int]] = []
         self.last_store_timestamp_ms = 0
 
@@ -73,10 +74,8 @@ class Replay:
 
     def _read(self, position: int, limit: int) -> Facts | Damage:
         """Return the record at `position`; when it begins a group, all of the group is good."""
-        if position < self._checked_until:
-            found = locate(self._log, position - self._base, limit)
-            assert isinstance(found, Located), "it was checked with its group"
-            return facts_of(self._log, found)
+        if self._ahead:
+            return self._ahead.popleft()
         checked = check_at(self._log, self._base, position, limit)
         if isinstance(checked, Damage):
             return checked
@@ -89,6 +88,7 @@ class Replay:
 
     def _check_group(self, first: Facts, start: int, size: int, limit: int) -> Damage | None:
         end = start + size
+        members: list[Facts] = []
         if size < first.record.size or end - self._base > limit:
             return Damage(start, f"group of {size} bytes is cut short")
         position = start + first.record.size
@@ -101,10 +101,11 @@ class Replay:
                 return Damage(position, f"group at {start} holds a record of another queue")
             if member.group_size() is not None:
                 return Damage(position, f"group at {start} holds the start of another group")
+            members.append(member)
             position += checked.size
         if position != end:
             return Damage(start, f"group of {size} bytes does not end with a record")
-        self._checked_until = end
+        self._ahead.extend(members)
         return None
 
     # ---------------------------------------------------------------------------- dispatch
