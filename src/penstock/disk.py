@@ -10,6 +10,7 @@ come out as `OSError`, untouched: what an ENOSPC or an EIO means is decided by t
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple, Protocol
 
 
@@ -99,7 +100,8 @@ class Disk(Protocol):
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Make `path` hold exactly `data`: readers, and a later start, see the old or the new
-        bytes, never a mixture. When `durable`, they are on the device when this returns."""
+        bytes, never a mixture. When `durable`, they are on the device when this returns, and that
+        holds after a power cut, too; otherwise only while the machine runs."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -115,3 +117,8 @@ class Disk(Protocol):
         when another process (or another holder in this one) has it. RocketMQ takes the same
         one: an OS lock on byte 0."""
         ...
+
+
+def process_id() -> int:
+    """Return the number of this process, for files that say who uses a directory."""
+    return os.getpid()

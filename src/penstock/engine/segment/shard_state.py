@@ -49,6 +49,8 @@ class _Packed(Struct, array_like=True, gc=False):
     deleted: list[int]
     epochs: list[tuple[int, int]]
     producers: list[tuple[int, list[Write]]]
+    truncations: list[tuple[int, int]] = []
+    dropped: bool = False
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -62,6 +64,7 @@ class ShardState:
         "_producers",
         "commit_offset",
         "control_offset",
+        "dropped",
         "floor_offset",
         "folded_until",
         "kind",
@@ -70,6 +73,7 @@ class ShardState:
         "queue_first",
         "queue_units",
         "sealed",
+        "truncations",
     )
 
     def __init__(self, kind: QueueKind, start_offset: int = 0) -> None:
@@ -91,6 +95,11 @@ class ShardState:
         """How many units of that file `queue_crc` covers."""
         self.queue_crc = 0
         """CRC-32 of those units."""
+        self.dropped = False
+        """The shard was deleted; what the log still holds of it is dead."""
+        self.truncations: tuple[tuple[int, int], ...] = ()
+        """(position, offset): when the log ended at `position`, this shard was cut to `offset`. A
+        replay of the log must do the same, or the dead records would come back."""
         self._deleted: DeletedRanges | None = None
         self._producers: ProducerTable | None = None
         self._epochs: EpochTable | None = None
@@ -173,6 +182,21 @@ class ShardState:
             self._epochs.cut_from(offset)
         return [] if self._producers is None else self._producers.cut_from(offset)
 
+    def note_truncation(self, position: int, offset: int) -> None:
+        self.truncations = (*self.truncations, (position, offset))
+
+    def forget_truncations(self, position: int) -> None:
+        """Forget what concerns only bytes below `position`, which the log no longer holds."""
+        if self.truncations:
+            self.truncations = tuple(each for each in self.truncations if each[0] > position)
+
+    def clear(self) -> None:
+        """Know nothing but the kind, the truncations and where the queue file stands."""
+        self.sealed = False
+        self.floor_offset = self.commit_offset = self.latest_offset = Offset(0)
+        self.control_offset = Offset(0)
+        self._deleted = self._producers = self._epochs = None
+
     def start_at(self, offset: int) -> None:
         """Hold nothing, and go on at `offset`: a replica so far behind that its leader no longer
         has what comes next."""
@@ -202,6 +226,8 @@ class ShardState:
                 deleted=[] if self._deleted is None else self._deleted.to_steps(),
                 epochs=[] if self._epochs is None else self._epochs.to_list(),
                 producers=[] if self._producers is None else self._producers.to_list(),
+                truncations=list(self.truncations),
+                dropped=self.dropped,
             )
         )
 
@@ -229,6 +255,8 @@ class ShardState:
         state.queue_first = packed.queue_first
         state.queue_units = packed.queue_units
         state.queue_crc = packed.queue_crc
+        state.truncations = tuple(packed.truncations)
+        state.dropped = packed.dropped
         if packed.deleted:
             state._deleted = DeletedRanges.from_steps(packed.deleted)
         if packed.epochs:

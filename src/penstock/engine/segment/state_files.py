@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.disk import Disk
 from penstock.engine.segment.shard_state import ShardState
@@ -40,6 +40,12 @@ STATE_ENTRY: Final = Layout(
     Field("state_size", "u32", "bytes of its state, a MessagePack array, which follows the name"),
     size=6,
 )
+
+
+class PackableState(Protocol):
+    """Something that is a `ShardState` once it is in a file."""
+
+    def to_bytes(self) -> bytes: ...
 
 
 class StateFiles:
@@ -75,7 +81,7 @@ class StateFiles:
         return None
 
     def save(
-        self, dirty: Iterable[ShardId], states: Mapping[ShardId, ShardState], *, durable: bool
+        self, dirty: Iterable[ShardId], states: Mapping[ShardId, PackableState], *, durable: bool
     ) -> None:
         """Write the states of `dirty`, and of all shards that share a file with one of them.
 
@@ -149,7 +155,7 @@ def _encode_name(shard: ShardId) -> bytes:
     return f"{shard.topic}_{shard.partition}".encode("utf-8", "surrogateescape")
 
 
-def _pack(bucket: int, members: list[tuple[ShardId, ShardState]]) -> bytes:
+def _pack(bucket: int, members: list[tuple[ShardId, PackableState]]) -> bytes:
     # The bucket's number is in the body: a file under another file's name is damage, too.
     parts = [bytes((bucket,))]
     for shard, state in members:

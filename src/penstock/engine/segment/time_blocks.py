@@ -78,7 +78,7 @@ class _Table(NamedTuple):
 
 
 class TimeBlocks:
-    __slots__ = ("_damaged", "_disk", "_dropped", "_lock", "_path", "_stale", "_table")
+    __slots__ = ("_created", "_damaged", "_disk", "_dropped", "_lock", "_path", "_stale", "_table")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -87,6 +87,7 @@ class TimeBlocks:
         self._table: _Table | None = None
         self._dropped = 0
         self._damaged = False
+        self._created = False
         # True while the file holds entries that were cut: the cut failed, and must be done first.
         self._stale = False
 
@@ -124,13 +125,14 @@ class TimeBlocks:
             new[block - start] = maximum_ms
         with closing(self._disk.open(self._path, create=True)) as file:
             if not table.values:
+                self._created = True
                 _start_file(file, start)
             file.write_at(_position(len(table.values)), _pack(start, new))
         if table.values:
             table.values.extend(new)
         else:
-            self._table = _Table(start, new)
-            self._damaged = False
+            self._table = table = _Table(start, new)
+        self._note_mended(table)
 
     def put(self, block: int, maximum_ms: int) -> None:
         """Mend the entry of one block that `unknown` named, and that has a place here."""
@@ -140,7 +142,7 @@ class TimeBlocks:
         with closing(self._disk.open(self._path)) as file:
             file.write_at(_position(block - table.first_block), _pack(block, [maximum_ms]))
         table.values[block - table.first_block] = maximum_ms
-        self._damaged = self._damaged and UNKNOWN in table.values
+        self._note_mended(table)
 
     def candidates(
         self, timestamp_ms: int, first_block: int | None = None, end_block: int | None = None
@@ -167,15 +169,17 @@ class TimeBlocks:
     def cut_from(self, block: int) -> None:
         """Forget `block` and all after it; nothing of them can come back after a power cut."""
         table = self._load()
-        if block < table.end_block:
+        header_lost = self._damaged and not table.values
+        if block < table.end_block or header_lost:
             # Memory first: whatever becomes of the file, lookups are right, and the next write
             # begins with what is left to do.
             self._stale = True
             if block > table.first_block:
                 del table.values[block - table.first_block :]
             else:
-                self._table = _Table(0, array("q"))
+                self._table = table = _Table(0, array("q"))
         self._settle()
+        self._note_mended(table)
 
     def drop_before(self, block: int) -> None:
         """Forget the blocks before `block`. The file is rewritten when half of it is of no use."""
@@ -193,20 +197,29 @@ class TimeBlocks:
     def sync(self) -> None:
         """Put the file on the device."""
         self._settle()
-        if self._load().values:
-            with closing(self._disk.open(self._path)) as file:
-                file.sync()
+        if not self._load().values:
+            return
+        with closing(self._disk.open(self._path)) as file:
+            file.sync()
+        if self._created:
+            self._disk.sync_directory(self._path.rpartition("/")[0])
+            self._created = False
 
     def clear(self) -> None:
         """Forget everything, to begin anew."""
-        self._disk.remove(self._path)
+        # Not by removing the file: a power cut could undo that, and bring old entries back.
+        self._stale = self._disk.exists(self._path)
         self._table = _Table(0, array("q"))
-        self._damaged = self._stale = False
+        self._settle()
+        self._damaged = False
 
     def unload(self) -> None:
         """Give the memory back; the next use reads the file again."""
-        self._settle()
-        self._table = None
+        if not self._stale:
+            self._table = None
+
+    def _note_mended(self, table: _Table) -> None:
+        self._damaged = self._damaged and UNKNOWN in table.values
 
     def _settle(self) -> None:
         """Take entries that were cut out of the file."""

@@ -1,0 +1,210 @@
+"""The commit log of a node: all shards' records back to back, appended by one writer at a time.
+
+Invariants, asserted where they are made and relied on:
+
+  * bytes before `end` are whole records or blanks; nothing at or after `end` is ever read
+  * `durable <= end`; only records before `durable` survive a power cut
+  * once a sync has failed, nothing is appended any more: the kernel may have dropped the dirty
+    pages and would report success the next time, so trying again could acknowledge lost records
+
+Appends happen in the caller's thread under `lock`. Group commit needs no thread of its own either:
+whoever holds the flush lock syncs for everybody who has appended by then, and those waiting behind
+it find their records durable when they get the lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from penstock.engine.segment.checkpoint import DurablePoint
+from penstock.engine.segment.file_set import FileSet
+from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment.twin import Appender, core
+from penstock.engine.segment.twin_interface import NO_LOG_ROOM
+from penstock.errors import DiskFailedError, DiskFullError, StoreError
+from penstock.log import get_logger
+from penstock.metrics import SegmentMetrics
+
+_log: Final = get_logger(__name__)
+
+
+class CommitLog:
+    """The writing end of the log. Reading goes through `files`."""
+
+    def __init__(
+        self,
+        files: FileSet,
+        appender: Appender,
+        durable: DurablePoint,
+        settings: SegmentSettings,
+        metrics: SegmentMetrics,
+    ) -> None:
+        self.files: Final = files
+        self.appender: Final = appender
+        self.lock: Final = threading.Lock()
+        self.blocked: StoreError | None = None
+        """Why appends are refused at the moment, or None; `DiskFailedError` is for good."""
+        self._durable: Final = durable
+        self._settings: Final = settings
+        self._metrics: Final = metrics
+        self._flush_lock: Final = threading.Lock()
+        self._roll_lock: Final = threading.Lock()
+        self._current = 0
+        self._warmed = 0
+
+    @property
+    def end(self) -> int:
+        return self.appender.end
+
+    @property
+    def durable(self) -> int:
+        """Every byte below this position is on the device."""
+        return self._durable.position
+
+    @property
+    def failed(self) -> bool:
+        return isinstance(self.blocked, DiskFailedError)
+
+    def settle_durable(self, end: int) -> None:
+        """Set the durable point after recovery, which has synced the log up to `end`."""
+        self._durable.reset(end, self.appender.last_store_timestamp_ms)
+
+    def attach(self, end: int) -> None:
+        """Go on writing at `end`; the file that holds it is created when it is missing."""
+        base = self.files.base_of(end)
+        if base not in self.files.bases:
+            self._create(base)
+        self._current = base
+        self._warmed = end
+        self.appender.attach_log(self.files.buffer(base, writable=True), base, end)
+
+    def roll(self) -> None:
+        """Close the current file with a blank record and go on in the next one.
+
+        The caller holds `lock`. When the disk has no room, `DiskFullError` comes out, and the log
+        is as it was: the same append succeeds once there is room.
+        """
+        self._wait_for_device()
+        base = self._current + self.files.file_size
+        with self._roll_lock:
+            if base not in self.files.bases:
+                self._create(base)
+        self.appender.finish_log()
+        buffer = self.files.buffer(base, writable=True)
+        self.appender.attach_log(buffer, base, base)
+        self._current = base
+        self._warmed = max(self._warmed, base)
+
+    def _create(self, base: int) -> None:
+        try:
+            self.files.create(base)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFullError(
+                    f"no space for {self.files.path_of(base)} ({self.files.file_size} bytes); "
+                    "free some, or lower the retention: writes go on by themselves then"
+                ) from error
+            raise DiskFailedError(self.files.path_of(base), str(error)) from error
+
+    def _wait_for_device(self) -> None:
+        """Let a writer that is far ahead of the device do a flush itself: back-pressure."""
+        if self.end - self.durable > self._settings.unflushed_bytes_max:
+            self.flush()
+
+    def prepare_next(self) -> None:
+        """Allocate the next file when the current one is half full; a full disk is not yet an
+        error here. For the background."""
+        base = self._current + self.files.file_size
+        if self.end - self._current < self.files.file_size // 2:
+            return
+        with self._roll_lock:
+            if base in self.files.bases or base != self.files.stop:
+                return
+            try:
+                self.files.create(base)
+            except OSError as error:
+                _log.warning("next_log_file_not_prepared", error=str(error))
+
+    def warm(self) -> None:
+        """Fault in the pages that the writer will reach next: a cold page costs an append seven
+        times as much. For the background."""
+        end = self.end
+        start = max(self._warmed, end)
+        stop = min(end + self._settings.warm_ahead_size, self.files.stop)
+        while start < stop:
+            base = self.files.base_of(start)
+            until = min(stop, base + self.files.file_size)
+            buffer = self.files.buffer(base, writable=True)
+            core.warm(buffer, start - base, until - start)
+            start = until
+        self._warmed = max(self._warmed, stop)
+
+    def append(self, operation: Callable[[], int], more_index: Callable[[], None]) -> int:
+        """Run an append of the appender until it found room. The caller holds `lock`."""
+        self.check_writable()
+        while True:
+            offset = operation()
+            if offset >= 0:
+                return offset
+            if offset == NO_LOG_ROOM:
+                self.roll()
+            else:
+                more_index()
+
+    def check_writable(self) -> None:
+        if self.blocked is not None:
+            raise _again(self.blocked)
+
+    def flush(self) -> int:
+        """Put everything appended so far on the device; return the durable position."""
+        with self._flush_lock:
+            return self._flush_until(self.end)
+
+    def wait_durable(self, position: int) -> None:
+        """Return when the log is on the device up to `position`, syncing it if nobody else does."""
+        if self._durable.position >= position:
+            return
+        with self._flush_lock:
+            if self._durable.position < position:
+                self._flush_until(self.end)
+
+    def _flush_until(self, target: int) -> int:
+        if isinstance(self.blocked, DiskFailedError):
+            raise _again(self.blocked)
+        start = self._durable.position
+        if start >= target:
+            return start
+        timestamp_ms = self.appender.last_store_timestamp_ms
+        try:
+            with self._metrics.flush_seconds.time():
+                self.files.sync(start, target)
+        except OSError as error:
+            failed = DiskFailedError(self.files.path_of(start), f"sync failed: {error}")
+            self.blocked = failed
+            _log.error("log_stopped", path=failed.path, error=str(error))
+            raise failed from error
+        self._note_durable(target, timestamp_ms)
+        return target
+
+    def _note_durable(self, position: int, timestamp_ms: int) -> None:
+        try:
+            self._durable.advance(position, timestamp_ms)
+        except OSError as error:
+            # The records are on the device; only the note about it is late, which costs the next
+            # start a longer look and nothing else.
+            _log.warning("durable_point_not_written", error=str(error))
+
+    def close(self) -> None:
+        self.appender.detach_log()
+        self._durable.close()
+        self.files.close()
+
+
+def _again(error: StoreError) -> StoreError:
+    """Return the same error for another caller: one exception object per raise."""
+    if isinstance(error, DiskFailedError):
+        return DiskFailedError(error.path, "an earlier sync failed")
+    return type(error)(*error.args)

@@ -1,0 +1,230 @@
+"""The commit log's files: fixed size, really allocated, named after their first position.
+
+    commitlog/00000000000000000000   [0, size)
+    commitlog/00000000000067108864   [size, 2 * size)          <- the writer is here
+    commitlog/00000000000134217728   prepared ahead, all zero
+
+Invariants:
+
+  * files are contiguous: each begins where the one before it ends
+  * a file in the list has its full size and its name is durable before a record goes into it
+  * at most `mapped_bytes_max` are mapped, apart from files in use at this moment
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Final
+
+from penstock.disk import Disk, File, Mapping
+from penstock.errors import CorruptionError, NotAStoreError
+
+
+def file_name(position: int) -> str:
+    """Return the name of the file that starts at `position`, as RocketMQ writes it."""
+    return f"{position:020d}"
+
+
+def is_file_name(name: str) -> bool:
+    return len(name) == 20 and name.isascii() and name.isdigit()
+
+
+class _Open:
+    __slots__ = ("file", "mapping", "writable")
+
+    def __init__(self, file: File, mapping: Mapping, *, writable: bool) -> None:
+        self.file = file
+        self.mapping = mapping
+        self.writable = writable
+
+    def release(self) -> bool:
+        if not self.mapping.release():
+            return False
+        self.file.close()
+        return True
+
+
+class FileSet:
+    """The files of one log, mapped on demand."""
+
+    def __init__(self, disk: Disk, directory: str, file_size: int, mapped_bytes_max: int) -> None:
+        self._disk: Final = disk
+        self.directory: Final = directory
+        self.file_size: Final = file_size
+        self._mapped_max: Final = max(2, mapped_bytes_max // file_size)
+        self._bases: list[int] = []
+        self._open: OrderedDict[int, _Open] = OrderedDict()
+        self._lock: Final = threading.RLock()
+
+    @property
+    def bases(self) -> list[int]:
+        """The first positions of all files, ascending; a copy."""
+        with self._lock:
+            return list(self._bases)
+
+    @property
+    def start(self) -> int:
+        return self._bases[0] if self._bases else 0
+
+    @property
+    def stop(self) -> int:
+        """The position behind the last file."""
+        return self._bases[-1] + self.file_size if self._bases else 0
+
+    def base_of(self, position: int) -> int:
+        return position - position % self.file_size
+
+    def path_of(self, position: int) -> str:
+        return f"{self.directory}/{file_name(self.base_of(position))}"
+
+    def holds(self, position: int) -> bool:
+        return self.start <= position < self.stop
+
+    def load(self, *, repair: bool) -> None:
+        """Find the files. A last file that a crash left short, while it was being allocated, is
+        completed when `repair`; any other file of a wrong size is refused."""
+        names = [name for name in self._disk.list(self.directory) if is_file_name(name)]
+        bases = [int(name) for name in names]
+        for index, base in enumerate(bases):
+            path = self.path_of(base)
+            if base % self.file_size:
+                raise NotAStoreError(
+                    f"{path} does not begin at a multiple of the file size {self.file_size}; "
+                    "was the store written with another commit_log_file_size?"
+                )
+            if index and base != bases[index - 1] + self.file_size:
+                raise CorruptionError(
+                    self.path_of(bases[index - 1] + self.file_size),
+                    position=0,
+                    reason="this file of the commit log is missing",
+                )
+            self._check_size(path, last=index == len(bases) - 1, repair=repair)
+        self._bases = bases
+
+    def _check_size(self, path: str, *, last: bool, repair: bool) -> None:
+        file = self._disk.open(path, writable=False)
+        size = file.size()
+        file.close()
+        if size == self.file_size:
+            return
+        if not (last and size < self.file_size):
+            raise NotAStoreError(
+                f"{path} has {size} bytes, the configured file size is {self.file_size}"
+            )
+        if repair:
+            file = self._disk.open(path)
+            file.allocate(self.file_size)
+            file.sync()
+            file.close()
+
+    def create(self, base: int) -> None:
+        """Add the file that starts at `base`, allocated and durable in its directory."""
+        assert base % self.file_size == 0
+        with self._lock:
+            assert not self._bases or base == self.stop, "files are contiguous"
+            file = self._disk.open(self.path_of(base), create=True)
+            try:
+                file.allocate(self.file_size)
+                file.sync()
+            except OSError:
+                # A short file would stop RocketMQ from loading the directory.
+                file.close()
+                self._disk.remove(self.path_of(base))
+                raise
+            file.close()
+            self._disk.sync_directory(self.directory)
+            self._bases.append(base)
+
+    def buffer(self, base: int, *, writable: bool = False) -> memoryview:
+        """Return the whole file at `base`; the view must be dropped when done with it."""
+        with self._lock:
+            opened = self._open.get(base)
+            if opened is None or (writable and not opened.writable):
+                opened = self._map(base, writable=writable)
+            else:
+                self._open.move_to_end(base)
+            return opened.mapping.buffer
+
+    def _map(self, base: int, *, writable: bool) -> _Open:
+        old = self._open.pop(base, None)
+        if old is not None:
+            old.release()
+        file = self._disk.open(self.path_of(base), writable=writable)
+        opened = _Open(file, file.map(writable=writable), writable=writable)
+        self._open[base] = opened
+        self._unmap_beyond(self._mapped_max)
+        return opened
+
+    def _unmap_beyond(self, count: int) -> None:
+        for base in list(self._open)[: max(0, len(self._open) - count)]:
+            if self._open[base].release():
+                del self._open[base]
+
+    def sync(self, start: int, end: int) -> None:
+        """Put the bytes [start, end) on the device."""
+        if start >= end:
+            return
+        base = self.base_of(start)
+        while base < end:
+            with self._lock:
+                opened = self._open.get(base)
+                file = opened.file if opened and opened.writable else None
+            if file is None:
+                file = self._disk.open(self.path_of(base))
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+            else:
+                file.sync()
+            base += self.file_size
+
+    def zero(self, start: int) -> None:
+        """Clear everything from `start` on: the rest of its file, and the files behind it."""
+        with self._lock:
+            base = self.base_of(start)
+            self.remove_from(base + self.file_size)
+            if base not in self._bases:
+                return
+            view = self.buffer(base, writable=True)
+            view[start - base :] = bytes(self.file_size - (start - base))
+            self.sync(base, base + self.file_size)
+
+    def remove_from(self, base: int) -> None:
+        """Remove the files at and behind `base`, newest first, so that no gap can appear."""
+        with self._lock:
+            for victim in [b for b in reversed(self._bases) if b >= base]:
+                self._drop(victim)
+                self._bases.remove(victim)
+            self._disk.sync_directory(self.directory)
+
+    def remove_first(self) -> int:
+        """Remove the oldest file; return the position at which the log now starts."""
+        with self._lock:
+            assert len(self._bases) > 1, "the file being written stays"
+            self._drop(self._bases[0])
+            del self._bases[0]
+            self._disk.sync_directory(self.directory)
+            return self._bases[0]
+
+    def _drop(self, base: int) -> None:
+        opened = self._open.pop(base, None)
+        if opened is not None:
+            opened.release()
+        self._disk.remove(self.path_of(base))
+
+    def unmap_idle(self, keep: int) -> None:
+        """Unmap all files but the `keep` used last."""
+        with self._lock:
+            self._unmap_beyond(keep)
+
+    @property
+    def mapped_bytes(self) -> int:
+        return len(self._open) * self.file_size
+
+    def close(self) -> None:
+        with self._lock:
+            for opened in self._open.values():
+                opened.release()
+            self._open.clear()

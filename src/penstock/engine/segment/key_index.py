@@ -1,0 +1,287 @@
+"""The key index: which records of the log carry a key or a tag, newest first.
+
+    index/yyyyMMddHHmmssSSS      header · hash slots · entries, chained newest to oldest
+
+One sequence of files for all shards of the node, as in RocketMQ. Each file is really allocated and
+written through a mapping: slots are hit at random. A file is filled before the next one is begun; a
+spare is attached ahead, so that an append never waits for one.
+
+Only a hash is stored: whoever looks up must compare the true key, and take a hit only when the
+queue unit of the record's offset points back to it (a truncated shard leaves dead records behind).
+
+Entries never change once written, and slots and chains follow from them. So a checkpoint keeps the
+checksum of the entries only, and opening rebuilds the slots from entries that pass it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.disk import Disk, File, Mapping
+from penstock.engine.segment.format import INDEX_ENTRY, INDEX_HEADER
+from penstock.engine.segment.page_sums import PageSums
+from penstock.engine.segment.settings import FileSizes
+from penstock.engine.segment.twin import Appender, core
+from penstock.errors import CorruptionError
+
+_MAPPED_MAX: Final = 16
+"""Sealed index files kept mapped for look-ups."""
+
+
+class IndexMark(Struct, frozen=True):
+    """How far the newest index file was filled when a checkpoint was taken."""
+
+    name: str
+    header: bytes
+    entries_crc: int
+
+
+class _IndexFile:
+    __slots__ = ("file", "mapping", "name")
+
+    def __init__(self, disk: Disk, directory: str, name: str, *, writable: bool) -> None:
+        self.name = name
+        self.file: File = disk.open(f"{directory}/{name}", writable=writable)
+        self.mapping: Mapping = self.file.map(writable=writable)
+
+    def release(self) -> bool:
+        if not self.mapping.release():
+            return False
+        self.file.close()
+        return True
+
+    @property
+    def count(self) -> int:
+        """The number that the next entry gets; entries are counted from 1."""
+        return max(1, int(INDEX_HEADER.unpack_from(self.mapping.buffer)[-1]))
+
+
+class KeyIndex:
+    """The index files of one node, and the part of them that the appender fills."""
+
+    def __init__(self, disk: Disk, directory: str, sizes: FileSizes, sums: PageSums) -> None:
+        self._disk: Final = disk
+        self.directory: Final = directory
+        self._sizes: Final = sizes
+        self._sums: Final = sums
+        self.names: list[str] = []
+        self._attached: list[_IndexFile] = []
+        self._sealed: dict[str, _IndexFile] = {}
+        self._running_crc: tuple[str, int, int] = ("", 1, 0)
+        self._lock: Final = threading.RLock()
+
+    @property
+    def entries_max(self) -> int:
+        return self._sizes.index_entries_max
+
+    def load(self) -> bool:
+        """Find the files; return False when one has not the right size (it must be rebuilt)."""
+        self.names = [n for n in self._disk.list(self.directory) if n.isascii() and n.isdigit()]
+        for name in self.names:
+            file = self._disk.open(f"{self.directory}/{name}", writable=False)
+            size = file.size()
+            file.close()
+            if size != self._sizes.index_file_size:
+                return False
+        return True
+
+    def restore(self, mark: IndexMark | None, appender: Appender) -> bool:
+        """Bring the files back to `mark` and attach the newest; return False when they do not
+        agree with it, so that the index must be rebuilt."""
+        if mark is None or not mark.name:
+            self.clear()
+            return True
+        if mark.name not in self.names:
+            return False
+        with self._lock:
+            for name in self.names[self.names.index(mark.name) + 1 :]:
+                self._remove(name)
+            newest = _IndexFile(self._disk, self.directory, mark.name, writable=True)
+            count = max(1, int(INDEX_HEADER.unpack(mark.header)[-1]))
+            if self._entries_crc(newest, 1, count, 0) != mark.entries_crc:
+                newest.release()
+                return False
+            buffer = newest.mapping.buffer
+            buffer[: INDEX_HEADER.size] = mark.header
+            core.index_relink(buffer, self._sizes.index_slots, self._sizes.index_entries_max, count)
+            del buffer
+            self._attach(newest, appender)
+            self._running_crc = (mark.name, count, mark.entries_crc)
+            return True
+
+    def adopt(self, appender: Appender) -> None:
+        """Go on with the newest file as it is: the way to open a store without checkpoint."""
+        if self.names:
+            newest = _IndexFile(self._disk, self.directory, self.names[-1], writable=True)
+            self._attach(newest, appender)
+
+    def _attach(self, newest: _IndexFile, appender: Appender) -> None:
+        self._attached.append(newest)
+        appender.attach_index(
+            newest.mapping.buffer, self._sizes.index_slots, self._sizes.index_entries_max
+        )
+
+    def add_file(self, appender: Appender, now_ms: int) -> None:
+        """Create the next file, allocated, and attach it behind the one being filled."""
+        with self._lock:
+            name = _name_for(now_ms, self.names[-1] if self.names else "")
+            path = f"{self.directory}/{name}"
+            file = self._disk.open(path, create=True)
+            try:
+                file.allocate(self._sizes.index_file_size)
+            except OSError:
+                file.close()
+                self._disk.remove(path)
+                raise
+            file.close()
+            self._disk.sync_directory(self.directory)
+            self.names.append(name)
+            newest = _IndexFile(self._disk, self.directory, name, writable=True)
+            self._attach(newest, appender)
+
+    def seal_full(self, appender: Appender) -> None:
+        """Put full files on the device with their checksums; they take no more entries."""
+        while appender.index_full and len(self._attached) > 1:
+            with self._lock:
+                full = self._attached[0]
+                full.file.sync()
+                self._sums.seal(f"index/{full.name}", full.file)
+                appender.release_index()
+                del self._attached[0]
+                self._sealed[full.name] = full
+
+    def begin_mark(self) -> tuple[_IndexFile, bytes] | None:
+        """Take the header of the file being filled; the caller holds the log's lock, so that it
+        fits a position of the log. `finish_mark` does the long part without it."""
+        filled = [index for index in self._attached if index.count > 1]
+        if not filled:
+            return None
+        return filled[-1], bytes(filled[-1].mapping.buffer[: INDEX_HEADER.size])
+
+    def finish_mark(self, begun: tuple[_IndexFile, bytes] | None) -> IndexMark:
+        if begun is None:
+            return IndexMark("", b"", 0)
+        newest, header = begun
+        with self._lock:
+            count = max(1, int(INDEX_HEADER.unpack(header)[-1]))
+            name, done, crc = self._running_crc
+            if name != newest.name or done > count:
+                done, crc = 1, 0
+            crc = self._entries_crc(newest, done, count, crc)
+            self._running_crc = (newest.name, count, crc)
+            return IndexMark(newest.name, header, crc)
+
+    def _entries_crc(self, index: _IndexFile, first: int, stop: int, crc: int) -> int:
+        base = INDEX_HEADER.size + 4 * self._sizes.index_slots
+        with memoryview(index.mapping.buffer) as buffer:
+            start, end = base + INDEX_ENTRY.size * first, base + INDEX_ENTRY.size * stop
+            with buffer[start:end] as entries:
+                return zlib.crc32(entries, crc)
+
+    def sync(self) -> None:
+        for index in list(self._attached):
+            index.file.sync()
+
+    def lookup(self, text: str, begin_ms: int, end_ms: int, count_max: int) -> Iterator[int]:
+        """Yield positions of records that may carry `text`, newest first.
+
+        A damaged sealed file raises `CorruptionError`: the caller rebuilds the index.
+        """
+        for name in reversed(list(self.names)):
+            index = self._readable(name)
+            yield from core.index_lookup(
+                index.mapping.buffer,
+                self._sizes.index_slots,
+                self._sizes.index_entries_max,
+                text,
+                begin_ms,
+                end_ms,
+                count_max,
+            )
+
+    def _readable(self, name: str) -> _IndexFile:
+        with self._lock:
+            for index in self._attached:
+                if index.name == name:
+                    return index
+            found = self._sealed.pop(name, None)
+            if found is None:
+                found = _IndexFile(self._disk, self.directory, name, writable=False)
+                self._verify(found)
+            self._sealed[name] = found
+            for old in list(self._sealed)[: max(0, len(self._sealed) - _MAPPED_MAX)]:
+                if old != name and self._sealed[old].release():
+                    del self._sealed[old]
+            return found
+
+    def _verify(self, index: _IndexFile) -> None:
+        sums = self._sums.load(f"index/{index.name}")
+        if sums is not None and next(sums.damaged_pages(index.file), None) is not None:
+            index.release()
+            raise CorruptionError(
+                f"{self.directory}/{index.name}", position=0, reason="page checksum does not match"
+            )
+
+    def remove_before(self, position: int) -> None:
+        """Remove the files whose entries all lie below `position` of the log."""
+        attached = {index.name for index in self._attached}
+        for name in list(self.names):
+            if name in attached:
+                return
+            index = self._readable(name)
+            if int(INDEX_HEADER.unpack_from(index.mapping.buffer)[3]) >= position:
+                return
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        with self._lock:
+            opened = self._sealed.pop(name, None)
+            if opened is not None:
+                opened.release()
+            self._disk.remove(f"{self.directory}/{name}")
+            self._sums.remove(f"index/{name}")
+            self.names.remove(name)
+
+    def clear(self) -> None:
+        """Remove all files that are not attached."""
+        for name in list(self.names):
+            self._remove(name)
+
+    def detach(self, appender: Appender) -> None:
+        """Let go of the files being filled; a spare that holds nothing is removed, because
+        RocketMQ would take it for the newest."""
+        with self._lock:
+            for index in self._attached:
+                appender.release_index()
+                unused = index.count <= 1
+                index.release()
+                if unused:
+                    self._remove(index.name)
+            self._attached.clear()
+
+    def hand_over(self, old: Appender, new: Appender) -> None:
+        """Let `new` fill the files that `old` filled."""
+        with self._lock:
+            for index in self._attached:
+                old.release_index()
+                new.attach_index(
+                    index.mapping.buffer, self._sizes.index_slots, self._sizes.index_entries_max
+                )
+
+    def close(self) -> None:
+        for index in self._sealed.values():
+            index.release()
+        self._sealed.clear()
+
+
+def _name_for(now_ms: int, newest: str) -> str:
+    """Name a file after its time of creation, always behind the newest there is."""
+    moment = time.gmtime(now_ms / 1000)
+    name = time.strftime("%Y%m%d%H%M%S", moment) + f"{now_ms % 1000:03d}"
+    return name if name > newest else f"{int(newest) + 1:017d}"

@@ -1,0 +1,57 @@
+"""Where everything of a store lies.
+
+    DIR/commitlog/            the log                        RocketMQ's
+    DIR/consumequeue/         queues of simple shards        RocketMQ's
+    DIR/batchconsumequeue/    queues of batch shards         RocketMQ's
+    DIR/index/                key index                      RocketMQ's
+    DIR/config/topics.json    queue kinds of the topics      RocketMQ's
+    DIR/store.properties      sizes of the files             RocketMQ's names
+    DIR/checkpoint, abort, lock                              RocketMQ's
+    DIR/penstock/             what RocketMQ's files cannot say:
+        durable checkpoint        how far the log and the derived files are on the device
+        shards/                   the shards' states, as of the checkpoint
+        live/                     the same, refreshed for readers in other processes
+        times/ sums/ dispatch/    block maxima of timestamps, page checksums, dispatchers' positions
+        index/                    keys inside batches
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.engine.segment.settings import SegmentSettings
+from penstock.record import QueueKind, ShardId
+
+
+class StorePaths:
+    def __init__(self, root: str, settings: SegmentSettings) -> None:
+        self.root: Final = root.rstrip("/") or "/"
+        self.commit_log: Final = settings.commit_log_path or f"{self.root}/commitlog"
+        self.consume_queue: Final = settings.consume_queue_path or f"{self.root}/consumequeue"
+        self.batch_queue: Final = (
+            f"{settings.consume_queue_path}-batch"
+            if settings.consume_queue_path
+            else f"{self.root}/batchconsumequeue"
+        )
+        self.index: Final = settings.index_path or f"{self.root}/index"
+        self.topics: Final = f"{self.root}/config/topics.json"
+        self.consumer_offsets: Final = f"{self.root}/config/consumerOffset.json"
+        self.properties: Final = f"{self.root}/store.properties"
+        self.checkpoint: Final = f"{self.root}/checkpoint"
+        self.abort: Final = f"{self.root}/abort"
+        self.lock: Final = f"{self.root}/lock"
+        self.own: Final = f"{self.root}/penstock"
+        self.durable: Final = f"{self.own}/durable"
+        self.derived: Final = f"{self.own}/checkpoint"
+        self.shards: Final = f"{self.own}/shards"
+        self.live: Final = f"{self.own}/live"
+        self.times: Final = f"{self.own}/times"
+        self.sums: Final = f"{self.own}/sums"
+        self.dispatch: Final = f"{self.own}/dispatch"
+        self.batch_index: Final = f"{self.own}/index"
+
+    def queue_root(self, kind: QueueKind) -> str:
+        return self.consume_queue if kind is QueueKind.SIMPLE else self.batch_queue
+
+    def queue(self, shard: ShardId, kind: QueueKind) -> str:
+        return f"{self.queue_root(kind)}/{shard.topic}/{shard.partition}"

@@ -1,0 +1,169 @@
+"""Builds a shard's queue files again from the commit log, while the store runs.
+
+The units that the appender still holds in memory are right; what is rebuilt is the part in files,
+up to the first unit held. The shard's lock is held all the time, so that nothing drains meanwhile;
+appends to it go on.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.engine.segment.checkpointer import sums_path
+from penstock.engine.segment.control import CONTROL_SUFFIX
+from penstock.engine.segment.file_set import FileSet
+from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, TIME_BLOCK, Damage
+from penstock.engine.segment.page_sums import PageSums
+from penstock.engine.segment.shard_log import ShardLog
+from penstock.engine.segment.twin import Appender, core
+from penstock.engine.segment.twin_interface import REPLAY_CUT_BATCH_QUEUE, REPLAY_DAMAGE
+from penstock.log import get_logger
+from penstock.record import QueueKind
+
+_log: Final = get_logger(__name__)
+_HOST: Final = bytes(8)
+_RECORD_SIZE_MAX: Final = 1 << 30
+_BASE_OFFSET: Final = 4
+"""The field of a batch unit."""
+
+
+def rebuild_queue(files: FileSet, sums: PageSums, shard: ShardLog, end: int) -> None:
+    """Write the queue files of `shard` anew from the records below `end` of the log."""
+    with shard.lock:
+        stop, _ = shard.log.appender.held_units(shard.handle)
+        _log.warning("queue_rebuilt", shard=shard.shard.name, units=stop)
+        for name in shard.units.names():
+            sums.remove(sums_path(shard.shard, shard.kind, name))
+        shard.units.remove_all()
+        shard.times.clear()
+        builder = _SimpleBuilder if shard.kind is QueueKind.SIMPLE else _BatchBuilder
+        builder(files, shard).run(end, stop)
+        shard.restore_checksum(stop)
+
+
+class _Builder:
+    """Replays the log for one shard only, file by file, so that memory stays bounded."""
+
+    def __init__(self, files: FileSet, shard: ShardLog) -> None:
+        self._files: Final = files
+        self._shard: Final = shard
+        self._appender: Final[Appender] = core.Appender(_HOST, _HOST, _RECORD_SIZE_MAX)
+        self._cuts: Final = sorted(shard.state.truncations)
+
+    def run(self, end: int, stop: int) -> None:
+        """Write units below number `stop` from the log below `end`."""
+        position = self._files.start
+        while position < end:
+            position = self._step(position, end)
+            self._take_all(stop)
+        self._finish(stop)
+
+    def _step(self, position: int, end: int) -> int:
+        base = self._files.base_of(position)
+        limit = min(end, base + self._files.file_size)
+        while self._cuts and self._cuts[0][0] <= position:
+            self._cut_at(self._cuts.pop(0)[1])
+        if self._cuts:
+            limit = min(limit, self._cuts[0][0])
+        buffer = self._files.buffer(base)
+        after, _, status, damage, specials = self._appender.replay(
+            buffer, base, position, limit, False, CONTROL_SUFFIX, False
+        )
+        if status == REPLAY_CUT_BATCH_QUEUE:
+            raw = core.decode_raw(buffer, base, specials[-1][0], True)
+            assert not isinstance(raw, Damage), "the replay has just read it"
+            self._cut_batch(specials[-1][1], raw.queue_offset)
+            return after
+        if status == REPLAY_DAMAGE:
+            assert damage is not None
+            found = core.find_record(buffer, base, max(after, damage.position) + 1, limit)
+            return limit if found < 0 else found
+        return limit if after <= position else after
+
+    def _cut_at(self, offset: int) -> None:
+        handle = self._handle()
+        if handle >= 0 and self._appender.next_offset(handle) > offset:
+            self._cut(handle, offset)
+
+    def _cut_batch(self, handle: int, offset: int) -> None:
+        if handle == self._handle():
+            self._cut(handle, offset)
+        else:
+            # Another shard's units are thrown away anyway.
+            self._appender.cut_queue(handle, offset, self._appender.next_unit(handle))
+
+    def _handle(self) -> int:
+        for handle, topic, partition, _, _, _ in self._appender.queues():
+            if (topic, partition) == self._shard.shard:
+                return handle
+        return -1
+
+    def _take_all(self, stop: int) -> None:
+        mine = self._handle()
+        for handle in self._appender.dirty_queues():
+            if handle == mine:
+                self._take(*self._appender.peek_units(handle), stop)
+                self._shard.times.append(self._appender.take_times(handle))
+            self._appender.drop_units(handle, self._appender.next_unit(handle))
+
+    def _cut(self, handle: int, offset: int) -> None:
+        raise AssertionError("a kind of queue says how")
+
+    def _take(self, first: int, units: bytes, stop: int) -> None:
+        raise AssertionError("a kind of queue says how")
+
+    def _finish(self, stop: int) -> None:
+        raise AssertionError("a kind of queue says how")
+
+
+class _SimpleBuilder(_Builder):
+    _next = 0
+
+    def _cut(self, handle: int, offset: int) -> None:
+        self._appender.cut_queue(handle, offset, offset)
+        self._shard.units.cut(offset)
+        self._shard.times.cut_from(offset // TIME_BLOCK)
+        self._next = min(self._next, offset)
+
+    def _take(self, first: int, units: bytes, stop: int) -> None:
+        size = self._shard.units.unit_size
+        count = max(0, min(len(units) // size, stop - first))
+        if count:
+            self._shard.units.write(first, units[: count * size])
+            self._next = first + count
+
+    def _finish(self, stop: int) -> None:
+        """Records that damage took from the end: their units say that there were some."""
+        first = max(self._next, self._shard.earliest)
+        if first < stop:
+            self._shard.units.write(first, PRE_BLANK * (stop - first))
+
+
+class _BatchBuilder(_Builder):
+    """Batch units are numbered from the first that the shard ever had, which the log may no longer
+    hold: they are collected, and numbered backwards from the first unit held in memory."""
+
+    def __init__(self, files: FileSet, shard: ShardLog) -> None:
+        super().__init__(files, shard)
+        self._units: list[bytes] = []
+
+    def _cut(self, handle: int, offset: int) -> None:
+        self._take(*self._appender.peek_units(handle), 0)
+        self._appender.drop_units(handle, self._appender.next_unit(handle))
+        self._units = [unit for unit in self._units if _base_offset(unit) < offset]
+        self._appender.cut_queue(handle, offset, len(self._units))
+
+    def _take(self, first: int, units: bytes, stop: int) -> None:
+        size = BATCH_UNIT.size
+        self._units += [units[at : at + size] for at in range(0, len(units), size)]
+
+    def _finish(self, stop: int) -> None:
+        held = self._shard.log.appender.read_units(self._shard.handle, stop, 1)
+        limit = _base_offset(held) if held else self._shard.next_offset
+        kept = [unit for unit in self._units if _base_offset(unit) < limit][-stop:]
+        if kept:
+            self._shard.units.write(stop - len(kept), b"".join(kept))
+
+
+def _base_offset(unit: bytes) -> int:
+    return int(BATCH_UNIT.unpack(unit)[_BASE_OFFSET])

@@ -1,0 +1,274 @@
+"""What goes, and when: per shard by time, size and number; per node by age and disk space.
+
+Two things are kept apart. A shard's *floor* moves at once when its policy says so, and readers no
+longer see what lies below. A commit-log *file* goes when nothing live is in it any more: every
+shard's first live record lies behind it. Before a file goes, the floors that depend on it are on
+the device, so that no start can find a queue that points into a missing file.
+
+    disk >= disk_max_used_space_ratio          the oldest files go, live or not, except what shards
+                                               marked `keep` hold, and what is not committed yet
+    disk >= disk_space_warning_level_ratio     appends are refused until there is room; reads go on
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.engine.segment.format import TIME_BLOCK, Damage
+from penstock.engine.segment.opening import StoreParts
+from penstock.engine.segment.shard_log import ShardLog, UnitRow
+from penstock.engine.segment.twin import core
+from penstock.errors import DiskFullError, SettingsError
+from penstock.log import get_logger
+from penstock.record import ShardId
+
+_log: Final = get_logger(__name__)
+_UNITS_PER_STEP: Final = 4096
+_HOUR_MS: Final = 3_600_000
+_YOUNG: Final = (1 << 63) - 1
+
+
+class RetentionPolicy(Struct, frozen=True):
+    """How much of a shard is kept; None does not limit. Without a time of its own, a shard keeps
+    its records for the store's `file_reserved_time`."""
+
+    time_ms: int | None = None
+    size: int | None = None
+    records: int | None = None
+    keep: bool = False
+    """Never drop records to make room on a full disk (compacted topics)."""
+
+
+_DEFAULT: Final = RetentionPolicy()
+
+
+class RetentionReport(Struct):
+    """What one run removed."""
+
+    files: int = 0
+    size: int = 0
+    records: int = 0
+
+
+class Retention:
+    def __init__(
+        self, parts: StoreParts, delete_before: Callable[[ShardId, int], int]
+    ) -> None:
+        self._parts: Final = parts
+        self._delete_before: Final = delete_before
+        self._policies: dict[ShardId, RetentionPolicy] = {}
+        self._sized: dict[ShardId, int] = {}
+        self._lock: Final = threading.Lock()
+        self._hour: Final = _hour_of(parts.settings.delete_when)
+
+    def set_policy(self, shard: ShardId, policy: RetentionPolicy | None) -> None:
+        if policy is None:
+            self._policies.pop(shard, None)
+        else:
+            self._policies[shard] = policy
+
+    def run(self) -> RetentionReport:
+        """Move floors, remove files, watch the disk."""
+        with self._lock:
+            report = RetentionReport()
+            self._move_floors(report)
+            self._remove_dead_files(report)
+            self._watch_disk(report)
+            return report
+
+    def remove_oldest_file(self) -> bool:
+        """Remove the oldest log file by hand, whatever is in it; return whether there was one
+        that may go (the file being written stays)."""
+        with self._lock:
+            return self._force_oldest(RetentionReport(), by_hand=True)
+
+    # Floors
+
+    def _move_floors(self, report: RetentionReport) -> None:
+        first_file_end = self._parts.log.files.start + self._parts.log.files.file_size
+        expired = self._is_the_hour() and self._first_file_is_old(first_file_end)
+        for log in self._parts.table:
+            if log.state.dropped:
+                continue
+            policy = self._policies.get(log.shard)
+            floor = 0 if policy is None else self._floor_of(log, policy)
+            if expired and (policy is None or policy.time_ms is None) and not _keeps(policy):
+                floor = max(floor, self._floor_by_reserved_time(log, first_file_end))
+            if floor > log.earliest:
+                report.records += floor - log.earliest
+                self._delete_before(log.shard, floor)
+
+    def _floor_of(self, log: ShardLog, policy: RetentionPolicy) -> int:
+        floor = 0
+        if policy.records is not None:
+            floor = max(floor, log.commit - policy.records)
+        if policy.time_ms is not None:
+            floor = max(floor, self._floor_by_time(log, policy.time_ms))
+        if policy.size is not None:
+            floor = max(floor, self._floor_by_size(log, policy.size))
+        return floor
+
+    def _floor_by_time(self, log: ShardLog, time_ms: int) -> int:
+        """The first record that is young enough: everything before it is too old."""
+        oldest = self._parts.clock.now_ms() - time_ms
+        unit, end = log.unit_of(log.earliest), log.next_unit
+        while unit < end:
+            rows = log.rows(unit, _UNITS_PER_STEP)
+            for row in rows:
+                if self._timestamp_of(row) >= oldest:
+                    return min(row.first_offset, log.commit)
+            unit += max(1, len(rows))
+        return log.commit
+
+    def _timestamp_of(self, row: UnitRow) -> int:
+        """Return the time of a record, or of the youngest message of a batch; what cannot be read
+        is young, so that damage is never hidden by retention."""
+        files = self._parts.log.files
+        if not files.holds(row.position):
+            return _YOUNG
+        base = files.base_of(row.position)
+        raw = core.decode_raw(files.buffer(base), base, row.position, False)
+        return _YOUNG if isinstance(raw, Damage) else raw.born_timestamp_ms
+
+    def _floor_by_size(self, log: ShardLog, size_max: int) -> int:
+        """Count back from the end until the size is used up."""
+        end = log.next_unit
+        if self._sized.get(log.shard) == end:
+            return 0
+        self._sized[log.shard] = end
+        total = 0
+        first = log.unit_of(log.earliest)
+        while end > first:
+            start = max(first, end - _UNITS_PER_STEP)
+            for row in reversed(log.rows(start, end - start)):
+                total += row.size
+                if total > size_max:
+                    return min(row.end_offset, log.commit)
+            end = start
+        return 0
+
+    def _first_file_is_old(self, file_end: int) -> bool:
+        """The file is as old as the first record behind it."""
+        if self._parts.log.files.stop <= file_end or self._parts.log.end <= file_end:
+            return False
+        base = self._parts.log.files.base_of(file_end)
+        raw = core.decode_raw(self._parts.log.files.buffer(base), base, file_end, False)
+        if isinstance(raw, Damage):
+            return False
+        reserved_ms = self._parts.settings.file_reserved_time_h * _HOUR_MS
+        return raw.store_timestamp_ms < self._parts.clock.now_ms() - reserved_ms
+
+    def _floor_by_reserved_time(self, log: ShardLog, file_end: int) -> int:
+        return min(_floor_at(log, file_end), log.commit)
+
+    def _is_the_hour(self) -> bool:
+        if self._hour is None:
+            return True
+        return datetime.fromtimestamp(self._parts.clock.now_ms() / 1000).hour == self._hour
+
+    # Files
+
+    def _remove_dead_files(self, report: RetentionReport) -> None:
+        files = self._parts.log.files
+        while files.start + files.file_size <= self._parts.log.files.base_of(self._parts.log.end):
+            if self._first_live_position() < files.start + files.file_size:
+                return
+            self._remove_first(report)
+
+    def _first_live_position(self) -> int:
+        """Where the first record lies that some shard still shows, or that is not committed."""
+        first = self._parts.checkpointer.position
+        for log in self._parts.table:
+            if log.state.dropped or log.earliest >= log.next_offset:
+                continue
+            position = log.position_of(log.earliest)
+            if position is not None:
+                first = min(first, position)
+        return first
+
+    def _remove_first(self, report: RetentionReport) -> None:
+        parts = self._parts
+        parts.checkpointer.checkpoint()
+        start = parts.log.files.remove_first()
+        report.files += 1
+        report.size += parts.log.files.file_size
+        parts.metrics.deleted_files.inc()
+        parts.metrics.deleted_bytes.inc(parts.log.files.file_size)
+        _log.info("log_file_removed", start_position=start)
+        for log in parts.table:
+            with log.lock:
+                log.state.forget_truncations(start)
+                log.units.remove_before(log.unit_of(log.earliest))
+                log.times.drop_before(log.earliest // TIME_BLOCK)
+        parts.index.remove_before(start)
+
+    # Disk
+
+    def _watch_disk(self, report: RetentionReport) -> None:
+        parts = self._parts
+        settings = parts.settings
+        ratio = self._used_percent()
+        while ratio >= settings.disk_max_used_space_ratio and self._force_oldest(report):
+            ratio = self._used_percent()
+        parts.metrics.disk_used_ratio.set(ratio / 100)
+        full = ratio >= settings.disk_space_warning_level_ratio
+        if full and parts.log.blocked is None:
+            _log.error("writes_refused", disk_used_percent=round(ratio, 1))
+            parts.log.blocked = DiskFullError(
+                f"the disk of {parts.paths.commit_log} is {ratio:.0f} % full "
+                f"(disk_space_warning_level_ratio = {settings.disk_space_warning_level_ratio}); "
+                "writes are refused until there is room, reads go on"
+            )
+        elif not full and isinstance(parts.log.blocked, DiskFullError):
+            _log.info("writes_taken_again", disk_used_percent=round(ratio, 1))
+            parts.log.blocked = None
+
+    def _used_percent(self) -> float:
+        return 100 * self._parts.disk.usage(self._parts.paths.commit_log).ratio
+
+    def _force_oldest(self, report: RetentionReport, *, by_hand: bool = False) -> bool:
+        files = self._parts.log.files
+        file_end = files.start + files.file_size
+        if file_end > files.base_of(self._parts.log.end):
+            return False
+        floors = {}
+        for log in self._parts.table:
+            if log.state.dropped or log.earliest >= log.next_offset:
+                continue
+            floor = _floor_at(log, file_end)
+            if floor > log.commit or (_keeps(self._policies.get(log.shard)) and not by_hand):
+                if floor > log.earliest:
+                    return False
+            floors[log] = floor
+        for log, floor in floors.items():
+            if floor > log.earliest:
+                report.records += floor - log.earliest
+                with log.lock:
+                    log.state.drop_before(floor)
+                self._parts.checkpointer.touch(log)
+        _log.warning("oldest_records_dropped", file=files.path_of(files.start), by_hand=by_hand)
+        self._remove_first(report)
+        return True
+
+
+def _keeps(policy: RetentionPolicy | None) -> bool:
+    return policy is not None and policy.keep
+
+
+def _floor_at(log: ShardLog, position: int) -> int:
+    """Return the first live offset whose record lies at or behind `position` of the log."""
+    row = log.first_unit_at(position)
+    return log.next_offset if row is None else row.first_offset
+
+
+def _hour_of(delete_when: str) -> int | None:
+    if delete_when == "DiskFull":
+        return None
+    if delete_when.isascii() and delete_when.isdigit() and int(delete_when) < 24:
+        return int(delete_when)
+    raise SettingsError(f'delete_when is {delete_when!r}; use "DiskFull" or an hour like "04"')

@@ -1,0 +1,95 @@
+"""Sizes and limits of one segment store.
+
+The sizes of files are fixed when a store is created and kept in its `store.properties` under
+RocketMQ's names; opening a store with other sizes is refused, because every position in it
+depends on them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.engine.segment.format import BATCH_UNIT, INDEX_ENTRY, INDEX_HEADER, QUEUE_UNIT
+from penstock.errors import SettingsError
+
+MIB: Final = 1 << 20
+COMMIT_LOG_FILE_SIZE_MIN: Final = 4096
+BLANK_SIZE: Final = 8
+"""Bytes at the end of every log file that no record may use: room for the blank record."""
+
+
+class FileSizes(Struct, frozen=True):
+    """What `store.properties` says."""
+
+    commit_log_file_size: int = 64 * MIB
+    consume_queue_file_size: int = 20_000 * 20
+    batch_queue_file_size: int = 20_000 * 46
+    index_slots: int = 250_000
+    index_entries_max: int = 1_000_000
+
+    @property
+    def index_file_size(self) -> int:
+        return INDEX_HEADER.size + 4 * self.index_slots + INDEX_ENTRY.size * self.index_entries_max
+
+    def check(self) -> FileSizes:
+        """Return sizes rounded to whole units as RocketMQ does; refuse impossible ones."""
+        if self.commit_log_file_size < COMMIT_LOG_FILE_SIZE_MIN:
+            raise SettingsError(
+                f"commit_log_file_size is {self.commit_log_file_size}; "
+                f"it must be at least {COMMIT_LOG_FILE_SIZE_MIN}"
+            )
+        if self.commit_log_file_size >= 1 << 31:
+            raise SettingsError("commit_log_file_size must be below 2 GiB, as in RocketMQ")
+        if self.index_slots < 1 or self.index_entries_max < 2:
+            raise SettingsError("index_slots must be at least 1 and index_entries_max at least 2")
+        return FileSizes(
+            commit_log_file_size=self.commit_log_file_size,
+            consume_queue_file_size=_whole_units(self.consume_queue_file_size, QUEUE_UNIT.size),
+            batch_queue_file_size=_whole_units(self.batch_queue_file_size, BATCH_UNIT.size),
+            index_slots=self.index_slots,
+            index_entries_max=self.index_entries_max,
+        )
+
+
+def _whole_units(size: int, unit_size: int) -> int:
+    if size < unit_size:
+        raise SettingsError(f"a queue file of {size} bytes cannot hold one unit of {unit_size}")
+    return -(-size // unit_size) * unit_size
+
+
+class SegmentSettings(Struct, frozen=True, kw_only=True):
+    """How one store behaves. `sizes=None` takes the sizes of an existing store, or the small
+    defaults of an embedded one."""
+
+    sizes: FileSizes | None = None
+    commit_log_path: str | None = None
+    """Where the commit log lies when not in `<store>/commitlog`; likewise the next two."""
+    consume_queue_path: str | None = None
+    index_path: str | None = None
+    record_size_max: int = 4 * MIB
+    flush_interval_ms: int = 500
+    """How long an ASYNC_FLUSH record may stay in the page cache only."""
+    derived_interval_ms: int = 5_000
+    """How often queues, indexes and shard states are put on the device, which bounds the work of
+    a start after a crash."""
+    derived_bytes_max: int = 256 * MIB
+    """The same bound in bytes of log."""
+    publish_interval_ms: int = 500
+    """How often bounds are refreshed for readers in other processes."""
+    unflushed_bytes_max: int = 512 * MIB
+    """A writer that is this far ahead of the device waits for it."""
+    mapped_bytes_max: int = 4096 * MIB
+    open_files_max: int = 256
+    warm_ahead_size: int = 16 * MIB
+    """How far ahead of the writer pages are faulted in, in the background."""
+    file_reserved_time_h: float = 72
+    delete_when: str = "DiskFull"
+    """`DiskFull`, or the hour of the day (`04`) at which expired files go."""
+    disk_max_used_space_ratio: int = 85
+    disk_space_warning_level_ratio: int = 90
+    store_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+    """Address and port written into every record: 4 or 16 bytes of address, 4 of port."""
+    background: bool = True
+    """False starts no threads: flushing and upkeep then happen only when called for."""

@@ -1,0 +1,304 @@
+"""One shard of the store: its queue, its state, and the bounds within which it may be read.
+
+    units in files  [.., held)      units in the appender's memory  [held, next)
+    ────────────────────────────────┼───────────────────────────────────────────
+                       drained by the background, then dropped from memory
+
+Invariants:
+
+  * earliest <= commit <= next; readers see [earliest, commit) minus the deleted ranges
+  * a unit leaves memory only when it is in its file, so that every unit below `next` can be read
+    from one of the two at any moment
+  * `lock` guards the state and the files; appends take the log's lock, and this one inside it only
+    when the record concerns the state (producers, control records, epochs)
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from penstock.engine.segment.commit_log import CommitLog
+from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT, TIME_BLOCK
+from penstock.engine.segment.shard_state import ShardState
+from penstock.engine.segment.time_blocks import TimeBlocks
+from penstock.engine.segment.unit_files import UnitFiles
+from penstock.record import Flush, Offset, QueueKind, ShardId
+
+KIND_NUMBER: Final = {QueueKind.SIMPLE: 0, QueueKind.BATCH: 1}
+
+
+class UnitRow(NamedTuple):
+    """The offsets [first_offset, end_offset) lie at `position` of the log, in `size` bytes."""
+
+    first_offset: int
+    end_offset: int
+    position: int
+    size: int
+
+
+class ShardLog:
+    """What the store knows of one shard while it is open."""
+
+    __slots__ = (
+        "_checked",
+        "_commit_limit",
+        "_last_lookup",
+        "_pending",
+        "epoch",
+        "flush",
+        "handle",
+        "healed",
+        "lock",
+        "log",
+        "shard",
+        "state",
+        "times",
+        "units",
+    )
+
+    def __init__(
+        self,
+        shard: ShardId,
+        handle: int,
+        log: CommitLog,
+        state: ShardState,
+        units: UnitFiles,
+        times: TimeBlocks,
+    ) -> None:
+        self.shard = shard
+        self.handle = handle
+        self.log = log
+        self.state = state
+        self.units = units
+        self.times = times
+        self.lock = threading.RLock()
+        self.flush = Flush.ASYNC
+        self.epoch = max(0, state.epochs.latest)
+        self.healed: frozenset[int] = frozenset()
+        """Offsets for which rebuilding the queue did not help: their records are damaged."""
+        self._commit_limit: int | None = None
+        self._pending: deque[tuple[int, int]] | None = None
+        self._checked = False
+        self._last_lookup = (0, 0)
+
+    # Bounds
+
+    @property
+    def kind(self) -> QueueKind:
+        return self.state.kind
+
+    @property
+    def careful(self) -> bool:
+        """True when an append needs more than the appender: a flush, or a refusal."""
+        return self.state.sealed or self.flush is Flush.SYNC
+
+    @property
+    def next_offset(self) -> int:
+        return self.log.appender.next_offset(self.handle)
+
+    @property
+    def next_unit(self) -> int:
+        return self.log.appender.next_unit(self.handle)
+
+    @property
+    def earliest(self) -> int:
+        return min(self.state.floor_offset, self.next_offset)
+
+    @property
+    def commit(self) -> int:
+        """The offset behind the last record that is safe to show."""
+        end = self.next_offset
+        if self._pending:
+            end = self._first_not_durable(end)
+        return end if self._commit_limit is None else min(end, self._commit_limit)
+
+    def limit_commit(self, offset: Offset | None) -> None:
+        """Show nothing at or past `offset` (replication decides); None lifts the limit."""
+        self._commit_limit = offset
+
+    def note_pending(self, first_offset: int, end_position: int) -> None:
+        """Hide the records from `first_offset` on until the log is durable up to `end_position`.
+        The caller holds the log's lock."""
+        if self._pending is None:
+            self._pending = deque()
+        self._pending.append((first_offset, end_position))
+
+    def _first_not_durable(self, end: int) -> int:
+        with self.lock:
+            pending = self._pending
+            durable = self.log.durable
+            while pending and pending[0][1] <= durable:
+                pending.popleft()
+            return pending[0][0] if pending else end
+
+    # Units
+
+    def read_units(self, unit: int, count: int) -> bytes:
+        """Return up to `count` units from `unit` on, from memory or from the files."""
+        count = min(count, self.next_unit - unit)
+        if count <= 0:
+            return b""
+        held = self.log.appender.read_units(self.handle, unit, count)
+        if held:
+            return held
+        with self.lock:
+            first_held, _ = self.log.appender.held_units(self.handle)
+            if unit >= first_held:
+                return self.log.appender.read_units(self.handle, unit, count)
+            return self.units.read(unit, min(count, first_held - unit))
+
+    def unit_of(self, offset: int) -> int:
+        """Return the number of the unit that holds `offset`, or would be the first behind it."""
+        if self.kind is QueueKind.SIMPLE:
+            return offset
+        known_offset, known_unit = self._last_lookup
+        low, high = self.first_unit, self.next_unit
+        if known_offset <= offset and low <= known_unit < high:
+            low = known_unit
+        while low < high:
+            middle = (low + high) // 2
+            if self.batch_end(middle) <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        self._last_lookup = (offset, low)
+        return low
+
+    def batch_end(self, unit: int) -> int:
+        """Return the offset behind the last message of a batch unit."""
+        return self.rows(unit, 1)[0].end_offset
+
+    def rows(self, unit: int, count: int) -> list[UnitRow]:
+        """Return what units say, alike for both kinds of queue."""
+        data = self.read_units(unit, count)
+        if self.kind is QueueKind.SIMPLE:
+            return [
+                UnitRow(offset, offset + 1, position, size)
+                for offset, (position, size, _) in enumerate(QUEUE_UNIT.iter_unpack(data), unit)
+            ]
+        return [
+            UnitRow(base, base + n, position, size)
+            for position, size, _, _, base, n, _, _ in BATCH_UNIT.iter_unpack(data)
+        ]
+
+    def first_unit_at(self, position: int) -> UnitRow | None:
+        """Return the first live unit whose record lies at or behind `position` of the log."""
+        low, high = self.unit_of(self.earliest), self.next_unit
+        while low < high:
+            middle = (low + high) // 2
+            if self.rows(middle, 1)[0].position < position:
+                low = middle + 1
+            else:
+                high = middle
+        return self.rows(low, 1)[0] if low < self.next_unit else None
+
+    @property
+    def first_unit(self) -> int:
+        """The oldest unit that the files may hold."""
+        if self.kind is QueueKind.SIMPLE:
+            return self.earliest
+        firsts = self.units.first_units()
+        return firsts[0] if firsts else self.log.appender.held_units(self.handle)[0]
+
+    def position_of(self, offset: int) -> int | None:
+        """Return where the record (or the batch) of `offset` lies in the log, or None."""
+        unit = self.read_units(self.unit_of(offset), 1)
+        if not unit:
+            return None
+        return int.from_bytes(unit[:8], "big", signed=True)
+
+    def blocks_from(self, timestamp_ms: int) -> Iterator[int]:
+        """Yield the blocks of offsets that may hold a record of this time or a later one."""
+        with self.lock:
+            self.drain()
+            first, unfinished = self.earliest // TIME_BLOCK, self.next_offset // TIME_BLOCK
+            blocks = list(self.times.candidates(timestamp_ms, first, unfinished))
+        yield from blocks
+        yield unfinished
+
+    # Upkeep
+
+    def drain(self) -> int:
+        """Move units from memory to the files; return the number of bytes moved."""
+        with self.lock:
+            first, data = self.log.appender.peek_units(self.handle)
+            size = self.units.unit_size
+            if data:
+                self.units.write(first, data)
+                self._extend_checksum(first, data)
+                self.log.appender.drop_units(self.handle, first + len(data) // size)
+            blocks = self.log.appender.take_times(self.handle)
+            if blocks:
+                self.times.append(blocks)
+            return len(data)
+
+    def _extend_checksum(self, first: int, data: bytes) -> None:
+        """Keep the checksum over the units of the newest file, from its begin on."""
+        state = self.state
+        size = self.units.unit_size
+        stop = first + len(data) // size
+        file_first = stop - 1 - (stop - 1) % self.units.file_units
+        if state.queue_first == file_first and file_first + state.queue_units == first:
+            state.queue_crc = zlib.crc32(data, state.queue_crc)
+        elif first <= file_first:
+            state.queue_crc = zlib.crc32(data[(file_first - first) * size :])
+        else:
+            state.queue_crc = zlib.crc32(self.units.read(file_first, stop - file_first))
+        state.queue_first, state.queue_units = file_first, stop - file_first
+
+    def pack_state(self, latest: int, commit: int) -> bytes:
+        """Return the state as of the given ends, to be written to a file."""
+        with self.lock:
+            self.state.latest_offset = Offset(latest)
+            self.state.commit_offset = Offset(min(commit, latest))
+            return self.state.to_bytes()
+
+    def check_units(self) -> bool:
+        """Return False when the newest file does not hold the units that were written; checked
+        once, at the first use after opening."""
+        if self._checked:
+            return True
+        with self.lock:
+            self._checked = True
+            state = self.state
+            count = state.queue_units
+            if count == 0:
+                return True
+            try:
+                data = self.units.read(state.queue_first, count)
+            except FileNotFoundError:
+                return False
+            return (
+                len(data) == count * self.units.unit_size and zlib.crc32(data) == state.queue_crc
+            )
+
+    def tail_file_exists(self, stop: int) -> bool:
+        """Return whether the file of the last unit before `stop` is there, if there must be one."""
+        if stop <= self.first_unit or stop == 0:
+            return True
+        return stop - 1 - (stop - 1) % self.units.file_units in self.units.first_units()
+
+    def cut(self, offset: int) -> None:
+        """Drop everything from `offset` on from the queue; the log's bytes stay, dead."""
+        with self.lock:
+            unit = self.unit_of(offset)
+            self.log.appender.cut_queue(self.handle, offset, unit)
+            first_held, _ = self.log.appender.held_units(self.handle)
+            if unit <= first_held:
+                self.units.cut(unit)
+                self.restore_checksum(unit)
+            self.times.cut_from(offset // TIME_BLOCK)
+            self.state.cut_from(offset)
+            self.epoch = max(0, self.state.epochs.latest)
+            self._last_lookup = (0, 0)
+
+    def restore_checksum(self, stop: int) -> None:
+        first = stop - stop % self.units.file_units
+        data = self.units.read(first, stop - first) if stop > first else b""
+        self.state.queue_first, self.state.queue_units = first, stop - first
+        self.state.queue_crc = zlib.crc32(data)
+

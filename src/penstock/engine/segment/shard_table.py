@@ -1,0 +1,123 @@
+"""All shards of an open store, by name and by the appender's handle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.engine.segment.commit_log import CommitLog
+from penstock.engine.segment.control import is_control
+from penstock.engine.segment.paths import StorePaths
+from penstock.engine.segment.settings import FileSizes
+from penstock.engine.segment.shard_log import KIND_NUMBER, ShardLog
+from penstock.engine.segment.shard_state import ShardState
+from penstock.engine.segment.time_blocks import TimeBlocks
+from penstock.engine.segment.unit_files import OpenFiles, UnitFiles
+from penstock.errors import StoreError, UnknownShardError
+from penstock.record import QueueKind, ShardId
+
+_KINDS: Final = {number: kind for kind, number in KIND_NUMBER.items()}
+
+
+class ShardTable:
+    def __init__(
+        self, log: CommitLog, paths: StorePaths, sizes: FileSizes, open_files: OpenFiles
+    ) -> None:
+        self._log: Final = log
+        self._paths: Final = paths
+        self._sizes: Final = sizes
+        self._open_files: Final = open_files
+        self._by_shard: dict[ShardId, ShardLog] = {}
+        self._by_handle: dict[int, ShardLog] = {}
+        self._closed: StoreError | None = None
+
+    def __iter__(self) -> Iterator[ShardLog]:
+        return iter(list(self._by_shard.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_shard)
+
+    def get(self, shard: ShardId) -> ShardLog:
+        """Return an existing shard; deleted ones do not exist."""
+        found = self._by_shard.get(shard)
+        if found is None or found.state.dropped:
+            raise self._closed or UnknownShardError(shard.name)
+        return found
+
+    def close(self, error: StoreError) -> None:
+        """Answer every later request with `error`."""
+        self._closed = error
+        self._by_shard.clear()
+        self._by_handle.clear()
+
+    def find(self, shard: ShardId) -> ShardLog | None:
+        """Return the shard whether deleted or not."""
+        return self._by_shard.get(shard)
+
+    def by_handle(self, handle: int) -> ShardLog:
+        return self._by_handle[handle]
+
+    def user_shards(self) -> list[ShardId]:
+        return sorted(
+            log.shard for log in self if not log.state.dropped and not is_control(log.shard)
+        )
+
+    def add(self, shard: ShardId, state: ShardState, next_offset: int, next_unit: int) -> ShardLog:
+        """Add a shard and its queue, which goes on at `next_offset`."""
+        handle = self._log.appender.add_queue(
+            shard.topic, shard.partition, KIND_NUMBER[state.kind], next_offset, next_unit
+        )
+        return self._keep(shard, handle, state)
+
+    def adopt(self, states: dict[ShardId, ShardState]) -> None:
+        """Add the shards that a replay of the log found by itself."""
+        for handle, topic, partition, kind, _, _ in self._log.appender.queues():
+            if handle in self._by_handle:
+                continue
+            shard = ShardId(topic, partition)
+            state = states.get(shard)
+            if state is None:
+                state = ShardState(_KINDS[kind])
+            self._keep(shard, handle, state)
+
+    def _keep(self, shard: ShardId, handle: int, state: ShardState) -> ShardLog:
+        log = ShardLog(
+            shard,
+            handle,
+            self._log,
+            state,
+            self.unit_files(shard, state.kind),
+            TimeBlocks(
+                self._open_files.disk, f"{self._paths.times}/{shard.topic}/{shard.partition}"
+            ),
+        )
+        self._by_shard[shard] = log
+        self._by_handle[handle] = log
+        return log
+
+    def restart(self, log: ShardLog, next_offset: int, next_unit: int) -> None:
+        """Let a shard's queue go on further ahead than the appender knows."""
+        self._log.appender.remove_queue(log.handle)
+        del self._by_handle[log.handle]
+        log.handle = self._log.appender.add_queue(
+            log.shard.topic, log.shard.partition, KIND_NUMBER[log.kind], next_offset, next_unit
+        )
+        self._by_handle[log.handle] = log
+
+    def unit_files(self, shard: ShardId, kind: QueueKind) -> UnitFiles:
+        simple = kind is QueueKind.SIMPLE
+        size = (
+            self._sizes.consume_queue_file_size if simple else self._sizes.batch_queue_file_size
+        )
+        return UnitFiles(self._open_files, self._paths.queue(shard, kind), kind, size)
+
+    def drain_dirty(self) -> list[ShardLog]:
+        """Move all units from memory to their files; return the shards that had any."""
+        dirty = [
+            self._by_handle[handle]
+            for handle in self._log.appender.dirty_queues()
+            if handle in self._by_handle
+        ]
+        for log in dirty:
+            log.drain()
+        return dirty

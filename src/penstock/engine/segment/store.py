@@ -1,0 +1,579 @@
+"""The segment store: records of many shards in one commit log, in RocketMQ's own files.
+
+    with SegmentStore.open("data") as store:
+        orders = ShardId("orders", 0)
+        store.create_shard(orders)
+        store.append(orders, Record(b"3 apples", key=b"o-17", tags=("eu",)))
+        store.read(orders, 0)
+
+Every method may be called from any thread. Appends are acknowledged when they are in the page cache
+(`Flush.ASYNC`, the default: they survive this process) or on the device (`Flush.SYNC`: they survive
+a power cut), as the shard says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from msgspec import Struct
+
+from penstock.clock import Clock, SystemClock
+from penstock.disk import Disk
+from penstock.disk_local import LocalDisk
+from penstock.engine.segment import control
+from penstock.engine.segment.dispatch import Dispatcher, DispatchPipeline
+from penstock.engine.segment.format import BATCH_COUNT_MAX
+from penstock.engine.segment.opening import StoreParts, open_parts
+from penstock.engine.segment.rebuild import rebuild_queue
+from penstock.engine.segment.reader import Page, Query, ReadableShard, ShardReader
+from penstock.engine.segment.recovery import Progress, RecoveryReport
+from penstock.engine.segment.retention import Retention
+from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment.shard_log import ShardLog
+from penstock.engine.segment.shard_state import ShardState
+from penstock.engine.segment.topics_file import TopicsFile
+from penstock.engine.segment.upkeep import Upkeep
+from penstock.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    ClosedError,
+    DiskFailedError,
+    NotSupportedError,
+    SetupError,
+)
+from penstock.metrics import SegmentMetrics
+from penstock.record import (
+    Flush,
+    Offset,
+    Position,
+    Producer,
+    QueueKind,
+    Record,
+    ShardId,
+    StoredRecord,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.engine.segment.arrow import AnyArray
+
+RECORDS_PER_READ: Final = 1_000
+SIZE_PER_READ: Final = 4 << 20
+
+
+class Bounds(Struct, frozen=True):
+    """Where a shard begins and ends. [earliest, commit) can be read; `next` is given out next."""
+
+    earliest: Offset
+    commit: Offset
+    next: Offset
+    start_position: Position
+    """Where the log begins; records below it are gone."""
+    end_position: Position
+
+
+class SegmentStore:
+    """One open store directory. Use `open`."""
+
+    def __init__(self, parts: StoreParts) -> None:
+        self._parts: Final = parts
+        self._log: Final = parts.log
+        self._table: Final = parts.table
+        self._writer: Final = parts.writer
+        self._reader: Final = ShardReader(
+            parts.log.files,
+            parts.index,
+            parts.clock,
+            parts.metrics,
+            self._heal_queue,
+            self._heal_index,
+        )
+        self._topics: Final = TopicsFile(parts.disk, parts.paths.topics)
+        self.retention: Final = Retention(parts, self.delete_before)
+        self.dispatch: Final = DispatchPipeline(
+            parts.disk,
+            parts.paths.dispatch,
+            read=self._read_for_dispatch,
+            bounds=self._dispatch_bounds,
+            threads=parts.settings.background,
+        )
+        self._upkeep: Final = Upkeep(parts, self.retention, self.dispatch)
+        self._closed = False
+        if parts.settings.background:
+            self._upkeep.start()
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        settings: SegmentSettings | None = None,
+        *,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        metrics: SegmentMetrics | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Open the store in a directory, creating it when there is none; recover it if needed.
+
+        Raises `LockedError` when another process has it open, `NotAStoreError` for a directory
+        that holds something else, `SettingsError` for sizes other than the store's own.
+        """
+        parts = open_parts(
+            path,
+            settings or SegmentSettings(),
+            disk=disk or LocalDisk(),
+            clock=clock or SystemClock(),
+            metrics=metrics or SegmentMetrics(),
+            progress=progress,
+        )
+        return cls(parts)
+
+    @property
+    def report(self) -> RecoveryReport:
+        """What opening found and did."""
+        return self._parts.report
+
+    @property
+    def metrics(self) -> SegmentMetrics:
+        return self._parts.metrics
+
+    # Shards
+
+    def create_shard(
+        self, shard: ShardId, kind: QueueKind = QueueKind.SIMPLE, flush: Flush = Flush.ASYNC
+    ) -> None:
+        """Create `shard` empty; do nothing when it exists with this kind of queue."""
+        control.check_shard(shard)
+        self._check_open()
+        with self._log.lock:
+            found = self._table.find(shard)
+            if found is None:
+                found = self._table.add(shard, ShardState(kind), 0, 0)
+            elif found.state.dropped:
+                self._revive(found, kind)
+            elif found.kind is not kind:
+                raise AlreadyExistsError(
+                    f"shard {shard.name!r} exists with {found.kind.value} queues"
+                )
+            found.flush = flush
+        self._parts.checkpointer.touch(found)
+        self._topics.note(shard, kind)
+
+    def _revive(self, log: ShardLog, kind: QueueKind) -> None:
+        if log.kind is not kind:
+            raise NotSupportedError(
+                f"shard {log.shard.name!r} had {log.kind.value} queues before it was deleted; "
+                "give the new one another name"
+            )
+        log.state.dropped = False
+
+    def set_flush(self, shard: ShardId, flush: Flush) -> None:
+        self._table.get(shard).flush = flush
+
+    def delete_shard(self, shard: ShardId) -> None:
+        """Forget `shard` and its records; a shard of that name may be created again, empty."""
+        log = self._table.find(shard)
+        if log is None or log.state.dropped:
+            return
+        self._check_open()
+        companion = None if control.is_control(shard) else control.control_shard(shard)
+        with self._log.lock:
+            self._cut(log, 0)
+            log.state.clear()
+            log.state.dropped = True
+            other = None if companion is None else self._table.find(companion)
+            if other is not None:
+                self._cut(other, 0)
+                other.state.dropped = True
+        self._parts.checkpointer.touch(log)
+        self._topics.forget(shard, self.shards())
+        self.checkpoint()
+
+    def shards(self) -> list[ShardId]:
+        return self._table.user_shards()
+
+    def bounds(self, shard: ShardId) -> Bounds:
+        log = self._table.get(shard)
+        return Bounds(
+            earliest=Offset(log.earliest),
+            commit=Offset(log.commit),
+            next=Offset(log.next_offset),
+            start_position=Position(self._log.files.start),
+            end_position=Position(self._log.end),
+        )
+
+    def kind(self, shard: ShardId) -> QueueKind:
+        return self._table.get(shard).kind
+
+    def state(self, shard: ShardId) -> ShardState:
+        """What is known of a shard: deleted ranges, epochs, producers. Not to be changed."""
+        return self._table.get(shard).state
+
+    # Appending
+
+    def append(self, shard: ShardId, record: Record) -> int:
+        """Append one record; return its offset."""
+        return self._writer.write(self._table.get(shard), record)
+
+    def append_many(
+        self, shard: ShardId, records: Sequence[Record], producer: Producer | None = None
+    ) -> int:
+        """Append `records`, all or none, also across a crash; return the first offset."""
+        return self.append_once(shard, records, producer)[0]
+
+    def append_once(
+        self, shard: ShardId, records: Sequence[Record], producer: Producer | None
+    ) -> tuple[int, bool]:
+        """Like `append_many`; also say whether it was a repeat, so that nothing was written."""
+        if not records:
+            raise BadRequestError("an append needs at least one record")
+        return self._writer.write_many(self._table.get(shard), records, producer)
+
+    def append_columns(
+        self,
+        shard: ShardId,
+        values: AnyArray,
+        *,
+        keys: AnyArray | None = None,
+        tags: AnyArray | None = None,
+        timestamps: AnyArray | None = None,
+        producer: Producer | None = None,
+    ) -> int:
+        """Append one record per row of Arrow arrays, all or none; return the first offset."""
+        _require_pyarrow()
+        from penstock.engine.segment.arrow import columns_of  # noqa: PLC0415 - pyarrow is optional
+
+        log = self._table.get(shard)
+        columns = columns_of(values, keys, tags, timestamps)
+        if columns.rows == 0:
+            raise BadRequestError("an append needs at least one row")
+        appender = self._log.appender
+        return self._writer.run_for_producer(
+            log,
+            producer,
+            columns.rows,
+            lambda text: appender.append_columns(
+                log.handle,
+                columns.rows,
+                columns.values,
+                columns.keys,
+                columns.tags,
+                columns.timestamps,
+                self._writer.now(),
+                log.epoch,
+                text,
+            ),
+        )[0]
+
+    def append_batch(
+        self,
+        shard: ShardId,
+        body: bytes | memoryview,
+        count: int,
+        *,
+        kafka: bool = False,
+        born_ms: int | None = None,
+        producer: Producer | None = None,
+    ) -> int:
+        """Append an opaque batch of `count` messages to a batch shard; return the first offset.
+
+        With `kafka`, base offset and leader epoch inside the batch are set (both lie outside of
+        its checksum).
+        """
+        log = self._table.get(shard)
+        if log.kind is not QueueKind.BATCH:
+            raise NotSupportedError(f"shard {shard.name!r} has simple queues and takes no batches")
+        if not 1 <= count <= BATCH_COUNT_MAX:
+            raise BadRequestError(f"a batch holds 1 to {BATCH_COUNT_MAX} messages, not {count}")
+        born = self._parts.clock.now_ms() if born_ms is None else born_ms
+        appender = self._log.appender
+        return self._writer.run_for_producer(
+            log,
+            producer,
+            count,
+            lambda text: appender.append_batch(
+                log.handle, body, count, self._writer.now(), log.epoch, born, text, kafka
+            ),
+        )[0]
+
+    def append_encoded(self, shard: ShardId, data: bytes | memoryview) -> int:
+        """Append whole records as another log holds them, keeping all their fields; return the
+        first offset. They must follow on the shard's last record."""
+        log = self._table.get(shard)
+        appender = self._log.appender
+        return self._writer.run(log, lambda: appender.append_encoded(log.handle, data))
+
+    # Reading
+
+    def read(
+        self,
+        shard: ShardId,
+        offset: int,
+        *,
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+    ) -> list[StoredRecord]:
+        """Return records from `offset` on, ascending; empty at the end of the shard."""
+        return self.read_page(shard, offset, max_records=max_records, max_size=max_size).records
+
+    def read_page(
+        self,
+        shard: ShardId,
+        offset: int,
+        *,
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+        tag: str | None = None,
+    ) -> Page:
+        """Return records, of one tag if asked for, and the offset at which to go on."""
+        log = self._table.get(shard)
+        if offset < 0 or max_records < 1 or max_size < 1:
+            raise BadRequestError(
+                f"offset {offset}, max_records {max_records}, max_size {max_size}: "
+                "offsets start at 0 and limits at 1"
+            )
+        return self._reader.read(log, Query(offset, log.commit, max_records, max_size, tag))
+
+    def read_raw(
+        self,
+        shard: ShardId,
+        offset: int,
+        *,
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+    ) -> list[bytes]:
+        """Return whole records (batches, in a batch shard) as the log holds them, checked."""
+        log = self._table.get(shard)
+        return self._reader.read_raw(log, Query(offset, log.commit, max_records, max_size))
+
+    def read_arrow(
+        self,
+        shard: ShardId,
+        offset: int = 0,
+        *,
+        until: int | None = None,
+        columns: Sequence[str] | None = None,
+        tag: str | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of [offset, until) as Arrow batches; the default is all there is."""
+        _require_pyarrow()
+        from penstock.engine.segment.arrow import ArrowReader  # noqa: PLC0415 - pyarrow is optional
+
+        log = self._table.get(shard)
+        end = log.commit if until is None else min(until, log.commit)
+        return ArrowReader(self._reader).batches(log, offset, end, columns, tag)
+
+    def newest_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
+        """Return the newest live record of `key`."""
+        return self._reader.newest_by_key(self._table.get(shard), key)
+
+    def by_key(self, shard: ShardId, key: bytes) -> Iterator[StoredRecord]:
+        """Yield the live records of `key`, newest first."""
+        return self._reader.by_key(self._table.get(shard), key)
+
+    def query_by_key(
+        self,
+        shard: ShardId,
+        key: bytes,
+        *,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        limit: int = 64,
+    ) -> list[StoredRecord]:
+        """Return live records of `key` with begin_ms <= timestamp <= end_ms, newest first."""
+        found: list[StoredRecord] = []
+        for record in self.by_key(shard, key):
+            if record.timestamp_ms < begin_ms:
+                continue
+            if end_ms is None or record.timestamp_ms <= end_ms:
+                found.append(record)
+                if len(found) >= limit:
+                    break
+        return found
+
+    def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
+        """Return the offset of the first live record with a timestamp >= `timestamp_ms`."""
+        return self._reader.offset_by_time(self._table.get(shard), timestamp_ms)
+
+    # Deleting
+
+    def delete_offsets(self, shard: ShardId, offsets: Iterable[int]) -> None:
+        """Delete records: gone from every read at once, and for good."""
+        for command in control.delete_offsets(offsets):
+            self._command(shard, command)
+
+    def delete_before(self, shard: ShardId, offset: int) -> int:
+        """Let the shard begin at `offset`, at most at its commit offset; return where it does."""
+        log = self._table.get(shard)
+        target = min(offset, log.commit)
+        if target > log.earliest:
+            self._command(shard, control.DeleteBefore(offset=Offset(target)))
+        return log.earliest
+
+    def seal(self, shard: ShardId) -> None:
+        """Take no more records for `shard`."""
+        if not self._table.get(shard).state.sealed:
+            self._command(shard, control.Seal())
+
+    def _command(self, shard: ShardId, command: control.Command) -> None:
+        """Write a control record to the companion queue, then do what it says."""
+        log = self._table.get(shard)
+        companion = self._companion(log)
+        record = control.encode(command)
+        appender = self._log.appender
+
+        def append() -> int:
+            offset = appender.append(companion.handle, record, self._writer.now(), companion.epoch)
+            if offset >= 0:
+                with log.lock:
+                    log.state.apply(command, offset)
+            return offset
+
+        self._writer.run(companion, append)
+        self._parts.checkpointer.touch(log)
+
+    def _companion(self, log: ShardLog) -> ShardLog:
+        name = control.control_shard(log.shard)
+        with self._log.lock:
+            found = self._table.find(name)
+            if found is None:
+                found = self._table.add(name, ShardState(QueueKind.SIMPLE), 0, 0)
+            elif found.state.dropped:
+                found.state.dropped = False
+                log.state.control_offset = Offset(0)
+            found.flush = log.flush
+            return found
+
+    # Replication
+
+    def set_epoch(self, shard: ShardId, epoch: int) -> None:
+        """Write `epoch` as the leader's into the records from now on; it never goes back."""
+        log = self._table.get(shard)
+        if epoch < log.epoch:
+            raise BadRequestError(f"epoch {epoch} of {shard.name!r} is before {log.epoch}")
+        with self._log.lock, log.lock:
+            if epoch > log.epoch:
+                log.state.epochs.note(epoch, log.next_offset)
+            log.epoch = epoch
+        self._parts.checkpointer.touch(log)
+
+    def set_commit_offset(self, shard: ShardId, offset: int | None) -> None:
+        """Show nothing at or past `offset`; None shows all that is on this node."""
+        self._table.get(shard).limit_commit(None if offset is None else Offset(offset))
+
+    def truncate(self, shard: ShardId, offset: int) -> None:
+        """Cut the tail of a shard from `offset` on: a replica that went another way than its
+        leader. The offsets are given out again."""
+        log = self._table.get(shard)
+        if offset < log.earliest:
+            raise BadRequestError(
+                f"shard {shard.name!r} begins at {log.earliest}, it cannot be cut at {offset}"
+            )
+        with self._log.lock:
+            self._cut(log, offset)
+        self._parts.checkpointer.touch(log)
+        self.checkpoint()
+
+    def _cut(self, log: ShardLog, offset: int) -> None:
+        if log.next_offset > offset:
+            log.cut(offset)
+        log.state.note_truncation(self._log.end, offset)
+
+    # Upkeep
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Hand every committed record to `dispatcher`, from where it stopped the last time."""
+        self.dispatch.register(dispatcher)
+
+    def flush(self) -> None:
+        """Put everything appended so far on the device."""
+        self._log.flush()
+
+    def checkpoint(self) -> None:
+        """Put everything derived on the device, too: the next start begins here."""
+        self._upkeep.checkpoint()
+
+    def run_upkeep(self) -> None:
+        """Do at once what the background does by and by."""
+        self._upkeep.run_once()
+
+    def _heal_queue(self, damaged: ReadableShard) -> None:
+        log = self._table.get(damaged.shard)
+        self._parts.metrics.rebuilt_files.inc()
+        rebuild_queue(self._log.files, self._parts.sums, log, self._log.end)
+        self._parts.checkpointer.touch(log)
+
+    def _heal_index(self) -> None:
+        self._parts.metrics.rebuilt_files.inc()
+        self._upkeep.rebuild_index()
+
+    def _read_for_dispatch(
+        self, shard: ShardId, offset: int, max_records: int, max_size: int
+    ) -> list[StoredRecord]:
+        return self.read(shard, offset, max_records=max_records, max_size=max_size)
+
+    def _dispatch_bounds(self) -> Iterator[tuple[ShardId, int, int]]:
+        for log in self._table:
+            if not log.state.dropped and not control.is_control(log.shard):
+                yield log.shard, log.earliest, log.commit
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the store {self._parts.paths.root} was closed")
+        self._log.check_writable()
+
+    def close(self) -> None:
+        """Put everything on the device and let go of the directory. Safe to call again."""
+        if self._closed:
+            return
+        self._closed = True
+        self._upkeep.stop()
+        self.dispatch.close()
+        parts = self._parts
+        try:
+            with self._log.lock:
+                failed = self._log.failed
+                if not failed:
+                    self._log.blocked = ClosedError(f"the store {parts.paths.root} was closed")
+            if not failed:
+                self._log.flush()
+                parts.checkpointer.checkpoint(clean=True)
+                parts.checkpointer.remove_live()
+                parts.disk.remove(parts.paths.abort)
+                parts.disk.sync_directory(parts.paths.root)
+        except (OSError, DiskFailedError) as error:
+            # Everything acknowledged is where it was promised to be; the abort file stays and
+            # makes the next start look at the log.
+            self._upkeep.report_failed_close(error)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        parts = self._parts
+        self._table.close(ClosedError(f"the store {parts.paths.root} was closed"))
+        parts.index.detach(self._log.appender)
+        parts.index.close()
+        self._log.close()
+        parts.open_files.close()
+        parts.lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+
+def _require_pyarrow() -> None:
+    if find_spec("pyarrow") is None:
+        raise SetupError("Arrow columns need pyarrow: pip install 'penstock[arrow]'")

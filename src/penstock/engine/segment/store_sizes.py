@@ -1,0 +1,123 @@
+"""Which file sizes a store directory has: by its `store.properties`, or by its files."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.disk import Disk
+from penstock.engine.segment.file_set import is_file_name
+from penstock.engine.segment.paths import StorePaths
+from penstock.engine.segment.rocketmq_json import read_properties, write_properties
+from penstock.engine.segment.settings import MIB, FileSizes
+from penstock.engine.segment.sidecar import read_whole
+from penstock.errors import NotAStoreError, SettingsError
+
+_NAMES: Final = {
+    "commit_log_file_size": "mappedFileSizeCommitLog",
+    "consume_queue_file_size": "mappedFileSizeConsumeQueue",
+    "batch_queue_file_size": "mapperFileSizeBatchConsumeQueue",
+    "index_slots": "maxHashSlotNum",
+    "index_entries_max": "maxIndexNum",
+}
+
+ROCKETMQ_SIZES: Final = FileSizes(
+    commit_log_file_size=1024 * MIB,
+    consume_queue_file_size=300_000 * 20,
+    batch_queue_file_size=300_000 * 46,
+    index_slots=5_000_000,
+    index_entries_max=20_000_000,
+)
+"""RocketMQ's defaults, for a directory that does not say."""
+
+
+def is_store(disk: Disk, paths: StorePaths) -> bool:
+    """Say whether a directory holds a store, ours or RocketMQ's."""
+    return disk.exists(paths.properties) or any(
+        is_file_name(name) for name in disk.list(paths.commit_log)
+    )
+
+
+def check_directory(disk: Disk, paths: StorePaths) -> bool:
+    """Return whether a store is there; refuse a directory that holds something else."""
+    if is_store(disk, paths):
+        return True
+    others = [name for name in disk.list(paths.root) if name not in ("lock", "penstock")]
+    if others:
+        raise NotAStoreError(
+            f"{paths.root} is no store: it has no commitlog/ and no store.properties, "
+            f"but {', '.join(others[:3])}{', …' if len(others) > 3 else ''}; "
+            "choose an empty or a new directory"
+        )
+    return False
+
+
+def stored_sizes(disk: Disk, paths: StorePaths) -> FileSizes:
+    """Return the sizes of an existing store."""
+    data = read_whole(disk, paths.properties)
+    if data is None:
+        return _sizes_of_files(disk, paths)
+    values = read_properties(data.decode("utf-8", "replace"))
+    found: dict[str, int] = {}
+    for ours, theirs in _NAMES.items():
+        text = values.get(theirs)
+        if text is None:
+            continue
+        if not (text.isascii() and text.isdigit()):
+            raise NotAStoreError(f"{paths.properties}: {theirs} is {text!r}, expected a number")
+        found[ours] = int(text)
+    base = _sizes_of_files(disk, paths)
+    return FileSizes(**{**_as_dict(base), **found}).check()
+
+
+def _sizes_of_files(disk: Disk, paths: StorePaths) -> FileSizes:
+    found = _as_dict(ROCKETMQ_SIZES)
+    for field, size in (
+        ("commit_log_file_size", _first_size(disk, paths.commit_log)),
+        ("consume_queue_file_size", _first_queue_size(disk, paths.consume_queue)),
+        ("batch_queue_file_size", _first_queue_size(disk, paths.batch_queue)),
+    ):
+        if size:
+            found[field] = size
+    return FileSizes(**found).check()
+
+
+def _first_queue_size(disk: Disk, root: str) -> int:
+    for topic in disk.list(root):
+        for queue in disk.list(f"{root}/{topic}"):
+            size = _first_size(disk, f"{root}/{topic}/{queue}")
+            if size:
+                return size
+    return 0
+
+
+def _first_size(disk: Disk, directory: str) -> int:
+    for name in disk.list(directory):
+        if is_file_name(name):
+            file = disk.open(f"{directory}/{name}", writable=False)
+            size = file.size()
+            file.close()
+            return size
+    return 0
+
+
+def save_sizes(disk: Disk, paths: StorePaths, sizes: FileSizes) -> None:
+    values = {theirs: str(getattr(sizes, ours)) for ours, theirs in _NAMES.items()}
+    disk.replace(paths.properties, write_properties(values).encode())
+
+
+def agree(paths: StorePaths, stored: FileSizes, wanted: FileSizes | None) -> FileSizes:
+    """Return the stored sizes; refuse other ones that were asked for by name."""
+    if wanted is None or wanted.check() == stored:
+        return stored
+    for field in _NAMES:
+        ours, theirs = getattr(wanted.check(), field), getattr(stored, field)
+        if ours != theirs:
+            raise SettingsError(
+                f"{paths.root} was created with {field} = {theirs}, the settings say {ours}; "
+                "sizes are fixed when a store is created: leave the setting out"
+            )
+    return stored
+
+
+def _as_dict(sizes: FileSizes) -> dict[str, int]:
+    return {field: getattr(sizes, field) for field in _NAMES}

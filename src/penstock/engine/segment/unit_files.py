@@ -1,0 +1,203 @@
+"""The files of one shard's queue: fixed-size units, addressed by their number.
+
+    consumequeue/<topic>/<queue>/%020d     20-byte units     (name = byte address of the first unit)
+    batchconsumequeue/<topic>/<queue>/...  46-byte units
+
+Files are created with their first unit, sparse, and written with plain writes: thousands of shards
+must not each hold allocated space, and a mapping with holes would be fatal on a full disk.
+
+Everything here is derived from the commit log. So nothing is repaired: what is missing or fails its
+checksum is rebuilt from the log by whoever finds out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.disk import Disk, File
+from penstock.engine.segment.file_set import file_name, is_file_name
+from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
+from penstock.record import QueueKind
+
+
+class _Held:
+    """An open file that closes when the last thread using it lets go: eviction from the cache
+    must not close a file under a reader."""
+
+    __slots__ = ("file",)
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+
+    def __del__(self) -> None:
+        self.file.close()
+
+
+class OpenFiles:
+    """Open files by path, the least recently used let go beyond a bound."""
+
+    def __init__(self, disk: Disk, count_max: int) -> None:
+        self.disk: Final = disk
+        self._count_max: Final = count_max
+        self._files: OrderedDict[str, _Held] = OrderedDict()
+        self._lock: Final = threading.Lock()
+
+    def get(self, path: str, *, create: bool = False) -> _Held:
+        """Return the file; `FileNotFoundError` when it is missing and not to be created."""
+        with self._lock:
+            held = self._files.get(path)
+            if held is None:
+                held = self._files[path] = _Held(self.disk.open(path, create=create))
+                if len(self._files) > self._count_max:
+                    self._files.popitem(last=False)
+            else:
+                self._files.move_to_end(path)
+            return held
+
+    def forget(self, path: str) -> None:
+        with self._lock:
+            self._files.pop(path, None)
+
+    def close(self) -> None:
+        with self._lock:
+            self._files.clear()
+
+
+class UnitFiles:
+    """The unit files of one shard. The caller serialises calls."""
+
+    __slots__ = (
+        "_created",
+        "_dirty",
+        "_files",
+        "_filled",
+        "directory",
+        "file_units",
+        "unit_size",
+    )
+
+    def __init__(self, files: OpenFiles, directory: str, kind: QueueKind, file_size: int) -> None:
+        self._files = files
+        self.directory = directory
+        self.unit_size = (QUEUE_UNIT if kind is QueueKind.SIMPLE else BATCH_UNIT).size
+        self.file_units = file_size // self.unit_size
+        self._dirty: set[str] | None = None
+        self._filled: set[str] | None = None
+        self._created = False
+
+    def path_of(self, unit: int) -> str:
+        first = unit - unit % self.file_units
+        return f"{self.directory}/{file_name(first * self.unit_size)}"
+
+    def names(self) -> list[str]:
+        return [n for n in self._files.disk.list(self.directory) if is_file_name(n)]
+
+    def first_units(self) -> list[int]:
+        """The number of the first unit of each file, ascending."""
+        return [int(name) // self.unit_size for name in self.names()]
+
+    def read(self, unit: int, count: int) -> bytes:
+        """Return `count` units from `unit` on; raise `FileNotFoundError` when a file is missing,
+        and return fewer when one is short."""
+        parts = []
+        for start, n in self._spans(unit, count):
+            held = self._files.get(self.path_of(start))
+            at = start % self.file_units * self.unit_size
+            parts.append(held.file.read_at(at, n * self.unit_size))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def write(self, unit: int, data: bytes) -> None:
+        """Put whole units at `unit`; a new file is filled with pre-blank units before them."""
+        done = 0
+        for start, n in self._spans(unit, len(data) // self.unit_size):
+            path = self.path_of(start)
+            held = self._open_for_writing(path, start)
+            size = n * self.unit_size
+            held.file.write_at(start % self.file_units * self.unit_size, data[done : done + size])
+            self._note_written(path, filled=(start + n) % self.file_units == 0)
+            done += size
+
+    def _note_written(self, path: str, *, filled: bool) -> None:
+        # Most shards are idle: the sets exist only while there is something in them.
+        self._dirty = {path} if self._dirty is None else self._dirty | {path}
+        if filled:
+            self._filled = {path} if self._filled is None else self._filled | {path}
+
+    def take_filled(self) -> list[str]:
+        """Return the files that were filled to their last unit since the last call."""
+        filled, self._filled = self._filled, None
+        return sorted(filled or ())
+
+    def _open_for_writing(self, path: str, unit: int) -> _Held:
+        held = self._files.get(path, create=True)
+        file = held.file
+        if file.size() == self.file_units * self.unit_size:
+            return held
+        self._created = True
+        gap = unit % self.file_units
+        if gap and self.unit_size == QUEUE_UNIT.size and file.size() == 0:
+            file.write_at(0, PRE_BLANK * gap)
+        file.truncate(self.file_units * self.unit_size)
+        return held
+
+    def _spans(self, unit: int, count: int) -> Iterator[tuple[int, int]]:
+        """Split [unit, unit + count) at file borders."""
+        while count > 0:
+            n = min(count, self.file_units - unit % self.file_units)
+            yield unit, n
+            unit += n
+            count -= n
+
+    def goes_on_at(self, unit: int) -> bool:
+        """Return whether the files hold something at `unit`."""
+        try:
+            data = self.read(unit, 1)
+        except FileNotFoundError:
+            return False
+        return data.count(0) != len(data)
+
+    def cut(self, unit: int) -> None:
+        """Clear everything from `unit` on."""
+        for first in reversed(self.first_units()):
+            path = self.path_of(first)
+            if first >= unit:
+                self.remove_file(path)
+            elif first + self.file_units > unit:
+                file = self._files.get(path).file
+                at = (unit - first) * self.unit_size
+                # A fresh hole reads as zeros without writing them.
+                file.truncate(at)
+                file.truncate(self.file_units * self.unit_size)
+                self._note_written(path, filled=False)
+
+    def remove_before(self, unit: int) -> None:
+        """Remove the files that hold only units below `unit`."""
+        for first in self.first_units():
+            if first + self.file_units <= unit:
+                self.remove_file(self.path_of(first))
+
+    def remove_file(self, path: str) -> None:
+        self._files.forget(path)
+        if self._dirty is not None:
+            self._dirty -= {path}
+        if self._filled is not None:
+            self._filled -= {path}
+        self._files.disk.remove(path)
+        self._created = True
+
+    def remove_all(self) -> None:
+        for name in self.names():
+            self.remove_file(f"{self.directory}/{name}")
+        self._files.disk.remove_tree(self.directory)
+
+    def sync(self) -> None:
+        """Put what was written since the last call on the device."""
+        for path in sorted(self._dirty or ()):
+            self._files.get(path).file.sync()
+        self._dirty = None
+        if self._created:
+            self._files.disk.sync_directory(self.directory)
+            self._created = False

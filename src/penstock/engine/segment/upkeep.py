@@ -1,0 +1,161 @@
+"""What an open store does by itself: flushing, checkpoints, publishing, retention, warming.
+
+Three threads, because each may wait for the device without the others:
+
+    flusher   every `flush_interval_ms`: the log on the device
+    keeper    queues to their files, bounds for other processes, checkpoints, retention
+    warmer    the next log file allocated, the pages ahead of the writer faulted in
+
+An error of the background is logged and tried again next time; it never stops a thread. A failed
+sync stops the log itself (`CommitLog`), and says so to every writer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from penstock.engine.segment.control import CONTROL_SUFFIX
+from penstock.engine.segment.dispatch import DispatchPipeline
+from penstock.engine.segment.opening import StoreParts
+from penstock.engine.segment.retention import Retention
+from penstock.engine.segment.twin import core
+from penstock.engine.segment.twin_interface import REPLAY_DAMAGE, REPLAY_NO_INDEX_ROOM
+from penstock.errors import StoreError
+from penstock.log import get_logger
+
+_log: Final = get_logger(__name__)
+_RETENTION_INTERVAL_S: Final = 10.0
+_WARM_BUSY_S: Final = 0.005
+_WARM_IDLE_S: Final = 0.2
+_KEEPER_TICK_S: Final = 0.1
+_JOIN_S: Final = 60.0
+
+
+class Upkeep:
+    def __init__(
+        self, parts: StoreParts, retention: Retention, dispatch: DispatchPipeline
+    ) -> None:
+        self._parts: Final = parts
+        self._retention: Final = retention
+        self._dispatch: Final = dispatch
+        self._stopping: Final = threading.Event()
+        self._threads: list[threading.Thread] = []
+        now = parts.clock.monotonic()
+        self._published = self._checkpointed = self._retained = now
+        self._warmed_end = 0
+
+    def start(self) -> None:
+        for name, run in (
+            ("flusher", self._run_flusher),
+            ("keeper", self._run_keeper),
+            ("warmer", self._run_warmer),
+        ):
+            thread = threading.Thread(target=run, name=f"penstock-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+        self._threads.clear()
+
+    def run_once(self) -> None:
+        """Do everything that is due now or later: for tests and for `background = False`."""
+        parts = self._parts
+        parts.log.flush()
+        parts.writer.save_index()
+        parts.log.prepare_next()
+        self._retention.run()
+        parts.checkpointer.publish()
+        self.checkpoint()
+        self._dispatch.run_once()
+
+    def checkpoint(self) -> None:
+        self._parts.writer.save_index()
+        self._parts.checkpointer.checkpoint()
+        self._checkpointed = self._parts.clock.monotonic()
+
+    def _run_flusher(self) -> None:
+        interval_s = self._parts.settings.flush_interval_ms / 1000
+        while not self._parts.clock.wait(self._stopping, interval_s):
+            self._try("flush", self._flush)
+
+    def _flush(self) -> None:
+        if not self._parts.log.failed:
+            self._parts.log.flush()
+
+    def _run_keeper(self) -> None:
+        while not self._parts.clock.wait(self._stopping, _KEEPER_TICK_S):
+            self._try("upkeep", self._keep)
+
+    def _keep(self) -> None:
+        parts = self._parts
+        settings = parts.settings
+        now = parts.clock.monotonic()
+        parts.writer.save_index()
+        if now - self._published >= settings.publish_interval_ms / 1000:
+            parts.checkpointer.publish()
+            self._published = now
+        behind = parts.log.end - parts.checkpointer.position
+        due = now - self._checkpointed >= settings.derived_interval_ms / 1000
+        if not parts.log.failed and (
+            (due and parts.checkpointer.is_due) or behind >= settings.derived_bytes_max
+        ):
+            self.checkpoint()
+        if now - self._retained >= _RETENTION_INTERVAL_S:
+            self._retention.run()
+            self._retained = now
+
+    def _run_warmer(self) -> None:
+        while True:
+            busy = self._parts.log.end != self._warmed_end
+            self._warmed_end = self._parts.log.end
+            if self._parts.clock.wait(self._stopping, _WARM_BUSY_S if busy else _WARM_IDLE_S):
+                return
+            self._try("warm", self._warm)
+
+    def _warm(self) -> None:
+        self._parts.log.prepare_next()
+        self._parts.log.warm()
+
+    def _try(self, what: str, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except (OSError, StoreError) as error:
+            _log.error("upkeep_failed", step=what, error=str(error))
+
+    def report_failed_close(self, error: Exception) -> None:
+        _log.error("not_closed_cleanly", path=self._parts.paths.root, error=str(error))
+
+    def rebuild_index(self) -> None:
+        """Build the key index again from the log. Appends wait meanwhile."""
+        parts = self._parts
+        files, index, appender = parts.log.files, parts.index, parts.log.appender
+        _log.warning("index_rebuilt", path=parts.paths.index)
+        with parts.log.lock:
+            parts.checkpointer.forget()
+            index.detach(appender)
+            index.clear()
+            scratch = core.Appender(bytes(8), bytes(8), 1 << 30)
+            index.add_file(scratch, parts.clock.now_ms())
+            position = files.start
+            while position < parts.log.end:
+                base = files.base_of(position)
+                stop = min(parts.log.end, base + files.file_size)
+                after, _, status, damage, _ = scratch.replay(
+                    files.buffer(base), base, position, stop, True, CONTROL_SUFFIX, False
+                )
+                for handle in scratch.dirty_queues():
+                    scratch.drop_units(handle, scratch.next_unit(handle))
+                if status == REPLAY_NO_INDEX_ROOM:
+                    index.add_file(scratch, parts.clock.now_ms())
+                elif status == REPLAY_DAMAGE and damage is not None:
+                    found = core.find_record(files.buffer(base), base, damage.position + 1, stop)
+                    after = stop if found < 0 else found
+                position = after
+                index.seal_full(scratch)
+            index.hand_over(scratch, appender)
+        self.checkpoint()
