@@ -56,7 +56,7 @@ class ShardStore(Protocol):
 
     def seal(self) -> None: ...
 
-    def append(self, records: Sequence[Record], size: int, producer: Producer | None) -> Written:
+    def append(self, records: Sequence[Record], size: int, producer: Producer | None, /) -> Written:
         """Append all of `records`, `size` bytes together."""
         ...
 

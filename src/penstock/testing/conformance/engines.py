@@ -6,12 +6,15 @@ the memory engine (`tests/engine`).
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from penstock.engine.contract import Capabilities, StorageEngine
+from penstock.engine.contract import Capabilities, ShardConfig, StorageEngine
 from penstock.engine.memory import MemoryStorageEngine
+from penstock.engine.rocksdb import RocksDBStorageEngine
+from penstock.record import Flush
 from penstock.testing.conformance.harness import EngineHarness
 
 
@@ -36,6 +39,46 @@ class MemoryHarness(EngineHarness):
             self._engine.close()
 
 
+class RocksDBHarness(EngineHarness):
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory / "rocksdb"
+        self._engine: RocksDBStorageEngine | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(durable=True, evicts=False, power_safe=True)
+
+    def make(self) -> StorageEngine:
+        self._engine = RocksDBStorageEngine.open(str(self._directory), self.clock)
+        return self._engine
+
+    def reopen(self) -> StorageEngine:
+        assert self._engine is not None
+        self._engine.close()
+        return self.make()
+
+    def crash(self) -> StorageEngine:
+        """A copy of the files while they are open is what a killed process leaves: RocksDB hands
+        every write to the operating system before it returns."""
+        copy = self._directory.with_name(f"{self._directory.name}+")
+        shutil.copytree(self._directory, copy)
+        self.close()
+        self._directory = copy
+        return self.make()
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+class SynchronousRocksDBHarness(RocksDBHarness):
+    base_config = ShardConfig(flush=Flush.SYNC)
+
+
 ENGINES: Final[dict[str, Callable[[Path], EngineHarness]]] = {
     "memory": MemoryHarness,
+    "rocksdb": RocksDBHarness,
+    "rocksdb-sync": SynchronousRocksDBHarness,
 }

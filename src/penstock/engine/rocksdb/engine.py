@@ -1,0 +1,103 @@
+"""The RocksDB engine: shards as ordered rows of one family of a shared RocksDB instance.
+
+Acknowledged records survive the end of the process; those of shards with `Flush.SYNC`, and changes
+to such shards, survive a power cut. See `keys` for the rows, `shard` for what is atomic, and
+`database` for what happens when the disk is full or fails.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+from penstock.clock import Clock, SystemClock
+from penstock.engine.contract import Capabilities, Compacted, ShardConfig
+from penstock.engine.rocksdb.database import Changes, Database, DatabaseSettings
+from penstock.engine.rocksdb.keys import (
+    GENERATION_ROW,
+    SHARDS,
+    ShardKeys,
+    pack_generation,
+    shard_of_row,
+    shard_row,
+    unpack_generation,
+)
+from penstock.engine.rocksdb.rows import (
+    End,
+    ShardRow,
+    decode_end,
+    decode_shard,
+    encode_end,
+    encode_shard,
+)
+from penstock.engine.rocksdb.shard import RocksDBShard
+from penstock.engine.sharded import ShardedEngine
+from penstock.record import Flush, ShardId
+
+DB_COLUMN_FAMILY_BROKER: Final = "DB_COLUMN_FAMILY_BROKER"
+
+
+class RocksDBStorageEngine(ShardedEngine[RocksDBShard]):
+    def __init__(
+        self, database: Database, clock: Clock | None = None, *, owns_database: bool = False
+    ) -> None:
+        """Use the broker's family of `database`, which others may share; `owns_database` closes it
+        with the engine."""
+        super().__init__()
+        self._database: Final = database
+        self._owns_database: Final = owns_database
+        self._clock: Final = clock if clock is not None else SystemClock()
+        self._family: Final = database.family(DB_COLUMN_FAMILY_BROKER)
+        row = self._family.get(GENERATION_ROW)
+        self._next_generation = 0 if row is None else unpack_generation(row)
+        for key, shard in self._family.scan(*SHARDS):
+            self._load(shard_of_row(key), decode_shard(shard))
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        clock: Clock | None = None,
+        *,
+        settings: DatabaseSettings | None = None,
+    ) -> Self:
+        """Open a RocksDB instance that only this engine uses."""
+        database = Database(path, (DB_COLUMN_FAMILY_BROKER,), settings=settings)
+        return cls(database, clock, owns_database=True)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(durable=True, evicts=False, power_safe=True)
+
+    def remove_expired(self, shard: ShardId) -> Compacted:
+        """Give back the room of a shard's expired records. Nobody can tell by reading: they are
+        gone from every read at the moment they expire."""
+        return self._find(shard).remove_expired()
+
+    def _create(self, shard: ShardId, config: ShardConfig) -> RocksDBShard:
+        row = ShardRow(self._next_generation, config)
+        changes = Changes()
+        changes.put(GENERATION_ROW, pack_generation(row.generation + 1))
+        changes.put(shard_row(shard), encode_shard(row))
+        changes.put(ShardKeys(row.generation).end, encode_end(End()))
+        self._family.write(changes)
+        self._next_generation += 1
+        if config.flush is Flush.SYNC:
+            self._database.sync()
+        return self._build(shard, row, End())
+
+    def _delete(self, store: RocksDBShard) -> None:
+        store.delete()
+
+    def _close(self) -> None:
+        if self._owns_database:
+            self._database.close()
+
+    def _load(self, shard: ShardId, row: ShardRow) -> None:
+        end = self._family.get(ShardKeys(row.generation).end)
+        assert end is not None, f"shard {shard.name!r} has no end"
+        self._shards[shard] = self._build(shard, row, decode_end(end))
+
+    def _build(self, shard: ShardId, row: ShardRow, end: End) -> RocksDBShard:
+        return RocksDBShard(
+            shard, row, end, database=self._database, family=self._family, clock=self._clock
+        )

@@ -1,0 +1,239 @@
+"""What the rows hold.
+
+A record's row is a head of fixed size, then what it counts:
+
+    head · key · (size u32 · tag)* · (size u32 · name · size i32 · value)* · value
+
+The head comes first and has a fixed size so that an expired record is skipped without decoding the
+rest. A record's value comes last and takes what remains. Text is UTF-8 with surrogate escapes.
+RocksDB checks every block that it reads; rows have no checksum of their own.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from penstock.engine.arguments import INT64_MAX, INT64_MIN
+from penstock.engine.contract import ShardConfig
+from penstock.engine.segment.producer_table import Write
+from penstock.layout import Field, Layout
+from penstock.record import Header, Offset, Record, StoredRecord
+
+VERSION: Final = 1
+HAS_KEY: Final = 1
+VALUE_IS_NULL: Final = 2
+EXPIRES: Final = 4
+
+RECORD_HEAD: Final = Layout(
+    "RocksDB record head",
+    Field("version", "u8", "1"),
+    Field("flags", "u8", "1 has a key, 2 value is null, 4 expires"),
+    Field("expires_at_ms", "i64", "when the record expires; the largest number: never"),
+    Field("timestamp_ms", "i64", "producer's time, milliseconds since 1970"),
+    Field("store_timestamp_ms", "i64", "when the store took the record"),
+    Field("leader_epoch", "i32", "epoch of the leader that took the record"),
+    Field("key_size", "u32", "bytes of the key"),
+    Field("tag_count", "u32", "tags"),
+    Field("header_count", "u32", "headers"),
+    size=42,
+)
+
+SHARD_END: Final = Layout(
+    "RocksDB shard end",
+    Field("latest", "u64", "offset of the next record"),
+    Field("earliest", "u64", "first offset that can be read"),
+    Field("swept", "u64", "first offset that may still have rows"),
+    Field("size", "u64", "bytes of all record rows"),
+    Field("store_timestamp_ms", "i64", "of the last record"),
+    Field("newest_in_block", "i64", "newest timestamp of the unfinished block"),
+    Field("newest_in_group", "i64", "newest timestamp of the finished blocks of their group"),
+    size=56,
+)
+
+PRODUCER_WRITE: Final = Layout(
+    "RocksDB producer write",
+    Field("epoch", "i64", "the producer's epoch"),
+    Field("sequence", "i64", "of the first record"),
+    Field("count", "i64", "records"),
+    Field("first_offset", "i64", "that the write got"),
+    Field("timestamp_ms", "i64", "when"),
+    size=40,
+)
+
+KEY_ROW: Final = Layout(
+    "RocksDB key row",
+    Field("expires_at_ms", "i64", "as in the record"),
+    Field("timestamp_ms", "i64", "as in the record"),
+    size=16,
+)
+
+TAG_ROW: Final = Layout(
+    "RocksDB tag row",
+    Field("expires_at_ms", "i64", "as in the record"),
+    size=8,
+)
+
+BLOCK_ROW: Final = Layout(
+    "RocksDB block row",
+    Field("timestamp_ms", "i64", "none of the block's records is newer"),
+    size=8,
+)
+
+_U32: Final = struct.Struct(">I")
+_I32: Final = struct.Struct(">i")
+_NULL: Final = _I32.pack(-1)
+
+# Parts of a record's head, for readers that may not need the rest.
+_MOMENTS: Final = struct.Struct(">qq")
+_COUNTS: Final = struct.Struct(">II")
+_MOMENTS_AT: Final = RECORD_HEAD.position_of("expires_at_ms")
+_COUNTS_AT: Final = RECORD_HEAD.position_of("tag_count")
+assert RECORD_HEAD.position_of("timestamp_ms") == _MOMENTS_AT + 8
+assert RECORD_HEAD.position_of("header_count") == _COUNTS_AT + 4
+
+
+class End(NamedTuple):
+    """The fields of `SHARD_END`, in its order."""
+
+    latest: int = 0
+    earliest: int = 0
+    swept: int = 0
+    size: int = 0
+    store_timestamp_ms: int = 0
+    newest_in_block: int = INT64_MIN
+    newest_in_group: int = INT64_MIN
+
+
+class ShardRow(Struct, frozen=True):
+    """A shard in the directory; written as JSON, whose fields can grow."""
+
+    generation: int
+    config: ShardConfig
+    sealed: bool = False
+
+
+_shard_rows: Final = msgspec.json.Decoder(ShardRow)
+
+
+def encode_shard(row: ShardRow) -> bytes:
+    return msgspec.json.encode(row)
+
+
+def decode_shard(row: bytes) -> ShardRow:
+    return _shard_rows.decode(row)
+
+
+def encode_record(record: Record, timestamp_ms: int, store_timestamp_ms: int) -> bytes:
+    value, key, expires = record.value, record.key, record.expires_at_ms
+    tags, headers = record.tags, record.headers
+    flags = (
+        (0 if key is None else HAS_KEY)
+        | (VALUE_IS_NULL if value is None else 0)
+        | (0 if expires is None else EXPIRES)
+    )
+    head = RECORD_HEAD.pack(
+        VERSION,
+        flags,
+        INT64_MAX if expires is None else expires,
+        timestamp_ms,
+        store_timestamp_ms,
+        0,
+        0 if key is None else len(key),
+        len(tags),
+        len(headers),
+    )
+    middle = _encode_names(tags, headers) if tags or headers else b""
+    return head + (key or b"") + middle + (value or b"")
+
+
+def _encode_names(tags: tuple[str, ...], headers: tuple[Header, ...]) -> bytes:
+    parts: list[bytes] = []
+    for tag in tags:
+        text = tag.encode("utf-8", "surrogateescape")
+        parts += (_U32.pack(len(text)), text)
+    for name, value in headers:
+        text = name.encode("utf-8", "surrogateescape")
+        parts += (_U32.pack(len(text)), text)
+        parts += (_NULL,) if value is None else (_I32.pack(len(value)), value)
+    return b"".join(parts)
+
+
+def moments(row: bytes) -> tuple[int, int]:
+    """Return when a record expires, and its timestamp."""
+    expires_at_ms, timestamp_ms = _MOMENTS.unpack_from(row, _MOMENTS_AT)
+    return expires_at_ms, timestamp_ms
+
+
+def payload_size(row: bytes) -> int:
+    """Return the bytes of a record's value, key, tags and headers."""
+    tag_count, header_count = _COUNTS.unpack_from(row, _COUNTS_AT)
+    size: int = len(row) - RECORD_HEAD.size - 4 * tag_count - 8 * header_count
+    return size
+
+
+def decode_record(offset: int, row: bytes) -> StoredRecord:
+    version, flags, expires, timestamp, stored, epoch, key_size, tag_count, header_count = (
+        RECORD_HEAD.unpack_from(row)
+    )
+    assert version == VERSION, f"record row of version {version}"
+    at = RECORD_HEAD.size + key_size
+    tags: tuple[str, ...] = ()
+    headers: tuple[Header, ...] = ()
+    key = row[RECORD_HEAD.size : at] if flags & HAS_KEY else None
+    if tag_count:
+        tags, at = _decode_tags(row, at, tag_count)
+    if header_count:
+        headers, at = _decode_headers(row, at, header_count)
+    return StoredRecord(
+        Offset(offset),
+        None if flags & VALUE_IS_NULL else row[at:],
+        key,
+        tags,
+        headers,
+        timestamp,
+        expires if flags & EXPIRES else None,
+        stored,
+        epoch,
+    )
+
+
+def _decode_tags(row: bytes, at: int, count: int) -> tuple[tuple[str, ...], int]:
+    tags: list[str] = []
+    for _ in range(count):
+        start = at + 4
+        at = start + _U32.unpack_from(row, at)[0]
+        tags.append(row[start:at].decode("utf-8", "surrogateescape"))
+    return tuple(tags), at
+
+
+def _decode_headers(row: bytes, at: int, count: int) -> tuple[tuple[Header, ...], int]:
+    headers: list[Header] = []
+    for _ in range(count):
+        start = at + 4
+        at = start + _U32.unpack_from(row, at)[0]
+        name = row[start:at].decode("utf-8", "surrogateescape")
+        size = _I32.unpack_from(row, at)[0]
+        at += 4
+        headers.append((name, None if size < 0 else row[at : at + size]))
+        at += max(size, 0)
+    return tuple(headers), at
+
+
+def encode_end(end: End) -> bytes:
+    return SHARD_END.pack(*end)
+
+
+def decode_end(row: bytes) -> End:
+    return End(*SHARD_END.unpack(row))
+
+
+def encode_writes(writes: tuple[Write, ...]) -> bytes:
+    return b"".join(PRODUCER_WRITE.pack(*write) for write in writes)
+
+
+def decode_writes(row: bytes) -> tuple[Write, ...]:
+    return tuple(Write(*fields) for fields in PRODUCER_WRITE.iter_unpack(row))

@@ -1,0 +1,466 @@
+"""One shard in RocksDB.
+
+A write puts its records, all their index rows and the shard's end in one atomic change: after a
+crash a record is there with all of its rows, or not at all. A write of more than a megabyte goes in
+pieces, and only the last one moves the end: rows at or past the end are left over from a write that
+did not end. They are removed before the next write, which would give their offsets to others.
+
+Changes hold the shard's lock; reads do not. They take the bounds first and the rows afterwards:
+every row below the commit offset was written before it moved. Where the shard is flushed
+synchronously the commit offset moves after the sync, which is waited for outside the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock.clock import Clock
+from penstock.engine.contract import Cleanup, Compacted, ShardConfig, ShardInfo, Written
+from penstock.engine.rocksdb.database import CHANGES_SIZE_MAX, Changes, Database, Family
+from penstock.engine.rocksdb.keys import ShardKeys, shard_row
+from penstock.engine.rocksdb.producers import StoredProducers
+from penstock.engine.rocksdb.rows import (
+    End,
+    ShardRow,
+    decode_end,
+    decode_record,
+    encode_end,
+    encode_shard,
+    moments,
+    payload_size,
+)
+from penstock.engine.rocksdb.shard_rows import ShardRows
+from penstock.errors import RetryableError, ShardSealedError, UnknownShardError
+from penstock.record import (
+    Flush,
+    Offset,
+    Producer,
+    Record,
+    ShardId,
+    StoredRecord,
+)
+
+OFFSETS_END: Final = (1 << 64) - 1
+SWEEP_RECORDS: Final = 256
+"""Records removed at once by a sweep: about a millisecond in which writers wait."""
+
+
+class RocksDBShard:
+    """Invariants: earliest <= commit <= latest; swept <= earliest; rows in [earliest, latest) are
+    complete; `_end` is what the end's row holds."""
+
+    __slots__ = (
+        "_clock",
+        "_commit",
+        "_database",
+        "_deleted",
+        "_end",
+        "_family",
+        "_lock",
+        "_producers",
+        "_row",
+        "_rows",
+        "_tail_clean",
+        "_times_opened",
+        "shard",
+    )
+
+    def __init__(
+        self,
+        shard: ShardId,
+        row: ShardRow,
+        end: End,
+        *,
+        database: Database,
+        family: Family,
+        clock: Clock,
+    ) -> None:
+        self.shard: Final = shard
+        self._row = row
+        self._end = end
+        self._commit = end.latest
+        self._database: Final = database
+        self._family: Final = family
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._rows: Final = ShardRows(family, ShardKeys(row.generation))
+        self._producers: StoredProducers | None = None  # until one writes
+        self._tail_clean = False  # not looked at yet
+        self._times_opened = database.prepare()
+        self._deleted = False
+
+    @property
+    def config(self) -> ShardConfig:
+        return self._row.config
+
+    def info(self) -> ShardInfo:
+        with self._lock:
+            return ShardInfo(
+                shard=self.shard,
+                earliest=Offset(self._end.earliest),
+                commit=Offset(self._commit),
+                latest=Offset(self._end.latest),
+                size=self._end.size,
+                sealed=self._row.sealed,
+            )
+
+    def alter(self, config: ShardConfig) -> None:
+        self._change_row(config=config)
+
+    def seal(self) -> None:
+        self._change_row(sealed=True)
+
+    def delete(self) -> None:
+        """Remove every row; later changes find the shard unknown."""
+        with self._lock:
+            changes = Changes()
+            changes.delete(shard_row(self.shard))
+            changes.delete_range(*self._rows.keys.all)
+            self._family.write(changes, frees_room=True)
+            self._deleted = True
+        self._sync_if(self._is_synchronous)
+
+    def _change_row(self, *, config: ShardConfig | None = None, sealed: bool | None = None) -> None:
+        with self._lock:
+            self._begin_change()
+            row = replace(
+                self._row,
+                config=self._row.config if config is None else config,
+                sealed=self._row.sealed if sealed is None else sealed,
+            )
+            changes = Changes()
+            changes.put(shard_row(self.shard), encode_shard(row))
+            self._family.write(changes)
+            self._row = row
+        self._sync_if(self._is_synchronous)
+
+    # Writing
+
+    def append(self, records: Sequence[Record], _size: int, producer: Producer | None) -> Written:
+        count = len(records)
+        synchronous = self._is_synchronous
+        with self._lock:
+            self._begin_change()
+            known = None
+            if producer is not None:
+                known = self._known_producers().check(producer, count, self.shard.name)
+            if known is None:
+                if self._row.sealed:
+                    raise ShardSealedError(self.shard.name)
+                first = self._end.latest
+                self._write(records, producer)
+                if not synchronous:
+                    self._commit = self._end.latest
+            else:
+                first = known
+        if synchronous:
+            self._commit_until(first + count)
+        return Written(Offset(first), count, repeated=known is not None)
+
+    def _write(self, records: Sequence[Record], producer: Producer | None) -> None:
+        if not self._tail_clean:
+            self._clean_tail()
+        now_ms = self._clock.now_ms()
+        pieces, end = self._build(records, now_ms)
+        last = pieces[-1]
+        last.put(self._rows.keys.end, encode_end(end))
+        first, count = self._end.latest, len(records)
+        if producer is not None:
+            self._known_producers().put(last, producer, count, first, now_ms)
+        self._tail_clean = len(pieces) == 1
+        for number, piece in enumerate(pieces):
+            self._family.write(piece, patient=number > 0)
+        self._tail_clean = True
+        if producer is not None:
+            self._known_producers().remember(producer, count, first, now_ms)
+        self._end = end
+
+    def _build(self, records: Sequence[Record], now_ms: int) -> tuple[list[Changes], End]:
+        """Return the rows of `records` in pieces of bounded size, and the shard's end with them."""
+        end, rows = self._end, self._rows
+        offset, size, newest, group = (
+            end.latest,
+            end.size,
+            end.newest_in_block,
+            end.newest_in_group,
+        )
+        stored_ms = max(now_ms, end.store_timestamp_ms)
+        changes = Changes()
+        pieces = [changes]
+        for record in records:
+            if changes.size >= CHANGES_SIZE_MAX:
+                changes = Changes()
+                pieces.append(changes)
+            timestamp_ms, row_size = rows.add(changes, offset, record, now_ms, stored_ms)
+            newest, group = rows.add_time(changes, offset, max(newest, timestamp_ms), group)
+            size += row_size
+            offset += 1
+        return pieces, End(
+            latest=offset,
+            earliest=end.earliest,
+            swept=end.swept,
+            size=size,
+            store_timestamp_ms=stored_ms,
+            newest_in_block=newest,
+            newest_in_group=group,
+        )
+
+    def _clean_tail(self) -> None:
+        """Remove what a write of several pieces that did not end has left."""
+        rows = self._rows.records(self._end.latest, OFFSETS_END)
+        while leftover := list(islice(rows, SWEEP_RECORDS)):
+            changes = Changes()
+            for offset, row in leftover:
+                self._rows.remove(changes, decode_record(offset, row))
+            self._family.write(changes, frees_room=True)
+        self._tail_clean = True
+
+    def _commit_until(self, offset: int) -> None:
+        if self._commit < offset:
+            self._database.sync()
+            with self._lock:
+                self._commit = max(self._commit, offset)
+
+    # Reading
+
+    def page(self, start: int, max_records: int, max_size: int) -> list[StoredRecord]:
+        found: list[StoredRecord] = []
+        now_ms, total = self._clock.now_ms(), 0
+        for offset, row in self._live_range(start):
+            if moments(row)[0] <= now_ms:
+                continue
+            total += payload_size(row)
+            if found and total > max_size:
+                break
+            found.append(decode_record(offset, row))
+            if len(found) == max_records:
+                break
+        return found
+
+    def page_of_tag(
+        self, tag: str, start: int, max_records: int, max_size: int
+    ) -> list[StoredRecord]:
+        found: list[StoredRecord] = []
+        now_ms, total = self._clock.now_ms(), 0
+        start, end = self._bounds(start)
+        for offset, expires_ms in self._rows.of_tag(tag, start, end):
+            if expires_ms <= now_ms:
+                continue
+            row = self._family.get(self._rows.keys.record(offset))
+            if row is None:
+                continue  # deleted since the scan began
+            total += payload_size(row)
+            if found and total > max_size:
+                break
+            found.append(decode_record(offset, row))
+            if len(found) == max_records:
+                break
+        return found
+
+    def history(
+        self, key: bytes, begin_ms: int | None, end_ms: int | None, limit: int
+    ) -> list[StoredRecord]:
+        found: list[StoredRecord] = []
+        now_ms = self._clock.now_ms()
+        for offset, expires_ms, timestamp_ms in self._rows.of_key_back(key, *self._bounds(0)):
+            if (
+                expires_ms <= now_ms
+                or (begin_ms is not None and timestamp_ms < begin_ms)
+                or (end_ms is not None and timestamp_ms > end_ms)
+            ):
+                continue
+            record = self._rows.record(offset)
+            if record is not None:
+                found.append(record[0])
+                if len(found) == limit:
+                    break
+        return found
+
+    def first_since(self, timestamp_ms: int) -> Offset | None:
+        now_ms = self._clock.now_ms()
+        start, behind = self._bounds(0)
+        for first, last in self._rows.blocks_since(timestamp_ms, self._end):
+            for offset, row in self._rows.records(max(first, start), min(last, behind)):
+                expires_ms, own_ms = moments(row)
+                if own_ms >= timestamp_ms and expires_ms > now_ms:
+                    return Offset(offset)
+        return None
+
+    def _live_range(self, start: int) -> Iterator[tuple[int, bytes]]:
+        return self._rows.records(*self._bounds(start))
+
+    def _bounds(self, start: int) -> tuple[int, int]:
+        """Return the readable offsets from `start` on; never a start behind the end."""
+        commit = self._commit  # before the rows, see the module's head
+        return min(max(start, self._end.earliest), commit), commit
+
+    # Deleting
+
+    def delete_key(self, key: bytes) -> int:
+        with self._lock:
+            self._begin_change()
+            now_ms = self._clock.now_ms()
+            end = self._end
+            rows = list(self._rows.of_key_back(key, end.earliest, end.latest))
+            self._remove([offset for offset, _, _ in rows])
+        self._sync_if(bool(rows) and self._is_synchronous)
+        return sum(expires_ms > now_ms for _, expires_ms, _ in rows)
+
+    def delete_offset(self, offset: int) -> bool:
+        with self._lock:
+            self._begin_change()
+            if not self._end.earliest <= offset < self._commit:
+                return False
+            found = self._rows.record(offset)
+            if found is None:
+                return False
+            self._remove([offset])
+            expires_ms, now_ms = found[0].expires_at_ms, self._clock.now_ms()
+        self._sync_if(self._is_synchronous)
+        return expires_ms is None or expires_ms > now_ms
+
+    def delete_before(self, offset: int) -> Offset:
+        with self._lock:
+            self._begin_change()
+            earliest = max(self._end.earliest, min(offset, self._commit))
+            if earliest > self._end.earliest:
+                self._apply(Changes(), self._end._replace(earliest=earliest))
+        self._sync_if(self._is_synchronous)
+        # The offset has moved; what a sweep leaves behind only takes room until the next one.
+        with contextlib.suppress(RetryableError):
+            while self._sweep():
+                pass
+        return Offset(earliest)
+
+    def compact(self) -> Compacted:
+        if self.config.cleanup is not Cleanup.COMPACT:
+            return Compacted(0, 0)
+        count = size = 0
+        superseded = self._superseded()
+        while part := list(islice(superseded, SWEEP_RECORDS)):
+            with self._lock:
+                self._begin_change()
+                end = self._end
+                # A keeper may have been deleted meanwhile: its predecessor is the newest again.
+                kept = {
+                    keeper
+                    for keeper in {(prefix, newest) for prefix, newest, _ in part}
+                    if keeper[1] >= end.earliest
+                    and self._family.get(self._rows.keys.named(*keeper)) is not None
+                }
+                removed = self._remove(
+                    [
+                        offset
+                        for prefix, newest, offset in part
+                        if (prefix, newest) in kept and offset >= end.earliest
+                    ]
+                )
+                count, size = count + removed[0], size + removed[1]
+        self._sync_if(count > 0 and self._is_synchronous)
+        return Compacted(count, size)
+
+    def remove_expired(self) -> Compacted:
+        """Give back the room of records that have expired."""
+        count = size = 0
+        expired = self._rows.expired(self._clock.now_ms())
+        while part := list(islice(expired, SWEEP_RECORDS)):
+            with self._lock:
+                self._begin_change()
+                end = self._end
+                here = [offset for _, offset in part if end.earliest <= offset < self._commit]
+                removed = self._remove(here)
+                count, size = count + removed[0], size + removed[1]
+        return Compacted(count, size)
+
+    def _superseded(self) -> Iterator[tuple[bytes, int, int]]:
+        """Yield the live records that a later live one of the same key supersedes: what the key's
+        rows begin with, the offset of the newest, and their own."""
+        now_ms = self._clock.now_ms()
+        start, behind = self._bounds(0)
+        newest: tuple[bytes, int] | None = None
+        for prefix, offset, expires_ms in self._rows.of_all_keys_back():
+            if not start <= offset < behind or expires_ms <= now_ms:
+                continue
+            if newest is not None and newest[0] == prefix:
+                yield prefix, newest[1], offset
+            else:
+                newest = prefix, offset
+
+    def _remove(self, offsets: list[int]) -> tuple[int, int]:
+        """Remove records, if they are there; return how many there were, and their size."""
+        count = size = pending = 0
+        changes = Changes()
+        for offset in offsets:
+            found = self._rows.record(offset)
+            if found is None:
+                continue
+            record, row_size = found
+            self._rows.remove(changes, record)
+            count, size, pending = count + 1, size + row_size, pending + row_size
+            if changes.size >= CHANGES_SIZE_MAX:
+                self._apply(changes, self._end._replace(size=self._end.size - pending))
+                changes, pending = Changes(), 0
+        if changes.deletes:
+            self._apply(changes, self._end._replace(size=self._end.size - pending))
+        return count, size
+
+    def _sweep(self) -> bool:
+        """Remove some rows below the earliest offset; return whether there may be more."""
+        with self._lock:
+            end = self._end
+            if self._deleted or end.swept >= end.earliest:
+                return False
+            changes, size, swept = Changes(), 0, end.earliest
+            leftover = self._rows.records(end.swept, end.earliest)
+            for number, (offset, row) in enumerate(leftover):
+                if number == SWEEP_RECORDS:
+                    swept = offset
+                    break
+                self._rows.remove(changes, decode_record(offset, row))
+                size += len(row)
+            self._rows.remove_times(changes, end.swept, swept)
+            self._apply(changes, end._replace(swept=swept, size=end.size - size))
+        return True
+
+    def _apply(self, changes: Changes, end: End) -> None:
+        changes.put(self._rows.keys.end, encode_end(end))
+        self._family.write(changes, frees_room=True)
+        self._end = end
+
+    # The rest
+
+    @property
+    def _is_synchronous(self) -> bool:
+        return self._row.config.flush is Flush.SYNC
+
+    def _sync_if(self, wanted: bool) -> None:
+        if wanted:
+            self._database.sync()
+
+    def _known_producers(self) -> StoredProducers:
+        if self._producers is None:
+            self._producers = StoredProducers(self._family, self._rows.keys)
+        return self._producers
+
+    def _begin_change(self) -> None:
+        if self._deleted:
+            raise UnknownShardError(self.shard.name)
+        times_opened = self._family.prepare()
+        if times_opened != self._times_opened:
+            self._load_end()
+            self._times_opened = times_opened
+
+    def _load_end(self) -> None:
+        """Start again from the rows: a write that failed on a full disk may be there after all."""
+        row = self._family.get(self._rows.keys.end)
+        assert row is not None, f"shard {self.shard.name!r} has no end"
+        self._end = decode_end(row)
+        self._commit = self._end.latest
+        self._producers = None
+        self._tail_clean = False

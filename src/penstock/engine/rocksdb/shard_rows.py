@@ -1,0 +1,156 @@
+"""All rows of one shard, written and removed together.
+
+A record has one row of its own, one for its key, one for each different tag and one for its expiry:
+`add` and `remove` are the only places that know this. Rows outside [earliest, latest) may exist
+(what a sweep has not reached, what a write that did not end left behind); readers pass bounds and
+never see them.
+
+Finding a record by time: every finished block of 1,024 offsets has a row with its newest timestamp,
+every finished group of 1,024 blocks another, and the shard's end holds those of the unfinished
+ones. A block whose newest timestamp is too old cannot hold the answer, whatever the order of the
+timestamps; the first that is not too old is searched record by record. Deletions and expiry leave
+these rows as they are: they then promise too much, never too little, and the search goes on to the
+next block. A shard of 100 million records costs at most 100 + 1,024 rows and one block, but for
+blocks that promised too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.engine.arguments import INT64_MAX, INT64_MIN
+from penstock.engine.rocksdb.database import Changes, Family
+from penstock.engine.rocksdb.keys import ShardKeys, offset_of
+from penstock.engine.rocksdb.rows import (
+    BLOCK_ROW,
+    KEY_ROW,
+    TAG_ROW,
+    End,
+    decode_record,
+    encode_record,
+)
+from penstock.record import Record, StoredRecord
+
+BLOCK_BITS: Final = 10
+GROUP_BITS: Final = 20
+_BLOCK_LAST: Final = (1 << BLOCK_BITS) - 1
+_GROUP_LAST: Final = (1 << GROUP_BITS) - 1
+_BLOCKS, _GROUPS = 0, 1  # levels of block rows
+
+
+class ShardRows:
+    __slots__ = ("family", "keys")
+
+    def __init__(self, family: Family, keys: ShardKeys) -> None:
+        self.family: Final = family
+        self.keys: Final = keys
+
+    def add(
+        self, changes: Changes, offset: int, record: Record, now_ms: int, stored_ms: int
+    ) -> tuple[int, int]:
+        """Put a record's rows; return its timestamp and the size of its own row."""
+        keys = self.keys
+        timestamp_ms, expires = record.timestamp_ms, record.expires_at_ms
+        if timestamp_ms is None:
+            timestamp_ms = now_ms
+        row = encode_record(record, timestamp_ms, stored_ms)
+        changes.put(keys.record(offset), row)
+        expires_ms = INT64_MAX if expires is None else expires
+        if record.key is not None:
+            key_row = keys.named(keys.of_key(record.key), offset)
+            changes.put(key_row, KEY_ROW.pack(expires_ms, timestamp_ms))
+        for tag in record.tags:  # the same one twice is the same row twice
+            changes.put(keys.named(keys.of_tag(tag), offset), TAG_ROW.pack(expires_ms))
+        if expires is not None:
+            changes.put(keys.expiry(expires, offset), b"")
+        return timestamp_ms, len(row)
+
+    def remove(self, changes: Changes, record: StoredRecord) -> None:
+        keys, offset = self.keys, record.offset
+        changes.delete(keys.record(offset))
+        if record.key is not None:
+            changes.delete(keys.named(keys.of_key(record.key), offset))
+        for tag in record.tags:
+            changes.delete(keys.named(keys.of_tag(tag), offset))
+        if record.expires_at_ms is not None:
+            changes.delete(keys.expiry(record.expires_at_ms, offset))
+
+    def add_time(self, changes: Changes, offset: int, newest: int, group: int) -> tuple[int, int]:
+        """Put the row of a block when `offset` is its last; return what the next one begins with.
+
+        `newest` and `group` are the newest timestamps of the block and of its group so far.
+        """
+        if offset & _BLOCK_LAST != _BLOCK_LAST:
+            return newest, group
+        changes.put(self.keys.block(_BLOCKS, offset >> BLOCK_BITS), BLOCK_ROW.pack(newest))
+        group = max(group, newest)
+        if offset & _GROUP_LAST != _GROUP_LAST:
+            return INT64_MIN, group
+        changes.put(self.keys.block(_GROUPS, offset >> GROUP_BITS), BLOCK_ROW.pack(group))
+        return INT64_MIN, INT64_MIN
+
+    def remove_times(self, changes: Changes, start: int, end: int) -> None:
+        """Delete the rows of blocks and groups that lie wholly below `end`; those below `start`
+        are gone already."""
+        for level, bits in ((_BLOCKS, BLOCK_BITS), (_GROUPS, GROUP_BITS)):
+            if start >> bits < end >> bits:
+                first, last = (self.keys.block(level, o >> bits) for o in (start, end))
+                changes.delete_range(first, last)
+
+    def record(self, offset: int) -> tuple[StoredRecord, int] | None:
+        """Return a record and the size of its row."""
+        row = self.family.get(self.keys.record(offset))
+        return None if row is None else (decode_record(offset, row), len(row))
+
+    def records(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yield offsets and rows of the records of [start, end), ascending."""
+        for key, row in self.family.scan(self.keys.record(start), self.keys.record(end)):
+            yield offset_of(key), row
+
+    def of_key_back(self, key: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield offset, expiry and timestamp of the records of `key`, descending."""
+        prefix, named = self.keys.of_key(key), self.keys.named
+        for row_key, row in self.family.scan_back(named(prefix, start), named(prefix, end)):
+            yield offset_of(row_key), *KEY_ROW.unpack(row)
+
+    def of_tag(self, tag: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield offset and expiry of the records that carry `tag`, ascending."""
+        prefix, named = self.keys.of_tag(tag), self.keys.named
+        for row_key, row in self.family.scan(named(prefix, start), named(prefix, end)):
+            yield offset_of(row_key), *TAG_ROW.unpack(row)
+
+    def of_all_keys_back(self) -> Iterator[tuple[bytes, int, int]]:
+        """Yield every key row without its offset, the offset and the expiry: the records of one
+        key together, descending."""
+        for row_key, row in self.family.scan_back(*self.keys.every_key):
+            yield row_key[:-8], offset_of(row_key), KEY_ROW.unpack(row)[0]
+
+    def expired(self, now_ms: int) -> Iterator[tuple[bytes, int]]:
+        """Yield the expiry rows up to now, and the offsets in them."""
+        first, last = self.keys.expiry(INT64_MIN, 0), self.keys.expiry(now_ms + 1, 0)
+        for row_key, _ in self.family.scan(first, last):
+            yield row_key, offset_of(row_key)
+
+    def blocks_since(self, timestamp_ms: int, end: End) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of offsets that may hold a record with such a timestamp, ascending."""
+        last_block, last_group = end.latest >> BLOCK_BITS, end.latest >> GROUP_BITS
+        for group in range(end.earliest >> GROUP_BITS, last_group + 1):
+            newest = end.newest_in_group if group == last_group else self._newest(group)
+            if newest < timestamp_ms:
+                continue
+            first = max(group << (GROUP_BITS - BLOCK_BITS), end.earliest >> BLOCK_BITS)
+            behind = min((group + 1) << (GROUP_BITS - BLOCK_BITS), last_block)
+            block = self.keys.block
+            for key, row in self.family.scan(block(_BLOCKS, first), block(_BLOCKS, behind)):
+                if BLOCK_ROW.unpack(row)[0] >= timestamp_ms:
+                    number = offset_of(key)
+                    yield number << BLOCK_BITS, (number + 1) << BLOCK_BITS
+        if end.newest_in_block >= timestamp_ms:
+            yield last_block << BLOCK_BITS, end.latest
+
+    def _newest(self, group: int) -> int:
+        row = self.family.get(self.keys.block(_GROUPS, group))
+        # Swept meanwhile: then its blocks are, too.
+        newest: int = INT64_MIN if row is None else BLOCK_ROW.unpack(row)[0]
+        return newest
