@@ -106,6 +106,10 @@ class Appender(Protocol):
         """Return the number of the first unit held, and all units held."""
         ...
 
+    def held_units(self, handle: int) -> tuple[int, int]:
+        """Return the number of the first unit held, and how many are."""
+        ...
+
     def drop_units(self, handle: int, until_unit: int) -> None:
         """Forget units below `until_unit`: they are in their file."""
         ...
@@ -199,8 +203,10 @@ class Appender(Protocol):
         end: int,
         index: bool,
         special_topic_suffix: str,
+        groups: bool = True,
     ) -> Replayed:
-        """Derive units, times and index entries from the records of an existing log."""
+        """Derive units, times and index entries from the records of an existing log. Without
+        `groups`, part of a group is good enough: to go on behind damage."""
         ...
 
 

@@ -134,6 +134,11 @@ class Appender:
             queue = self._queues.get(handle)
             return queue.first_unit, bytes(queue.units)
 
+    def held_units(self, handle: int) -> tuple[int, int]:
+        with self._lock:
+            queue = self._queues.get(handle)
+            return queue.first_unit, queue.next_unit - queue.first_unit
+
     def drop_units(self, handle: int, until_unit: int) -> None:
         with self._lock:
             self._queues.get(handle).drop(until_unit)
@@ -272,11 +277,12 @@ class Appender:
         end: int,
         index: bool,
         special_topic_suffix: str,
+        groups: bool = True,
     ) -> Replayed:
         with self._lock:
             target = self._index if index else None
             run = Replay(self._queues, target, view_of(log), base, special_topic_suffix)
-            replayed = run.run(start, end)
+            replayed = run.run(start, end, groups=groups)
             self._last_store_timestamp_ms = max(
                 self._last_store_timestamp_ms, run.last_store_timestamp_ms
             )

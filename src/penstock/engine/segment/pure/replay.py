@@ -53,7 +53,8 @@ class Replay:
         self._specials: list[tuple[int, int]] = []
         self.last_store_timestamp_ms = 0
 
-    def run(self, start: int, end: int) -> Replayed:
+    def run(self, start: int, end: int, *, groups: bool) -> Replayed:
+        """Dispatch the records of [start, end). Without `groups`, part of one is good enough."""
         limit = min(end - self._base, len(self._log))
         position = start
         records = 0
@@ -61,7 +62,7 @@ class Replay:
             stop = end_of_log(self._log, self._base, position, limit)
             if isinstance(stop, int):
                 return stop, records, REPLAY_DONE, None, self._specials
-            facts = stop or self._read(position, limit)
+            facts = stop or self._read(position, limit, groups=groups)
             outcome = facts if isinstance(facts, Damage) else self._take(facts, position)
             if isinstance(outcome, Damage):
                 return position, records, REPLAY_DAMAGE, outcome, self._specials
@@ -72,15 +73,15 @@ class Replay:
             position += facts.record.size
         return position, records, REPLAY_DONE, None, self._specials
 
-    def _read(self, position: int, limit: int) -> Facts | Damage:
-        """Return the record at `position`; when it begins a group, all of the group is good."""
+    def _read(self, position: int, limit: int, *, groups: bool) -> Facts | Damage:
+        """Return the record at `position`; with `groups`, if it begins one, all of that is good."""
         if self._ahead:
             return self._ahead.popleft()
         checked = check_at(self._log, self._base, position, limit)
         if isinstance(checked, Damage):
             return checked
         facts = facts_of(self._log, checked)
-        size = facts.group_size()
+        size = facts.group_size() if groups else None
         if isinstance(size, str):
             return Damage(position, size)
         damage = None if size is None else self._check_group(facts, position, size, limit)
