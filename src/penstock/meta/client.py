@@ -1,0 +1,281 @@
+"""`MetaClient`: what the storage layer asks of the meta service, on one node or in a cluster.
+
+Methods are synchronous and may be called from any thread. When a method that changes something
+returns, the change is on the device (in a cluster: of a majority) and every later read sees it.
+Errors are those of `penstock.errors`: `RequestError`s mean that nothing was changed;
+`RetryableError`s that the same call may be made again, under the same `request_id` where there is
+one, and is then done once.
+
+`SoloMetaClient` implements it over `SoloLog`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic, TopicConfig
+from penstock.meta.state.offset_commands import (
+    GroupName,
+    GroupOffsets,
+    NewOffset,
+    OffsetEntry,
+    StaleEntry,
+)
+from penstock.meta.state.offset_rows import CommittedOffset
+from penstock.meta.state.vocabulary import DEFAULT_NAMESPACE
+from penstock.meta.watch import Update, Watch
+from penstock.record import ShardId
+
+__all__ = [
+    "DEFAULT_NAMESPACE",
+    "CommittedOffset",
+    "GroupInfo",
+    "GroupName",
+    "GroupOffsets",
+    "Lease",
+    "MetaClient",
+    "MetadataClient",
+    "NewOffset",
+    "Node",
+    "OffsetClient",
+    "OffsetEntry",
+    "Segment",
+    "Shard",
+    "StaleEntry",
+    "Topic",
+    "TopicConfig",
+    "Update",
+    "Watch",
+]
+
+
+class GroupInfo(Struct, frozen=True):
+    namespace: str
+    group: str
+    epoch: int
+    node: int
+    """The node that took the group's epoch last."""
+    last_commit_ms: int
+
+
+class MetadataClient(Protocol):
+    """Topics, shards, segments, nodes, leases, producer ids."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    # -- topics -----------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        partitions: int = 1,
+        config: TopicConfig | None = None,
+        request_id: str = "",
+    ) -> Topic:
+        """Create a topic with all of its shards and their first segments: one step, up to 1,000
+        partitions. Raises `AlreadyExistsError`."""
+        ...
+
+    def placement_create_topic(
+        self,
+        name: str,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        partitions: int = 1,
+        config: TopicConfig | None = None,
+        request_id: str = "",
+    ) -> Topic:
+        """Create a topic without shards; `create_shard` adds them."""
+        ...
+
+    def alter_topic(
+        self,
+        topic_id: str,
+        *,
+        partitions: int | None = None,
+        config: TopicConfig | None = None,
+        expected_revision: int | None = None,
+        request_id: str = "",
+    ) -> Topic:
+        """Change a topic and create the shards of new partitions. With `expected_revision`,
+        raises `StaleWriteError` when the topic was changed since. Partitions never shrink;
+        storage type and queue kind are fixed (`BadRequestError`)."""
+        ...
+
+    def delete_topic(self, topic_id: str) -> Topic:
+        """Free the topic's name and stop all use of its shards. Each shard is forgotten by
+        `delete_shard`, when its data is gone; until then `list_deleting_topics` has the topic."""
+        ...
+
+    def get_topic(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> Topic | None: ...
+
+    def get_topic_by_id(self, topic_id: str) -> Topic | None:
+        """Return a topic by its id, also one that is being deleted."""
+        ...
+
+    def list_topics(self, namespace: str | None = None) -> list[Topic]:
+        """Return the topics that can be used, sorted by namespace and name."""
+        ...
+
+    def list_deleting_topics(self) -> list[Topic]: ...
+
+    # -- shards and segments ----------------------------------------------------------------------
+
+    def create_shard(self, shard: ShardId) -> Shard:
+        """Place a shard of a topic and open its first segment; do nothing if it exists."""
+        ...
+
+    def create_shards(self, topic_id: str, partitions: Sequence[int]) -> list[Shard]: ...
+
+    def delete_shard(self, shard: ShardId) -> None:
+        """Forget a shard, its segments and its lease; do nothing if it does not exist."""
+        ...
+
+    def get_shard(self, shard: ShardId) -> Shard | None: ...
+
+    def list_shards(self, topic_id: str | None = None) -> list[Shard]: ...
+
+    def assign_leader(
+        self,
+        shard: ShardId,
+        leader: int | None,
+        epoch: int,
+        *,
+        replicas: Sequence[int] | None = None,
+        in_sync: Sequence[int] | None = None,
+    ) -> Shard:
+        """Give a shard a leader under a new epoch; `StaleWriteError` if it is not new."""
+        ...
+
+    def change_in_sync(self, shard: ShardId, epoch: int, in_sync: Sequence[int]) -> Shard: ...
+
+    def next_segment(
+        self, shard: ShardId, number: int, end_offset: int, *, epoch: int | None = None
+    ) -> Segment:
+        """Seal segment `number` at `end_offset`, open the next one there and return it. A repeat
+        returns the same; `StaleWriteError` when the shard has rolled elsewhere."""
+        ...
+
+    def seal_segment(self, shard: ShardId, number: int, end_offset: int) -> Segment: ...
+
+    def set_segment_status(
+        self, shard: ShardId, number: int, status: str, *, end_offset: int | None = None
+    ) -> Segment: ...
+
+    def delete_segments(self, shard: ShardId, before: int) -> None:
+        """Forget the segments with a lower number; each must be `deleting`."""
+        ...
+
+    def list_segments(self, shard: ShardId) -> list[Segment]: ...
+
+    # -- nodes, leases, producer ids --------------------------------------------------------------
+
+    def register_node(
+        self,
+        address: str,
+        *,
+        listeners: Mapping[str, str] | None = None,
+        roles: Sequence[str] = (),
+        boot_id: str = "",
+    ) -> Node: ...
+
+    def set_node_status(self, node_id: int, status: str, *, epoch: int | None = None) -> Node: ...
+
+    def remove_node(self, node_id: int) -> None: ...
+
+    def list_nodes(self) -> list[Node]: ...
+
+    def acquire_lease(self, shard: ShardId, holder: str, duration_ms: int) -> Lease | None:
+        """Take a shard's lease under a new epoch, or return None while another holds it."""
+        ...
+
+    def renew_lease(self, lease: Lease, duration_ms: int) -> Lease:
+        """Extend a lease that nobody has taken since; else `StaleWriteError`."""
+        ...
+
+    def release_lease(self, lease: Lease) -> None: ...
+
+    def get_lease(self, shard: ShardId) -> Lease | None: ...
+
+    def allocate_producer_ids(self, count: int, *, request_id: str = "") -> range:
+        """Return `count` producer ids that nobody had."""
+        ...
+
+    # -- changes ----------------------------------------------------------------------------------
+
+    def revision(self) -> int: ...
+
+    def watch(self, after: int, callback: Callable[[Update], None]) -> Watch:
+        """Call `callback` with each change behind revision `after`, in order, each once; the past
+        ones before this returns. `after=0` starts with everything that exists, too."""
+        ...
+
+
+class OffsetClient(Protocol):
+    """Consumers' offsets."""
+
+    def take_coordinator_epochs(self, groups: Sequence[GroupName]) -> list[int]:
+        """Make this node the coordinator of groups; return an epoch for each, never given before.
+        A group that does not exist begins to."""
+        ...
+
+    def save_offsets(self, groups: Sequence[GroupOffsets]) -> list[StaleEntry]:
+        """Store entries whose pair (epoch, sequence) is greater than the stored one; return those
+        that were not, with the pair that stands. An entry sent again counts as stored. Large
+        batches are split; when this raises, some may be stored, and all can be sent again."""
+        ...
+
+    def compare_and_set_offset(
+        self, namespace: str, group: str, entry: OffsetEntry, *, expected: int | None
+    ) -> None:
+        """Store `entry` if the offset is `expected` (None: there is none), else raise
+        `StaleWriteError`."""
+        ...
+
+    def reset_offsets(
+        self, namespace: str, group: str, offsets: Sequence[NewOffset], *, request_id: str = ""
+    ) -> int:
+        """Set offsets, also backwards, under a new epoch of the group, and return it."""
+        ...
+
+    def get_offset(self, namespace: str, group: str, shard: str) -> CommittedOffset | None: ...
+
+    def get_offsets(self, namespace: str, group: str) -> dict[str, CommittedOffset]:
+        """Return all offsets of a group by shard name; unknown group: empty."""
+        ...
+
+    def get_group(self, namespace: str, group: str) -> GroupInfo | None: ...
+
+    def list_groups(self, namespace: str | None = None) -> list[GroupInfo]: ...
+
+    def delete_offsets(self, namespace: str, group: str, shards: Sequence[str]) -> int:
+        """Remove offsets of a group; return how many there were. Raises `UnknownGroupError`."""
+        ...
+
+    def delete_group(self, namespace: str, group: str) -> None:
+        """Remove a group and its offsets; no commit made before brings them back. Raises
+        `UnknownGroupError`."""
+        ...
+
+    def expire_groups(self, before_ms: int, *, keep: Collection[GroupName] = ()) -> list[GroupName]:
+        """Forget the groups whose last commit is older, except those in `keep`; return them."""
+        ...
+
+    def forget_topic_offsets(self, topic_id: str) -> int:
+        """Remove all groups' offsets of a deleted topic; return how many there were."""
+        ...
+
+
+class MetaClient(MetadataClient, OffsetClient, Protocol):
+    """The whole meta service."""
+
+    def close(self) -> None: ...

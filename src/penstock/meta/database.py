@@ -1,0 +1,248 @@
+"""RocksDB as this package uses it: families of ordered rows, atomic batches, an explicit sync.
+
+    batch = db.batch(); batch.put("meta", key, value); db.write(batch)   in the page cache
+    db.sync()                                                            on the device
+
+Everything that knows rocksdict is here. What it is known to do, and what follows:
+
+  * `write` holds the GIL: a batch holds at most about `BATCH_SIZE_MAX` bytes
+  * `flush_wal(True)` lets other threads run: all writes are unsynced, and a sync follows apart
+  * a write may stall for seconds inside the GIL: `no_slowdown` refuses instead, and the wait for
+    room happens here, outside of it
+  * all failures are plain `Exception`s: they are told apart by their text, in one place
+  * an iterator that is still alive keeps a closed database open: a scan is read to its end
+
+A write survives the end of the process when `write` has returned, and a power cut when a later
+`sync` has returned. Batches are kept or lost whole and in order: what survives is a prefix.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, Protocol
+
+from rocksdict import Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import (
+    BusyError,
+    ClosedError,
+    CorruptionError,
+    DiskFailedError,
+    DiskFullError,
+    LockedError,
+    NotAStoreError,
+    StoreError,
+)
+
+BATCH_SIZE_MAX: Final = 1 << 20
+
+_STALL_WAIT_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
+_STALL_SECONDS_MAX: Final = 10.0
+
+Row = tuple[bytes, bytes]
+
+
+class Batch:
+    """Changes that are written together or not at all."""
+
+    def __init__(self) -> None:
+        self.operations: list[tuple[Literal["put", "delete", "delete_range"], str, bytes, bytes]]
+        self.operations = []
+        self.size = 0
+
+    def put(self, family: str, key: bytes, value: bytes) -> None:
+        self.operations.append(("put", family, key, value))
+        self.size += len(key) + len(value)
+
+    def delete(self, family: str, key: bytes) -> None:
+        self.operations.append(("delete", family, key, b""))
+        self.size += len(key)
+
+    def delete_range(self, family: str, start: bytes, end: bytes) -> None:
+        """Remove all rows with start <= key < end."""
+        self.operations.append(("delete_range", family, start, end))
+        self.size += len(start) + len(end)
+
+
+class Database(Protocol):
+    """What the logs and caches need of a database; `RocksDatabase` is it on a disk."""
+
+    @property
+    def path(self) -> str: ...
+
+    def get(self, family: str, key: bytes) -> bytes | None: ...
+
+    def scan(self, family: str, start: bytes, end: bytes) -> Iterator[Row]:
+        """Yield the rows with start <= key < end, ascending, as they were at the first step."""
+        ...
+
+    def put(self, family: str, key: bytes, value: bytes) -> None:
+        """Write one row: as `write` with a batch of one, and cheaper."""
+        ...
+
+    def write(self, batch: Batch) -> None: ...
+
+    def sync(self) -> None:
+        """Put everything written so far on the device. A failure is final."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class RocksDatabase:
+    """A RocksDB instance of this process; safe to use from many threads."""
+
+    def __init__(self, path: str, families: Sequence[str], database: Rdict, clock: Clock) -> None:
+        """Use `open`."""
+        self._path = path
+        self._database = database
+        self._clock = clock
+        self._families: Final = {name: database.get_column_family(name) for name in families}
+        self._handles: Final = {name: database.get_column_family_handle(name) for name in families}
+        self._puts: Final = {name: family.put for name, family in self._families.items()}
+        self._never: Final = threading.Event()
+        self._closing = threading.Lock()
+        self._is_closed = False
+        self._options: Final = WriteOptions()
+        self._options.no_slowdown = True
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        families: Sequence[str],
+        *,
+        clock: Clock | None = None,
+        write_buffer_size: int = 8 << 20,
+        wal_size_max: int = 64 << 20,
+    ) -> RocksDatabase:
+        """Open or create the instance in `path`, with exactly these families."""
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.create_missing_column_families(True)
+        options.set_max_total_wal_size(wal_size_max)
+        options.set_keep_log_file_num(4)
+        options.set_stats_dump_period_sec(0)
+        options.set_stats_persist_period_sec(0)
+        family_options = Options(raw_mode=True)
+        family_options.set_write_buffer_size(write_buffer_size)
+        try:
+            database = Rdict(path, options, dict.fromkeys(families, family_options))
+        except Exception as error:
+            raise _open_error(path, error) from error
+        return cls(path, families, database, clock if clock is not None else SystemClock())
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._families[family].get(key)
+        except Exception as error:
+            raise self._error(error) from error
+        return value
+
+    def scan(self, family: str, start: bytes, end: bytes) -> Iterator[Row]:
+        options = ReadOptions()
+        options.set_iterate_upper_bound(end)
+        try:
+            rows = self._families[family].iter(options)
+            rows.seek(start)
+            while rows.valid():
+                row: Row = rows.key(), rows.value()
+                yield row
+                rows.next()
+            # A block that cannot be read ends an iteration like the last row does.
+            rows.status()
+        except Exception as error:
+            raise self._error(error) from error
+
+    def put(self, family: str, key: bytes, value: bytes) -> None:
+        try:
+            self._puts[family](key, value, self._options)
+        except Exception as error:
+            if not _is_stall(error):
+                raise self._error(error) from error
+            batch = Batch()
+            batch.put(family, key, value)
+            self.write(batch)
+
+    def write(self, batch: Batch) -> None:
+        assert batch.size <= 2 * BATCH_SIZE_MAX, f"a batch of {batch.size} bytes holds up all"
+        try:
+            raw = self._raw(batch)
+        except KeyError as error:
+            raise self._error(error) from error
+        deadline = self._clock.monotonic() + _STALL_SECONDS_MAX
+        tries = 0
+        while True:
+            try:
+                self._database.write(raw, self._options)
+            except Exception as error:
+                if not _is_stall(error):
+                    raise self._error(error) from error
+                if self._clock.monotonic() > deadline:
+                    raise BusyError(f"{self._path}: no room for writes: {error}") from error
+            else:
+                return
+            wait = _STALL_WAIT_SECONDS[min(tries, len(_STALL_WAIT_SECONDS) - 1)]
+            self._clock.wait(self._never, wait)
+            tries += 1
+
+    def sync(self) -> None:
+        try:
+            self._database.flush_wal(True)
+        except Exception as error:
+            raise self._error(error) from error
+
+    def close(self) -> None:
+        with self._closing:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        # Handles and iterators that are still held would keep the database, and its lock, open.
+        self._handles.clear()
+        self._puts.clear()
+        for family in self._families.values():
+            family.close()
+        self._database.close()
+
+    def _raw(self, batch: Batch) -> WriteBatch:
+        raw = WriteBatch(raw_mode=True)
+        put, handles = raw.put, self._handles
+        for kind, family, key, value in batch.operations:
+            if kind == "put":
+                put(key, value, handles[family])
+            elif kind == "delete":
+                raw.delete(key, handles[family])
+            else:
+                raw.delete_range(key, value, handles[family])
+        return raw
+
+    def _error(self, error: Exception) -> StoreError:
+        if self._is_closed:
+            return ClosedError(f"{self._path} is closed")
+        reason = str(error)
+        if "No space left" in reason or "space limit" in reason:
+            return DiskFullError(f"{self._path}: {reason}")
+        if reason.startswith("Corruption"):
+            return CorruptionError(self._path, position=0, reason=reason)
+        return DiskFailedError(self._path, reason)
+
+
+def _is_stall(error: Exception) -> bool:
+    return str(error).startswith(("Result incomplete", "Incomplete"))
+
+
+def _open_error(path: str, error: Exception) -> StoreError:
+    reason = str(error)
+    if "LOCK" in reason and ("lock" in reason or "temporarily unavailable" in reason):
+        return LockedError(f"{path} is open already, in this process or another")
+    if reason.startswith("Corruption"):
+        return CorruptionError(path, position=0, reason=reason)
+    if "No space left" in reason:
+        return DiskFullError(f"{path}: {reason}")
+    return NotAStoreError(f"{path} cannot be opened: {reason}")

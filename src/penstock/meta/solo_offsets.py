@@ -1,0 +1,228 @@
+"""`OffsetClient` over the log of a single node.
+
+A consumer group lives in the offset group that the CRC-32 of its namespace and name points at; the
+number of offset groups is fixed when the directory is created.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Final, TypeVar
+from zlib import crc32
+
+from penstock.clock import Clock
+from penstock.errors import BadRequestError
+from penstock.meta.client import GroupInfo
+from penstock.meta.rejections import check_text, encode_checked, error_of
+from penstock.meta.solo_group import SoloGroup
+from penstock.meta.state import offset_commands as cmd
+from penstock.meta.state.answers import Rejected
+from penstock.meta.state.keys import encode_key
+from penstock.meta.state.offset_rows import (
+    CommittedOffset,
+    Group,
+    read_group,
+    read_offset,
+    scan_groups,
+    scan_offsets,
+)
+
+OffsetGroup = SoloGroup[cmd.OffsetRequest, cmd.OffsetAnswer]
+ResultT = TypeVar("ResultT", bound=cmd.OffsetResult)
+
+_SAVE_SIZE_MAX: Final = 100 << 10
+"""Characters in one save, about: its entry stays below the limit also at four bytes for each."""
+_ENTRY_SIZE: Final = 64
+
+
+class SoloOffsets:
+    """See `OffsetClient` for what the methods promise."""
+
+    def __init__(self, groups: Sequence[OffsetGroup], *, node_id: int, clock: Clock) -> None:
+        self._offset_groups: Final = tuple(groups)
+        self._offsets_node: Final = node_id
+        self._offsets_clock: Final = clock
+
+    def take_coordinator_epochs(self, groups: Sequence[cmd.GroupName]) -> list[int]:
+        epochs: dict[cmd.GroupName, int] = {}
+        for home, names in self._by_home(groups):
+            for start in range(0, len(names), cmd.ROWS_MAX):
+                part = tuple(names[start : start + cmd.ROWS_MAX])
+                result = self._ask(home, cmd.TakeEpochs(part, self._offsets_node), cmd.Epochs)
+                epochs.update(zip(part, result.epochs, strict=True))
+        return [epochs[name] for name in groups]
+
+    def save_offsets(self, groups: Sequence[cmd.GroupOffsets]) -> list[cmd.StaleEntry]:
+        stale: list[cmd.StaleEntry] = []
+        for home in self._offset_groups:
+            own = [
+                offsets
+                for offsets in groups
+                if len(self._offset_groups) == 1
+                or self._home(offsets.namespace, offsets.group) is home
+            ]
+            for part in _split(own):
+                stale += self._ask(home, cmd.SaveOffsets(part), cmd.Saved).stale
+        return stale
+
+    def compare_and_set_offset(
+        self, namespace: str, group: str, entry: cmd.OffsetEntry, *, expected: int | None
+    ) -> None:
+        command = cmd.CompareAndSet(namespace, group, expected, entry)
+        self._ask(self._home(namespace, group), command, cmd.Saved)
+
+    def reset_offsets(
+        self, namespace: str, group: str, offsets: Sequence[cmd.NewOffset], *, request_id: str = ""
+    ) -> int:
+        if len(offsets) > cmd.ROWS_MAX:
+            raise BadRequestError(f"{len(offsets)} offsets to reset; at most {cmd.ROWS_MAX}")
+        command = cmd.ResetOffsets(namespace, group, tuple(offsets), self._offsets_node)
+        return self._ask(self._home(namespace, group), command, cmd.Epochs, request_id).epochs[0]
+
+    def get_offset(self, namespace: str, group: str, shard: str) -> CommittedOffset | None:
+        check_text("a shard", shard)
+        return read_offset(self._home(namespace, group).reader, namespace, group, shard)
+
+    def get_offsets(self, namespace: str, group: str) -> dict[str, CommittedOffset]:
+        return dict(scan_offsets(self._home(namespace, group).reader, namespace, group))
+
+    def get_group(self, namespace: str, group: str) -> GroupInfo | None:
+        known = read_group(self._home(namespace, group).reader, namespace, group)
+        return None if known is None or known.is_deleted else _info(namespace, group, known)
+
+    def list_groups(self, namespace: str | None = None) -> list[GroupInfo]:
+        if namespace is not None:
+            check_text("a namespace", namespace)
+        found = [
+            _info(*row)
+            for home in self._offset_groups
+            for row in scan_groups(home.reader, namespace)
+        ]
+        return sorted(found, key=attrgetter("namespace", "group"))
+
+    def delete_offsets(self, namespace: str, group: str, shards: Sequence[str]) -> int:
+        home = self._home(namespace, group)
+        rows = 0
+        for start in range(0, len(shards), cmd.ROWS_MAX):
+            part = tuple(shards[start : start + cmd.ROWS_MAX])
+            rows += self._ask(home, cmd.DeleteOffsets(namespace, group, part), cmd.Removed).rows
+        return rows
+
+    def delete_group(self, namespace: str, group: str) -> None:
+        home = self._home(namespace, group)
+        result = self._ask(home, cmd.DeleteGroup(namespace, group), cmd.Removed)
+        while result.has_more:
+            result = self._ask(home, cmd.PurgeGroup(namespace, group), cmd.Removed)
+
+    def expire_groups(
+        self, before_ms: int, *, keep: Collection[cmd.GroupName] = ()
+    ) -> list[cmd.GroupName]:
+        kept = frozenset(keep)
+        gone: list[cmd.GroupName] = []
+        for home in self._offset_groups:
+            idle = [
+                cmd.GroupName(namespace, name)
+                for namespace, name, group in scan_groups(home.reader, None, with_deleted=True)
+                if group.last_commit_ms < before_ms
+            ]
+            idle = [name for name in idle if name not in kept]
+            for start in range(0, len(idle), cmd.ROWS_MAX):
+                gone += self._expire(home, idle[start : start + cmd.ROWS_MAX], before_ms)
+        return sorted(gone)
+
+    def forget_topic_offsets(self, topic_id: str) -> int:
+        rows = 0
+        for home in self._offset_groups:
+            for namespace, group, _ in list(scan_groups(home.reader, None, with_deleted=True)):
+                shards = [
+                    shard
+                    for shard, _ in scan_offsets(home.reader, namespace, group)
+                    if _is_shard_of(shard, topic_id)
+                ]
+                for start in range(0, len(shards), cmd.ROWS_MAX):
+                    part = tuple(shards[start : start + cmd.ROWS_MAX])
+                    command = cmd.ForgetShards(namespace, group, part)
+                    rows += self._ask(home, command, cmd.Removed).rows
+        return rows
+
+    def _expire(
+        self, home: OffsetGroup, names: list[cmd.GroupName], before_ms: int
+    ) -> list[cmd.GroupName]:
+        gone: list[cmd.GroupName] = []
+        while names:
+            command = cmd.ExpireGroups(tuple(names), before_ms)
+            result = self._ask(home, command, cmd.Removed)
+            gone += result.groups
+            # Every command removes a row or a group, so this ends.
+            names = [name for name in names if name not in gone] if result.has_more else []
+        return gone
+
+    def _home(self, namespace: str, group: str) -> OffsetGroup:
+        check_text("a namespace", namespace)
+        check_text("a group", group)
+        if len(self._offset_groups) == 1:
+            return self._offset_groups[0]
+        number = crc32(encode_key(0, namespace, group)) % len(self._offset_groups)
+        return self._offset_groups[number]
+
+    def _by_home(
+        self, names: Sequence[cmd.GroupName]
+    ) -> Iterator[tuple[OffsetGroup, list[cmd.GroupName]]]:
+        homes = {name: self._home(name.namespace, name.group) for name in names}
+        ordered = sorted(homes, key=lambda name: homes[name].name.number)
+        for number, part in groupby(ordered, key=lambda name: homes[name].name.number):
+            yield self._offset_groups[number], list(part)
+
+    def _ask(
+        self,
+        home: OffsetGroup,
+        command: cmd.OffsetCommand,
+        kind: type[ResultT],
+        request_id: str = "",
+    ) -> ResultT:
+        request = cmd.OffsetRequest(self._offsets_clock.now_ms(), command, request_id)
+        answer = home.propose(encode_checked(request))
+        if isinstance(answer, Rejected):
+            raise error_of(answer)
+        assert isinstance(answer.result, kind), f"expected {kind.__name__}, got {answer.result!r}"
+        return answer.result
+
+
+def _split(groups: Sequence[cmd.GroupOffsets]) -> Iterator[tuple[cmd.GroupOffsets, ...]]:
+    """Yield the entries in parts of a bounded size, in order."""
+    part: list[cmd.GroupOffsets] = []
+    size = 0
+    for offsets in groups:
+        start = 0
+        name_size = len(offsets.namespace) + len(offsets.group)
+        size += name_size
+        for at, entry in enumerate(offsets.entries):
+            size += _ENTRY_SIZE + name_size + len(entry.shard) + len(entry.metadata)
+            if size >= _SAVE_SIZE_MAX:
+                entries = offsets.entries[start : at + 1]
+                yield (*part, cmd.GroupOffsets(offsets.namespace, offsets.group, entries))
+                part, size, start = [], name_size, at + 1
+        if start == 0:
+            part.append(offsets)
+        elif start < len(offsets.entries):
+            rest = offsets.entries[start:]
+            part.append(cmd.GroupOffsets(offsets.namespace, offsets.group, rest))
+    if part:
+        yield tuple(part)
+
+
+def _is_shard_of(shard: str, topic_id: str) -> bool:
+    topic, separator, _ = shard.rpartition("_")
+    return bool(separator) and topic == topic_id
+
+
+def _info(namespace: str, name: str, group: Group) -> GroupInfo:
+    return GroupInfo(
+        namespace=namespace,
+        group=name,
+        epoch=group.epoch,
+        node=group.node,
+        last_commit_ms=group.last_commit_ms,
+    )

@@ -1,0 +1,304 @@
+"""The commands of the metadata state machine, their results and the events they cause.
+
+All three are closed unions of tagged structures, stored as MessagePack arrays with the rules of
+`model`: append fields with defaults, never change one. A tag is never used again for another
+meaning. Bounds stand in the types and are checked when a command is decoded, before it is logged:
+nothing that reaches the log can be refused by a type.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from penstock.meta.state.answers import Rejected
+from penstock.meta.state.model import (
+    PARTITIONS_MAX,
+    Count,
+    Lease,
+    Name,
+    Node,
+    NodeId,
+    Partition,
+    Positive,
+    Segment,
+    Shard,
+    Topic,
+    TopicConfig,
+)
+
+PLACEMENTS_MAX: Final = 1_000
+"""Shards that one command creates or forgets; more take more commands."""
+PRODUCER_IDS_MAX: Final = 1_000_000
+REQUEST_ID_SIZE_MAX: Final = 128
+
+PartitionCount = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
+RequestId = Annotated[str, Meta(max_length=REQUEST_ID_SIZE_MAX)]
+Nodes = Annotated[tuple[NodeId, ...], Meta(min_length=1, max_length=64)]
+
+
+class Placement(Struct, frozen=True, array_like=True):
+    """Which nodes hold one shard; the first replica that is named leader leads."""
+
+    partition: Partition
+    replicas: Nodes
+    leader: NodeId
+
+
+Placements = Annotated[tuple[Placement, ...], Meta(max_length=PLACEMENTS_MAX)]
+
+
+class CreateTopic(Struct, frozen=True, array_like=True, tag="create-topic"):
+    topic_id: Name
+    namespace: Name
+    name: Name
+    partitions: PartitionCount
+    config: TopicConfig
+    placements: Placements = ()
+
+
+class AlterTopic(Struct, frozen=True, array_like=True, tag="alter-topic"):
+    """Partitions can only grow; the shards of new ones are created by `placements` or later."""
+
+    topic_id: Name
+    partitions: PartitionCount | None = None
+    config: TopicConfig | None = None
+    expected_revision: Count | None = None
+    placements: Placements = ()
+
+
+class DeleteTopic(Struct, frozen=True, array_like=True, tag="delete-topic"):
+    """The name is free at once; the shards are forgotten one by one when their data is gone."""
+
+    topic_id: Name
+
+
+class CreateShards(Struct, frozen=True, array_like=True, tag="create-shards"):
+    """Create shards with their first segment; those that exist stay as they are."""
+
+    topic_id: Name
+    placements: Annotated[tuple[Placement, ...], Meta(min_length=1, max_length=PLACEMENTS_MAX)]
+
+
+class DeleteShards(Struct, frozen=True, array_like=True, tag="delete-shards"):
+    """Forget shards of a deleted topic, or ones whose creation is undone."""
+
+    topic_id: Name
+    partitions: Annotated[tuple[Partition, ...], Meta(min_length=1, max_length=PLACEMENTS_MAX)]
+
+
+class AssignLeader(Struct, frozen=True, array_like=True, tag="assign-leader"):
+    """Give a shard a leader (or none) under a new epoch, and possibly other replicas."""
+
+    topic_id: Name
+    partition: Partition
+    leader: NodeId | None
+    epoch: Positive
+    replicas: Nodes | None = None
+    in_sync: Nodes | None = None
+
+
+class ChangeInSync(Struct, frozen=True, array_like=True, tag="change-in-sync"):
+    """What the leader of `epoch` says about its followers."""
+
+    topic_id: Name
+    partition: Partition
+    epoch: Count
+    in_sync: Nodes
+
+
+class NextSegment(Struct, frozen=True, array_like=True, tag="next-segment"):
+    """Seal segment `number` at `end_offset` and open the next one there: one step."""
+
+    topic_id: Name
+    partition: Partition
+    number: Count
+    end_offset: Count
+    epoch: Count | None = None
+
+
+class SetSegmentStatus(Struct, frozen=True, array_like=True, tag="set-segment-status"):
+    topic_id: Name
+    partition: Partition
+    number: Count
+    status: Name
+    end_offset: Count | None = None
+
+
+class DeleteSegments(Struct, frozen=True, array_like=True, tag="delete-segments"):
+    """Forget the segments below `before`; each must be `deleting`."""
+
+    topic_id: Name
+    partition: Partition
+    before: Count
+
+
+class RegisterNode(Struct, frozen=True, array_like=True, tag="register-node"):
+    node_id: NodeId
+    address: str
+    listeners: dict[str, str] = {}
+    roles: tuple[str, ...] = ()
+    boot_id: str = ""
+
+
+class SetNodeStatus(Struct, frozen=True, array_like=True, tag="set-node-status"):
+    node_id: NodeId
+    status: Name
+    epoch: Count | None = None
+    """Only if the node has not registered again since."""
+
+
+class RemoveNode(Struct, frozen=True, array_like=True, tag="remove-node"):
+    node_id: NodeId
+
+
+class AcquireLease(Struct, frozen=True, array_like=True, tag="acquire-lease"):
+    """Take the lease of a shard under a new epoch, if it is free, over, or the holder's own."""
+
+    topic_id: Name
+    partition: Partition
+    holder: Name
+    duration_ms: Positive
+
+
+class RenewLease(Struct, frozen=True, array_like=True, tag="renew-lease"):
+    topic_id: Name
+    partition: Partition
+    holder: Name
+    epoch: Count
+    duration_ms: Positive
+
+
+class ReleaseLease(Struct, frozen=True, array_like=True, tag="release-lease"):
+    topic_id: Name
+    partition: Partition
+    holder: Name
+    epoch: Count
+
+
+class AllocateProducerIds(Struct, frozen=True, array_like=True, tag="allocate-producer-ids"):
+    count: Annotated[int, Meta(ge=1, le=PRODUCER_IDS_MAX)]
+
+
+Command = (
+    CreateTopic
+    | AlterTopic
+    | DeleteTopic
+    | CreateShards
+    | DeleteShards
+    | AssignLeader
+    | ChangeInSync
+    | NextSegment
+    | SetSegmentStatus
+    | DeleteSegments
+    | RegisterNode
+    | SetNodeStatus
+    | RemoveNode
+    | AcquireLease
+    | RenewLease
+    | ReleaseLease
+    | AllocateProducerIds
+)
+
+
+class Request(Struct, frozen=True, array_like=True):
+    """What the log holds: a command, the moment it was made, and an id that retries keep."""
+
+    time_ms: Count
+    command: Command
+    request_id: RequestId = ""
+
+
+class TopicPut(Struct, frozen=True, array_like=True, tag="topic-put"):
+    topic: Topic
+
+
+class TopicDeleted(Struct, frozen=True, array_like=True, tag="topic-deleted"):
+    """The topic and all of its shards take no more requests."""
+
+    topic: Topic
+
+
+class ShardPut(Struct, frozen=True, array_like=True, tag="shard-put"):
+    shard: Shard
+
+
+class ShardDeleted(Struct, frozen=True, array_like=True, tag="shard-deleted"):
+    topic_id: str
+    partition: int
+
+
+class SegmentPut(Struct, frozen=True, array_like=True, tag="segment-put"):
+    segment: Segment
+
+
+class SegmentDeleted(Struct, frozen=True, array_like=True, tag="segment-deleted"):
+    topic_id: str
+    partition: int
+    number: int
+
+
+class NodePut(Struct, frozen=True, array_like=True, tag="node-put"):
+    node: Node
+
+
+class NodeRemoved(Struct, frozen=True, array_like=True, tag="node-removed"):
+    node_id: int
+
+
+Event = (
+    TopicPut
+    | TopicDeleted
+    | ShardPut
+    | ShardDeleted
+    | SegmentPut
+    | SegmentDeleted
+    | NodePut
+    | NodeRemoved
+)
+
+
+class Done(Struct, frozen=True, array_like=True, tag="done"):
+    pass
+
+
+class TopicResult(Struct, frozen=True, array_like=True, tag="topic"):
+    topic: Topic
+
+
+class ShardsResult(Struct, frozen=True, array_like=True, tag="shards"):
+    shards: tuple[Shard, ...]
+
+
+class SegmentResult(Struct, frozen=True, array_like=True, tag="segment"):
+    segment: Segment
+
+
+class NodeResult(Struct, frozen=True, array_like=True, tag="node"):
+    node: Node
+
+
+class LeaseResult(Struct, frozen=True, array_like=True, tag="lease"):
+    lease: Lease
+
+
+class ProducerIds(Struct, frozen=True, array_like=True, tag="producer-ids"):
+    first: int
+    count: int
+
+
+Result = Done | TopicResult | ShardsResult | SegmentResult | NodeResult | LeaseResult | ProducerIds
+
+
+class Applied(Struct, frozen=True, array_like=True):
+    """A command that changed the state: its revision, its result and what watchers are told."""
+
+    revision: int
+    result: Result
+    events: tuple[Event, ...] = ()
+    repeated: bool = False
+    """True when this request was answered before: nothing was changed again."""
+
+
+Answer = Applied | Rejected

@@ -1,0 +1,145 @@
+"""What the metadata state machine holds, and how each is stored.
+
+Every structure is stored as a MessagePack array: a later version may append fields that have a
+default, and must never remove, reorder or retype one. `tests/meta/test_golden.py` holds bytes of
+this version.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from penstock.record import ShardId
+
+INT_MAX: Final = (1 << 63) - 1
+NAME_SIZE_MAX: Final = 65_535
+PARTITIONS_MAX: Final = 10_000
+RECORD_SIZE_MAX: Final = 4 << 20
+
+Count = Annotated[int, Meta(ge=0, le=INT_MAX)]
+Positive = Annotated[int, Meta(ge=1, le=INT_MAX)]
+Signed = Annotated[int, Meta(ge=-INT_MAX, le=INT_MAX)]
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_SIZE_MAX)]
+Partition = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
+NodeId = Annotated[int, Meta(ge=1, le=INT_MAX)]
+
+
+class TieringPolicy(Struct, frozen=True, array_like=True, kw_only=True):
+    """Where and when old data of a topic goes."""
+
+    provider: str = ""
+    """Address of the tier, as `file:///tier` or `s3://bucket/prefix`; empty: the node's own."""
+    storage_level: str = "NOT_IN_DISK"
+    uploader: str = "broker"
+    local_retention_ms: Count | None = None
+    """How long the local log keeps what the tier already holds; None: as the node's settings."""
+    local_retention_bytes: Count | None = None
+    tier_retention_ms: Count | None = None
+
+
+class TopicConfig(Struct, frozen=True, array_like=True, kw_only=True):
+    """How a topic is kept. `storage_type` and `queue_kind` are fixed when it is created."""
+
+    storage_type: str = "EngineSegment"
+    replication: Positive = 1
+    min_insync: Positive | None = None
+    """Replicas that must hold a write of `acks = all`; None: a majority."""
+    retention_ms: Count | None = None
+    retention_bytes: Count | None = None
+    retention_records: Count | None = None
+    flush: str = "ASYNC_FLUSH"
+    cleanup: str = "delete"
+    partitioner: str = "round_robin"
+    record_size_max: Positive = RECORD_SIZE_MAX
+    queue_kind: str = "SimpleCQ"
+    tiering: TieringPolicy | None = None
+    memory_records_max: Positive | None = None
+    memory_bytes_max: Positive | None = None
+
+
+class Topic(Struct, frozen=True, array_like=True, kw_only=True):
+    topic_id: str
+    """Unique and never used again; part of every shard's name."""
+    namespace: str
+    name: str
+    partitions: int
+    config: TopicConfig
+    status: str
+    created_at_ms: int
+    revision: int
+    """That of the last change; `alter_topic` can ask for it."""
+
+
+class Shard(Struct, frozen=True, array_like=True, kw_only=True):
+    """One partition: who holds it and who leads it."""
+
+    topic_id: str
+    partition: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    leader: int | None
+    leader_epoch: int
+    """Grows with every change of leader; a message that carries a lower one is refused."""
+    active_segment: int
+    """Number of the segment that takes, or last took, writes."""
+    first_segment: int
+    status: str
+    revision: int
+
+    @property
+    def id(self) -> ShardId:
+        return ShardId(self.topic_id, self.partition)
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic_id}_{self.partition}"
+
+
+class Segment(Struct, frozen=True, array_like=True, kw_only=True):
+    """The offsets [start, end) of a shard; `end` is None while it takes writes."""
+
+    topic_id: str
+    partition: int
+    number: int
+    start_offset: int
+    end_offset: int | None
+    status: str
+    leader: int | None
+    leader_epoch: int
+    created_at_ms: int
+    sealed_at_ms: int | None = None
+
+    @property
+    def shard(self) -> ShardId:
+        return ShardId(self.topic_id, self.partition)
+
+
+class Node(Struct, frozen=True, array_like=True, kw_only=True):
+    node_id: int
+    address: str
+    """`host:port` of the internal protocol."""
+    listeners: dict[str, str]
+    """Addresses that clients use, by protocol: `{"kafka": "host:port"}`."""
+    roles: tuple[str, ...]
+    boot_id: str
+    """Identifies one run of the node; a new one means that it was restarted."""
+    epoch: int
+    """Grows with every registration."""
+    status: str
+    registered_at_ms: int
+
+
+class Lease(Struct, frozen=True, array_like=True, kw_only=True):
+    """The right to act for a shard (uploads) until a moment, under an epoch that nobody had."""
+
+    topic_id: str
+    partition: int
+    holder: str
+    epoch: int
+    until_ms: int
+
+    @property
+    def shard(self) -> ShardId:
+        return ShardId(self.topic_id, self.partition)

@@ -1,0 +1,345 @@
+"""The offset state machine: what groups of consumers have read, as a pure function over rows.
+
+Every commit carries a pair: the epoch that the machine granted when a node became the coordinator
+of the group, and a sequence number of that node. Invariants:
+
+  * a row's pair only grows: whatever arrives late, twice or after a crash undoes nothing newer
+  * epochs come from one counter and are never given twice, not even after a group was forgotten
+  * a reset or a removal takes a new epoch, so that every commit made before it is older
+  * entries below a group's floor are neither stored nor seen
+"""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+from msgspec.msgpack import Decoder, Encoder
+from msgspec.structs import replace
+
+from penstock.meta.state.answers import Head, Rejected, read_head, write_head
+from penstock.meta.state.keys import after_prefix
+from penstock.meta.state.offset_commands import (
+    CompareAndSet,
+    DeleteGroup,
+    DeleteOffsets,
+    Epochs,
+    ExpireGroups,
+    ForgetShards,
+    GroupName,
+    OffsetAnswer,
+    OffsetApplied,
+    OffsetCommand,
+    OffsetEntry,
+    OffsetRequest,
+    OffsetResult,
+    PurgeGroup,
+    Removed,
+    ResetOffsets,
+    Saved,
+    SaveOffsets,
+    StaleEntry,
+    TakeEpochs,
+)
+from penstock.meta.state.offset_rows import (
+    NO_OFFSET,
+    CommittedOffset,
+    Group,
+    delete_group_row,
+    group_prefix,
+    offset_key,
+    pack_offset,
+    read_group,
+    read_offset,
+    unpack_pair,
+    write_group,
+)
+from penstock.meta.state.requests import find_answer, remember_answer
+from penstock.meta.state.view import View
+
+_encoder: Final = Encoder()
+_request_decoder: Final = Decoder(OffsetRequest)
+_applied_decoder: Final = Decoder(OffsetApplied)
+
+
+def encode_request(request: OffsetRequest) -> bytes:
+    return _encoder.encode(request)
+
+
+def decode_request(data: bytes) -> OffsetRequest:
+    """Decode and check a request; raise `MsgspecError` when it breaks a bound of its types."""
+    return _request_decoder.decode(data)
+
+
+def apply(view: View, request: OffsetRequest) -> OffsetAnswer:
+    answered = find_answer(view, request.request_id)
+    if answered is not None:
+        return replace(_applied_decoder.decode(answered), repeated=True)
+    head = read_head(view)
+    result = _change(view, request, head)
+    if isinstance(result, Rejected):
+        return result
+    head.revision += 1
+    applied = OffsetApplied(revision=head.revision, result=result)
+    if request.request_id:
+        remember_answer(view, head, request.request_id, _encoder.encode(applied))
+    write_head(view, head)
+    return applied
+
+
+def _change(view: View, request: OffsetRequest, head: Head) -> OffsetResult | Rejected:
+    command: OffsetCommand = request.command
+    match command:
+        case SaveOffsets():
+            return _save_offsets(view, command, head)
+        case TakeEpochs():
+            return _take_epochs(view, command, head, request.time_ms)
+        case CompareAndSet():
+            return _compare_and_set(view, command, head)
+        case ResetOffsets():
+            return _reset_offsets(view, command, head, request.time_ms)
+        case DeleteOffsets() | DeleteGroup() | PurgeGroup() | ExpireGroups() | ForgetShards():
+            return _remove(view, command, head, request.time_ms)
+        case _:
+            assert_never(command)
+
+
+def _remove(
+    view: View,
+    command: DeleteOffsets | DeleteGroup | PurgeGroup | ExpireGroups | ForgetShards,
+    head: Head,
+    time_ms: int,
+) -> OffsetResult | Rejected:
+    match command:
+        case DeleteOffsets():
+            return _delete_offsets(view, command, head, time_ms)
+        case DeleteGroup():
+            return _delete_group(view, command, head, time_ms)
+        case PurgeGroup():
+            return _purge_group(view, command)
+        case ExpireGroups():
+            return _expire_groups(view, command, head)
+        case ForgetShards():
+            return _forget_shards(view, command)
+        case _:
+            assert_never(command)
+
+
+def _take_epochs(view: View, command: TakeEpochs, head: Head, time_ms: int) -> OffsetResult:
+    epochs: list[int] = []
+    for name in command.groups:
+        group = read_group(view, name.namespace, name.group) or Group(last_commit_ms=time_ms)
+        head.counter += 1
+        group.epoch = head.counter
+        group.node = command.node
+        write_group(view, name.namespace, name.group, group)
+        epochs.append(group.epoch)
+    return Epochs(tuple(epochs))
+
+
+def _save_offsets(view: View, command: SaveOffsets, head: Head) -> OffsetResult | Rejected:
+    for offsets in command.groups:
+        for entry in offsets.entries:
+            if entry.epoch > head.counter:
+                return _never_given(entry)
+    stale: list[StaleEntry] = []
+    for offsets in command.groups:
+        namespace, name = offsets.namespace, offsets.group
+        group = read_group(view, namespace, name) or Group()
+        prefix = group_prefix(namespace, name)
+        is_changed = False
+        for entry in offsets.entries:
+            standing = _store(view, prefix, group, entry)
+            if standing is None:
+                is_changed = True
+            elif standing != (entry.epoch, entry.sequence):
+                stale.append(StaleEntry(namespace, name, entry.shard, *standing))
+        if is_changed:
+            write_group(view, namespace, name, group)
+    return Saved(tuple(stale))
+
+
+def _store(view: View, prefix: bytes, group: Group, entry: OffsetEntry) -> tuple[int, int] | None:
+    """Store `entry` and note it in `group`, or return the pair that is not lower than its own."""
+    if entry.epoch < group.floor:
+        return group.floor, 0
+    key = offset_key(prefix, entry.shard)
+    row = view.get(key)
+    if row is not None:
+        pair = unpack_pair(row)
+        if pair >= (entry.epoch, entry.sequence):
+            return pair
+    view.put(key, pack_offset(_committed(entry)))
+    group.epoch = max(group.epoch, entry.epoch)
+    group.last_commit_ms = max(group.last_commit_ms, entry.commit_timestamp_ms)
+    group.is_deleted = 0
+    return None
+
+
+def _compare_and_set(view: View, command: CompareAndSet, head: Head) -> OffsetResult | Rejected:
+    namespace, name, entry = command.namespace, command.group, command.entry
+    if entry.epoch > head.counter:
+        return _never_given(entry)
+    current = read_offset(view, namespace, name, entry.shard)
+    if current is not None and current == _committed(entry):
+        return Saved()  # sent again: this very command has stored it
+    found = None if current is None else current.offset
+    if found != command.expected:
+        return Rejected(
+            "stale",
+            f"group {name!r} is at {found} in {entry.shard}, not at {command.expected}",
+            name,
+        )
+    group = read_group(view, namespace, name) or Group()
+    standing = _store(view, group_prefix(namespace, name), group, entry)
+    if standing is not None:
+        return Rejected("stale", f"a later commit than {entry.epoch}.{entry.sequence} stands", name)
+    write_group(view, namespace, name, group)
+    return Saved()
+
+
+def _reset_offsets(view: View, command: ResetOffsets, head: Head, time_ms: int) -> OffsetResult:
+    namespace, name = command.namespace, command.group
+    group = read_group(view, namespace, name) or Group()
+    head.counter += 1
+    group.epoch = head.counter
+    group.node = command.node
+    group.last_commit_ms = max(group.last_commit_ms, time_ms)
+    group.is_deleted = 0
+    prefix = group_prefix(namespace, name)
+    for new in command.offsets:
+        committed = CommittedOffset(
+            offset=new.offset,
+            metadata=new.metadata,
+            leader_epoch=new.leader_epoch,
+            commit_timestamp_ms=time_ms,
+            epoch=group.epoch,
+            sequence=0,
+        )
+        view.put(offset_key(prefix, new.shard), pack_offset(committed))
+    write_group(view, namespace, name, group)
+    return Epochs((group.epoch,))
+
+
+def _delete_offsets(
+    view: View, command: DeleteOffsets, head: Head, time_ms: int
+) -> OffsetResult | Rejected:
+    group = read_group(view, command.namespace, command.group)
+    if group is None or group.is_deleted:
+        return _unknown_group(command.group)
+    head.counter += 1
+    group.epoch = head.counter
+    prefix = group_prefix(command.namespace, command.group)
+    rows = 0
+    for shard in command.shards:
+        if read_offset(view, command.namespace, command.group, shard) is not None:
+            rows += 1
+        deleted = CommittedOffset(
+            offset=NO_OFFSET,
+            metadata="",
+            leader_epoch=-1,
+            commit_timestamp_ms=time_ms,
+            epoch=group.epoch,
+            sequence=0,
+        )
+        view.put(offset_key(prefix, shard), pack_offset(deleted))
+    write_group(view, command.namespace, command.group, group)
+    return Removed(rows=rows)
+
+
+def _delete_group(
+    view: View, command: DeleteGroup, head: Head, time_ms: int
+) -> OffsetResult | Rejected:
+    group = read_group(view, command.namespace, command.group)
+    if group is None or group.is_deleted:
+        return _unknown_group(command.group)
+    head.counter += 1
+    group.epoch = group.floor = head.counter
+    group.is_deleted = 1
+    group.last_commit_ms = time_ms
+    write_group(view, command.namespace, command.group, group)
+    return Removed(has_more=True)
+
+
+def _purge_group(view: View, command: PurgeGroup) -> OffsetResult:
+    group = read_group(view, command.namespace, command.group)
+    if group is None:
+        return Removed()
+    rows, has_more = _delete_rows(
+        view, command.namespace, command.group, below=group.floor, rows_max=command.rows_max
+    )
+    return Removed(rows=rows, has_more=has_more)
+
+
+def _expire_groups(view: View, command: ExpireGroups, head: Head) -> OffsetResult:
+    rows = 0
+    gone: list[GroupName] = []
+    for name in command.groups:
+        group = read_group(view, name.namespace, name.group)
+        if group is None or group.last_commit_ms >= command.before_ms:
+            continue
+        if rows == command.rows_max:
+            return Removed(groups=tuple(gone), rows=rows, has_more=True)
+        removed, has_more = _delete_rows(
+            view, name.namespace, name.group, below=None, rows_max=command.rows_max - rows
+        )
+        rows += removed
+        if has_more:
+            # Half a group must never be seen: what is left is hidden until it is removed, too.
+            head.counter += 1
+            group.epoch = group.floor = head.counter
+            group.is_deleted = 1
+            write_group(view, name.namespace, name.group, group)
+            return Removed(groups=tuple(gone), rows=rows, has_more=True)
+        delete_group_row(view, name.namespace, name.group)
+        gone.append(name)
+    return Removed(groups=tuple(gone), rows=rows)
+
+
+def _forget_shards(view: View, command: ForgetShards) -> OffsetResult:
+    prefix = group_prefix(command.namespace, command.group)
+    rows = 0
+    for shard in command.shards:
+        key = offset_key(prefix, shard)
+        if view.get(key) is not None:
+            view.delete(key)
+            rows += 1
+    return Removed(rows=rows)
+
+
+def _delete_rows(
+    view: View, namespace: str, group: str, *, below: int | None, rows_max: int
+) -> tuple[int, bool]:
+    """Delete offset rows of a group (with an epoch below `below`); return how many, and whether
+    some are left."""
+    prefix = group_prefix(namespace, group)
+    doomed: list[bytes] = []
+    has_more = False
+    for key, row in view.scan(prefix, after_prefix(prefix)):
+        if below is not None and unpack_pair(row)[0] >= below:
+            continue
+        if len(doomed) == rows_max:
+            has_more = True
+            break
+        doomed.append(key)
+    for key in doomed:
+        view.delete(key)
+    return len(doomed), has_more
+
+
+def _committed(entry: OffsetEntry) -> CommittedOffset:
+    return CommittedOffset(
+        offset=entry.offset,
+        metadata=entry.metadata,
+        leader_epoch=entry.leader_epoch,
+        commit_timestamp_ms=entry.commit_timestamp_ms,
+        epoch=entry.epoch,
+        sequence=entry.sequence,
+    )
+
+
+def _never_given(entry: OffsetEntry) -> Rejected:
+    return Rejected("bad_request", f"epoch {entry.epoch} was never given", entry.shard)
+
+
+def _unknown_group(group: str) -> Rejected:
+    return Rejected("unknown_group", f"consumer group {group!r} does not exist", group)

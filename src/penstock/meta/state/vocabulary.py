@@ -1,0 +1,56 @@
+"""The words that the metadata may hold, as tables of plain text.
+
+The engines have enums for some of them; the meta service lies below the engines and must read what
+an older or a newer node wrote, so here they are text, checked when a command is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+DEFAULT_NAMESPACE: Final = "default"
+
+STORAGE_TYPES: Final = frozenset({"EngineMemory", "EngineRocksDB", "EngineSegment"})
+STORAGE_ALIASES: Final[Mapping[str, str]] = MappingProxyType(
+    {"memory": "EngineMemory", "rocksdb": "EngineRocksDB", "segment": "EngineSegment"}
+)
+FLUSH_MODES: Final = frozenset({"ASYNC_FLUSH", "SYNC_FLUSH"})
+CLEANUPS: Final = frozenset({"delete", "compact"})
+PARTITIONERS: Final = frozenset({"round_robin", "key"})
+QUEUE_KINDS: Final = frozenset({"SimpleCQ", "BatchCQ"})
+UPLOADERS: Final = frozenset({"broker", "spark"})
+STORAGE_LEVELS: Final = frozenset({"DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORCE"})
+"""When a read goes to the tier; the names are RocketMQ's."""
+
+ACTIVE: Final = "active"
+DELETING: Final = "deleting"
+
+NODE_STATUSES: Final = frozenset({"online", "offline", "draining"})
+
+SEGMENT_STEPS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "write": frozenset({"pre-seal", "sealed", "pre-delete", "unavailable"}),
+        "pre-seal": frozenset({"write", "sealed", "pre-delete", "unavailable"}),
+        "sealed": frozenset({"pre-delete", "unavailable"}),
+        "pre-delete": frozenset({"deleting", "unavailable"}),
+        "deleting": frozenset({"unavailable"}),
+        "unavailable": frozenset({"write", "pre-seal", "sealed", "pre-delete", "deleting"}),
+    }
+)
+"""From each status of a segment, those that may follow. A sealed segment is never written again:
+`unavailable` remembers nothing, so whether it may return to `write` depends on its end."""
+
+TOPIC_ID_CHARACTERS: Final = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+)
+"""RocketMQ's legal characters for a topic, without `%` and `|`: the store gives those a meaning."""
+TOPIC_ID_SIZE_MAX: Final = 100
+"""RocketMQ allows 127; what is left is for the partition and for companion queues."""
+
+
+def storage_type(name: str) -> str | None:
+    """Return the full name of a storage type given by name or alias, or None."""
+    full = STORAGE_ALIASES.get(name, name)
+    return full if full in STORAGE_TYPES else None
