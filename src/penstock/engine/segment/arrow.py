@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from penstock.engine.segment.twin_interface import Column
 
-AnyArray = pa.Array[pa.Scalar]
+    AnyArray = pa.Array[pa.Scalar[pa.DataType]]
+
 ROWS_PER_BATCH: Final = 4_096
 SIZE_PER_BATCH: Final = 16 << 20
 
@@ -90,27 +91,33 @@ def to_batch(columns: Columns, names: Sequence[str]) -> pa.RecordBatch:
 def _array(name: str, parts: tuple[bytes, ...], count: int) -> AnyArray:
     buffers = [pa.py_buffer(part) for part in parts]
     if name in ("value", "key"):
-        return pa.Array.from_buffers(pa.large_binary(), count, buffers)
+        return pa.Array.from_buffers(pa.large_binary(), count, [*buffers])
     if name == "tags":
         items = _item_count(parts[0])
         texts = pa.Array.from_buffers(pa.large_utf8(), items, [None, *buffers[1:]])
-        kind = pa.large_list(pa.large_utf8())
-        return pa.Array.from_buffers(kind, count, [None, buffers[0]], children=[texts])
+        return pa.LargeListArray.from_arrays(_offsets(buffers[0], count), texts)
     if name == "headers":
         return _headers(parts, buffers, count)
-    kind = pa.int64() if name in ("offset", "leader_epoch") else pa.timestamp("ms", tz="UTC")
-    nulls = buffers if name == "expires" else [None, *buffers]
-    return pa.Array.from_buffers(kind, count, nulls)
+    nulls: list[pa.Buffer | None] = [*buffers]
+    if name != "expires":
+        nulls.insert(0, None)
+    if name in ("offset", "leader_epoch"):
+        return pa.Array.from_buffers(pa.int64(), count, nulls)
+    return pa.Array.from_buffers(pa.timestamp("ms", tz="UTC"), count, nulls)
 
 
 def _headers(parts: tuple[bytes, ...], buffers: list[pa.Buffer], count: int) -> AnyArray:
     items = _item_count(parts[0])
     names = pa.Array.from_buffers(pa.large_utf8(), items, [None, *buffers[1:3]])
-    values = pa.Array.from_buffers(pa.large_binary(), items, buffers[3:6])
-    struct = pa.struct([pa.field("key", pa.large_utf8()), pa.field("value", pa.large_binary())])
-    pairs = pa.Array.from_buffers(struct, items, [None], children=[names, values])
-    kind = pa.large_list(struct)
-    return pa.Array.from_buffers(kind, count, [None, buffers[0]], children=[pairs])
+    values = pa.Array.from_buffers(pa.large_binary(), items, [*buffers[3:6]])
+    pairs = pa.StructArray.from_arrays([names, values], names=["key", "value"])
+    return pa.LargeListArray.from_arrays(_offsets(buffers[0], count), pairs)
+
+
+def _offsets(buffer: pa.Buffer, count: int) -> pa.Int64Array:
+    offsets = pa.Int64Array.from_buffers(pa.int64(), count + 1, [None, buffer])
+    assert isinstance(offsets, pa.Int64Array)
+    return offsets
 
 
 def _item_count(list_offsets: bytes) -> int:

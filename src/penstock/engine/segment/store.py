@@ -92,7 +92,9 @@ class SegmentStore:
             self._heal_queue,
             self._heal_index,
         )
-        self._topics: Final = TopicsFile(parts.disk, parts.paths.topics)
+        self._topics: Final = TopicsFile(parts.disk, parts.paths.topics, parts.clock)
+        for shard in self.shards():
+            self._topics.note(shard, self.kind(shard))
         self.retention: Final = Retention(parts, self.delete_before)
         self.dispatch: Final = DispatchPipeline(
             parts.disk,
@@ -101,7 +103,7 @@ class SegmentStore:
             bounds=self._dispatch_bounds,
             threads=parts.settings.background,
         )
-        self._upkeep: Final = Upkeep(parts, self.retention, self.dispatch)
+        self._upkeep: Final = Upkeep(parts, self.retention, self.dispatch, self._topics)
         self._closed = False
         if parts.settings.background:
             self._upkeep.start()
@@ -190,7 +192,7 @@ class SegmentStore:
                 self._cut(other, 0)
                 other.state.dropped = True
         self._parts.checkpointer.touch(log)
-        self._topics.forget(shard, self.shards())
+        self._topics.forget(shard.topic, self.shards())
         self.checkpoint()
 
     def shards(self) -> list[ShardId]:
@@ -541,6 +543,7 @@ class SegmentStore:
                     self._log.blocked = ClosedError(f"the store {parts.paths.root} was closed")
             if not failed:
                 self._log.flush()
+                self._topics.save()
                 parts.checkpointer.checkpoint(clean=True)
                 parts.checkpointer.remove_live()
                 parts.disk.remove(parts.paths.abort)

@@ -20,6 +20,7 @@ from penstock.engine.segment.control import CONTROL_SUFFIX
 from penstock.engine.segment.dispatch import DispatchPipeline
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.retention import Retention
+from penstock.engine.segment.topics_file import TopicsFile
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.twin_interface import REPLAY_DAMAGE, REPLAY_NO_INDEX_ROOM
 from penstock.errors import StoreError
@@ -35,11 +36,16 @@ _JOIN_S: Final = 60.0
 
 class Upkeep:
     def __init__(
-        self, parts: StoreParts, retention: Retention, dispatch: DispatchPipeline
+        self,
+        parts: StoreParts,
+        retention: Retention,
+        dispatch: DispatchPipeline,
+        topics: TopicsFile,
     ) -> None:
         self._parts: Final = parts
         self._retention: Final = retention
         self._dispatch: Final = dispatch
+        self._topics: Final = topics
         self._stopping: Final = threading.Event()
         self._threads: list[threading.Thread] = []
         now = parts.clock.monotonic()
@@ -74,6 +80,7 @@ class Upkeep:
         self._dispatch.run_once()
 
     def checkpoint(self) -> None:
+        self._topics.save()
         self._parts.writer.save_index()
         self._parts.checkpointer.checkpoint()
         self._checkpointed = self._parts.clock.monotonic()
