@@ -1,0 +1,439 @@
+//! The class `Appender`: the state behind a mutex, and Python at its edge.
+//!
+//! Two rules keep it from dead-locking: nobody waits for the mutex while attached to the
+//! interpreter, and nothing is done in Python while the mutex is held.
+
+use std::sync::{Arc, Mutex, TryLockError};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+
+use crate::append::{Batch, Rows, Stamp};
+use crate::bytes::View;
+use crate::encode::Hosts;
+use crate::errors::{poisoned, Refusal};
+use crate::extract::{int64, take_producer, Columns, Many, Taken};
+use crate::python::{damage_or_none, text, Encoded, Reserved};
+use crate::queue::Kind;
+use crate::replay::{replay, Request};
+use crate::state::State;
+
+/// Work on more bytes than this is done without the interpreter.
+pub const ATTACHED_SIZE_MAX: usize = 4096;
+
+#[pyclass(frozen, module = "penstock._native")]
+pub struct Appender {
+    state: Mutex<State>,
+}
+
+type QueueRow<'py> = (usize, Bound<'py, PyAny>, i32, i64, i64, i64);
+
+impl Appender {
+    /// Do something under the mutex; wait for it, if need be, without the interpreter.
+    #[inline]
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut State) -> R + Send,
+    ) -> PyResult<R> {
+        match self.state.try_lock() {
+            Ok(mut state) => Ok(work(&mut state)),
+            Err(TryLockError::WouldBlock) => self.detached(py, work),
+            Err(TryLockError::Poisoned(_)) => Err(poisoned()),
+        }
+    }
+
+    /// Do something long under the mutex, without the interpreter.
+    fn detached<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut State) -> R + Send,
+    ) -> PyResult<R> {
+        py.detach(|| self.state.lock().ok().map(|mut state| work(&mut state))).ok_or_else(poisoned)
+    }
+
+    /// Do something that may be refused.
+    #[inline]
+    fn ask<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut State) -> Result<R, Refusal> + Send,
+    ) -> PyResult<R> {
+        self.with(py, work)?.map_err(|refusal| refusal.raise(py))
+    }
+
+    fn append_rows(
+        &self,
+        py: Python<'_>,
+        handle: i64,
+        rows: &(impl Rows + Sync),
+        stamp: Stamp,
+        producer: Option<&[u8]>,
+    ) -> PyResult<i64> {
+        let work = |state: &mut State| state.append_rows(handle, rows, stamp, producer);
+        self.detached(py, work)?.map_err(|refusal| refusal.raise(py))
+    }
+}
+
+#[pymethods]
+impl Appender {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        store_host: &[u8],
+        born_host: &[u8],
+        max_record_size: u64,
+    ) -> PyResult<Self> {
+        for (name, host) in [("store_host", store_host), ("born_host", born_host)] {
+            if host.len() != 8 && host.len() != 20 {
+                let message = format!("{name} has 8 bytes (IPv4) or 20 (IPv6)");
+                return Err(Refusal::bad(message).raise(py));
+            }
+        }
+        let hosts = Hosts { born: born_host.to_vec(), store: store_host.to_vec() };
+        let reserved = Arc::new(Reserved::load(py)?);
+        Ok(Self { state: Mutex::new(State::new(hosts, reserved, max_record_size)) })
+    }
+
+    // ---------------------------------------------------------------------------- the log
+
+    fn attach_log(
+        &self,
+        py: Python<'_>,
+        log: &Bound<'_, PyAny>,
+        base: i64,
+        start: i64,
+    ) -> PyResult<()> {
+        let view = View::writable(log)?;
+        let replaced = self.ask(py, |state| state.attach_log(view, base, start))?;
+        drop(replaced);
+        Ok(())
+    }
+
+    fn finish_log(&self, py: Python<'_>) -> PyResult<()> {
+        self.ask(py, State::finish_log)
+    }
+
+    fn detach_log(&self, py: Python<'_>) -> PyResult<()> {
+        let log = self.with(py, |state| state.log.take())?;
+        drop(log);
+        Ok(())
+    }
+
+    #[getter]
+    fn end(&self, py: Python<'_>) -> PyResult<i64> {
+        self.with(py, |state| state.end)
+    }
+
+    #[getter]
+    fn last_store_timestamp_ms(&self, py: Python<'_>) -> PyResult<i64> {
+        self.with(py, |state| state.last_store_ms)
+    }
+
+    #[setter]
+    fn set_last_store_timestamp_ms(&self, py: Python<'_>, value: i64) -> PyResult<()> {
+        self.with(py, |state| state.last_store_ms = value)
+    }
+
+    // -------------------------------------------------------------------------- the queues
+
+    fn add_queue(
+        &self,
+        py: Python<'_>,
+        topic: &Bound<'_, PyAny>,
+        queue_id: i32,
+        kind: i64,
+        next_offset: i64,
+        next_unit: i64,
+    ) -> PyResult<usize> {
+        let topic = Encoded::new(topic, "topic")?;
+        let kind = match kind {
+            0 => Kind::Simple,
+            1 => Kind::Batch,
+            _ => return Err(Refusal::bad(format!("{kind} is no kind of queue")).raise(py)),
+        };
+        let (name, next) = (topic.bytes(), (next_offset, next_unit));
+        self.ask(py, |state| state.add_queue(name, queue_id, kind, next))
+    }
+
+    fn remove_queue(&self, py: Python<'_>, handle: i64) -> PyResult<()> {
+        self.ask(py, |state| state.remove_queue(handle))
+    }
+
+    fn queues<'py>(&self, py: Python<'py>) -> PyResult<Vec<QueueRow<'py>>> {
+        let rows = self.with(py, |state| {
+            let queues = state.queues.iter().enumerate();
+            let known = queues.filter_map(|(handle, queue)| Some((handle, queue.as_ref()?)));
+            known
+                .map(|(handle, queue)| {
+                    let kind = i32::from(queue.kind == Kind::Batch);
+                    let ids = (handle, queue.queue_id, kind);
+                    (queue.topic.clone(), ids, queue.next_offset, queue.next_unit)
+                })
+                .collect::<Vec<_>>()
+        })?;
+        rows.into_iter()
+            .map(|(topic, (handle, queue_id, kind), next_offset, next_unit)| {
+                let row =
+                    (handle, text(py, &topic)?, queue_id, kind.into(), next_offset, next_unit);
+                Ok(row)
+            })
+            .collect()
+    }
+
+    fn next_offset(&self, py: Python<'_>, handle: i64) -> PyResult<i64> {
+        self.ask(py, |state| Ok(state.queue(handle)?.next_offset))
+    }
+
+    fn next_unit(&self, py: Python<'_>, handle: i64) -> PyResult<i64> {
+        self.ask(py, |state| Ok(state.queue(handle)?.next_unit))
+    }
+
+    fn dirty_queues(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        self.with(py, State::holding)
+    }
+
+    fn held_units(&self, py: Python<'_>, handle: i64) -> PyResult<(i64, usize)> {
+        self.ask(py, |state| {
+            let queue = state.queue(handle)?;
+            Ok((queue.first_unit(), queue.held_count()))
+        })
+    }
+
+    fn peek_units<'py>(
+        &self,
+        py: Python<'py>,
+        handle: i64,
+    ) -> PyResult<(i64, Bound<'py, PyBytes>)> {
+        let (first, units) = self.ask(py, |state| {
+            let queue = state.queue(handle)?;
+            Ok((queue.first_unit(), queue.held().to_vec()))
+        })?;
+        Ok((first, PyBytes::new(py, &units)))
+    }
+
+    fn drop_units(&self, py: Python<'_>, handle: i64, until_unit: i64) -> PyResult<()> {
+        self.ask(py, |state| {
+            state.queue(handle)?.drop_units(until_unit);
+            Ok(())
+        })
+    }
+
+    fn read_units<'py>(
+        &self,
+        py: Python<'py>,
+        handle: i64,
+        unit: i64,
+        count: i64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let units = self.ask(py, |state| Ok(state.queue(handle)?.units(unit, count).to_vec()))?;
+        Ok(PyBytes::new(py, &units))
+    }
+
+    fn cut_queue(
+        &self,
+        py: Python<'_>,
+        handle: i64,
+        next_offset: i64,
+        next_unit: i64,
+    ) -> PyResult<()> {
+        self.ask(py, |state| {
+            let queue = state.queue(handle)?;
+            let is_back = (0..=queue.next_offset).contains(&next_offset)
+                && (0..=queue.next_unit).contains(&next_unit);
+            if !is_back {
+                return Err(Refusal::bad(format!(
+                    "a queue that ends at offset {}, unit {} cannot be cut to {next_offset}, {next_unit}",
+                    queue.next_offset, queue.next_unit
+                )));
+            }
+            queue.cut(next_offset, next_unit);
+            Ok(())
+        })
+    }
+
+    fn take_times(&self, py: Python<'_>, handle: i64) -> PyResult<Vec<(i64, i64)>> {
+        self.ask(py, |state| Ok(state.queue(handle)?.take_blocks()))
+    }
+
+    fn block_max(&self, py: Python<'_>, handle: i64) -> PyResult<i64> {
+        self.ask(py, |state| Ok(state.queue(handle)?.block_max))
+    }
+
+    fn set_block_max(&self, py: Python<'_>, handle: i64, timestamp_ms: i64) -> PyResult<()> {
+        self.ask(py, |state| {
+            state.queue(handle)?.block_max = timestamp_ms;
+            Ok(())
+        })
+    }
+
+    // ----------------------------------------------------------------------- the key index
+
+    fn attach_index(
+        &self,
+        py: Python<'_>,
+        index: &Bound<'_, PyAny>,
+        slots: i64,
+        entries_max: i64,
+    ) -> PyResult<()> {
+        let view = View::writable(index)?;
+        self.ask(py, |state| state.index.attach(view, slots, entries_max))
+    }
+
+    fn release_index(&self, py: Python<'_>) -> PyResult<()> {
+        match self.with(py, |state| state.index.release())? {
+            Some(view) => {
+                drop(view);
+                Ok(())
+            }
+            None => Err(Refusal::bad("no index file is attached").raise(py)),
+        }
+    }
+
+    #[getter]
+    fn index_attached(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |state| state.index.attached())
+    }
+
+    #[getter]
+    fn index_full(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |state| state.index.full())
+    }
+
+    #[getter]
+    fn index_room(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |state| state.index.room())
+    }
+
+    // --------------------------------------------------------------------------- appending
+
+    fn append(
+        &self,
+        py: Python<'_>,
+        handle: i64,
+        record: &Bound<'_, PyAny>,
+        now_ms: i64,
+        epoch: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
+        let stamp = Stamp { now_ms, epoch: int64(epoch, "epoch")? };
+        let taken = Taken::new(record)?;
+        let message = &taken.message;
+        let work = |state: &mut State| state.append_one(handle, message, stamp);
+        let done = if message.payload_size() > ATTACHED_SIZE_MAX {
+            self.detached(py, work)
+        } else {
+            self.with(py, work)
+        };
+        done?.map_err(|refusal| refusal.raise(py))
+    }
+
+    fn append_many(
+        &self,
+        py: Python<'_>,
+        handle: i64,
+        records: &Bound<'_, PyAny>,
+        now_ms: i64,
+        epoch: &Bound<'_, PyAny>,
+        producer: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
+        let stamp = Stamp { now_ms, epoch: int64(epoch, "epoch")? };
+        let producer = take_producer(producer)?;
+        let many = Many::new(records)?;
+        let producer = producer.as_ref().map(Encoded::bytes);
+        self.append_rows(py, handle, &many.messages(), stamp, producer)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn append_columns(
+        &self,
+        py: Python<'_>,
+        handle: i64,
+        count: i64,
+        values: &Bound<'_, PyAny>,
+        keys: &Bound<'_, PyAny>,
+        tags: &Bound<'_, PyAny>,
+        timestamps: &Bound<'_, PyAny>,
+        now_ms: i64,
+        epoch: &Bound<'_, PyAny>,
+        producer: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
+        let stamp = Stamp { now_ms, epoch: int64(epoch, "epoch")? };
+        let producer = take_producer(producer)?;
+        let columns = Columns::new(count, values, keys, tags, timestamps)?;
+        let producer = producer.as_ref().map(Encoded::bytes);
+        self.append_rows(py, handle, &columns, stamp, producer)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn append_batch(
+        &self,
+        py: Python<'_>,
+        handle: i64,
+        body: &Bound<'_, PyAny>,
+        count: i64,
+        now_ms: i64,
+        epoch: &Bound<'_, PyAny>,
+        born_ms: &Bound<'_, PyAny>,
+        producer: &Bound<'_, PyAny>,
+        kafka: bool,
+    ) -> PyResult<i64> {
+        let stamp = Stamp { now_ms, epoch: int64(epoch, "epoch")? };
+        let producer = take_producer(producer)?;
+        let body = View::readable(body)?;
+        let batch = Batch {
+            body: body.bytes(),
+            count,
+            born_ms: int64(born_ms, "born_ms")?,
+            producer: producer.as_ref().map(Encoded::bytes),
+            is_kafka: kafka,
+        };
+        let work = |state: &mut State| state.append_batch(handle, &batch, stamp);
+        let done = if batch.body.len() > ATTACHED_SIZE_MAX {
+            self.detached(py, work)
+        } else {
+            self.with(py, work)
+        };
+        done?.map_err(|refusal| refusal.raise(py))
+    }
+
+    fn append_encoded(
+        &self,
+        py: Python<'_>,
+        handle: i64,
+        data: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
+        let data = View::readable(data)?;
+        let bytes = data.bytes();
+        let work = |state: &mut State| state.append_encoded(handle, bytes);
+        self.detached(py, work)?.map_err(|refusal| refusal.raise(py))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (log, base, start, end, index, special_topic_suffix, groups=true))]
+    fn replay<'py>(
+        &self,
+        py: Python<'py>,
+        log: &Bound<'_, PyAny>,
+        base: i64,
+        start: i64,
+        end: i64,
+        index: bool,
+        special_topic_suffix: &Bound<'_, PyAny>,
+        groups: bool,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let view = View::readable(log)?;
+        let suffix = Encoded::new(special_topic_suffix, "special_topic_suffix")?;
+        let request = Request {
+            log: view.bytes(),
+            base,
+            start,
+            end,
+            index,
+            special_suffix: suffix.bytes(),
+            groups,
+        };
+        let done = self.detached(py, |state| replay(state, &request))?;
+        let damage = damage_or_none(py, done.damage)?;
+        (done.position, done.records, done.status, damage, done.specials).into_pyobject(py)
+    }
+}

@@ -1,0 +1,322 @@
+//! RocketMQ's key index files: hash slots, and entries chained from newest to oldest.
+//!
+//!     ┌───────────┬────────────────┬──────────────────────────┐
+//!     │ header 40 │ slots, 4 each  │ entries, 20 each, from 1 │
+//!     └───────────┴────────────────┴──────────────────────────┘
+//!
+//! Entries go to the oldest attached file that has room. A file is read by others while it is
+//! written: the entry goes first, then its slot, then the header's count.
+
+use std::collections::VecDeque;
+
+use crate::bytes::{i32_at, i64_at, put, View};
+use crate::errors::Refusal;
+
+pub const HEADER_SIZE: usize = 40;
+const SLOT_SIZE: usize = 4;
+const ENTRY_SIZE: usize = 20;
+
+/// How a file is divided.
+#[derive(Clone, Copy)]
+pub struct Division {
+    slots: u32,
+    entries_max: u32,
+}
+
+impl Division {
+    /// Check the division against the bytes that there are.
+    pub fn new(size: usize, slots: i64, entries_max: i64) -> Result<Self, Refusal> {
+        let (Ok(slots), Ok(entries_max)) = (i32::try_from(slots), i32::try_from(entries_max))
+        else {
+            return Err(Refusal::bad("slots and entries_max must fit into 31 bits"));
+        };
+        if slots < 1 || entries_max < 1 {
+            return Err(Refusal::bad("an index needs a slot and an entry"));
+        }
+        let division = Self { slots: slots as u32, entries_max: entries_max as u32 };
+        if size < division.entry_at(division.entries_max) {
+            return Err(Refusal::bad("the index buffer is too small for its slots and entries"));
+        }
+        Ok(division)
+    }
+
+    #[inline(always)]
+    fn slot_at(self, hash: u32) -> usize {
+        HEADER_SIZE + (hash % self.slots) as usize * SLOT_SIZE
+    }
+
+    #[inline(always)]
+    fn entry_at(self, number: u32) -> usize {
+        HEADER_SIZE + self.slots as usize * SLOT_SIZE + number as usize * ENTRY_SIZE
+    }
+}
+
+struct IndexFile {
+    view: View,
+    division: Division,
+    begin_ms: i64,
+    end_ms: i64,
+    begin_position: i64,
+    end_position: i64,
+    slots_used: u32,
+    /// Number of the next entry; entry 0 is never used.
+    next: u32,
+    /// Nothing was written yet, not even a seed from the file before.
+    is_fresh: bool,
+}
+
+impl IndexFile {
+    fn new(view: View, division: Division) -> Self {
+        let header = view.bytes();
+        let long = |at| i64_at(header, at).unwrap_or(0);
+        let int = |at| i32_at(header, at).unwrap_or(0).max(0) as u32;
+        let times = [long(0), long(8), long(16), long(24)];
+        let next = int(36).max(1);
+        Self {
+            division,
+            begin_ms: times[0],
+            end_ms: times[1],
+            begin_position: times[2],
+            end_position: times[3],
+            slots_used: int(32),
+            next,
+            is_fresh: times == [0; 4] && next == 1,
+            view,
+        }
+    }
+
+    fn room(&self) -> u32 {
+        self.division.entries_max.saturating_sub(self.next)
+    }
+
+    /// Take over the end of the file before, as RocketMQ does when it creates a file.
+    fn seed(&mut self, (end_ms, end_position): (i64, i64)) {
+        if end_ms > 0 {
+            (self.begin_ms, self.end_ms) = (end_ms, end_ms);
+        }
+        if end_position > 0 {
+            (self.begin_position, self.end_position) = (end_position, end_position);
+        }
+        self.is_fresh = false;
+    }
+
+    #[inline]
+    fn add(&mut self, hash: u32, position: i64, store_ms: i64) {
+        let number = self.next;
+        let seconds = if self.begin_ms <= 0 {
+            0
+        } else {
+            (store_ms.saturating_sub(self.begin_ms) / 1000).clamp(0, i32::MAX.into())
+        };
+        let slot_at = self.division.slot_at(hash);
+        let entry_at = self.division.entry_at(number);
+        let bytes = self.view.bytes_mut();
+        let found = i32_at(bytes, slot_at).unwrap_or(0);
+        let previous = if found > 0 && found as u32 <= number { found } else { 0 };
+        let mut entry = [0u8; ENTRY_SIZE];
+        entry[..4].copy_from_slice(&hash.to_be_bytes());
+        entry[4..12].copy_from_slice(&position.to_be_bytes());
+        entry[12..16].copy_from_slice(&(seconds as i32).to_be_bytes());
+        entry[16..].copy_from_slice(&previous.to_be_bytes());
+        put(bytes, entry_at, &entry);
+        put(bytes, slot_at, &number.to_be_bytes());
+        if number <= 1 {
+            (self.begin_ms, self.begin_position) = (store_ms, position);
+        }
+        (self.end_ms, self.end_position) = (store_ms, position);
+        self.slots_used += u32::from(previous == 0);
+        self.next += 1;
+    }
+
+    #[inline]
+    fn write_header(&mut self) {
+        let mut header = [0u8; HEADER_SIZE];
+        header[..8].copy_from_slice(&self.begin_ms.to_be_bytes());
+        header[8..16].copy_from_slice(&self.end_ms.to_be_bytes());
+        header[16..24].copy_from_slice(&self.begin_position.to_be_bytes());
+        header[24..32].copy_from_slice(&self.end_position.to_be_bytes());
+        header[32..36].copy_from_slice(&self.slots_used.to_be_bytes());
+        header[36..].copy_from_slice(&self.next.to_be_bytes());
+        put(self.view.bytes_mut(), 0, &header);
+    }
+
+    fn end(&self) -> (i64, i64) {
+        (self.end_ms, self.end_position)
+    }
+}
+
+/// The attached index files, oldest first.
+#[derive(Default)]
+pub struct KeyIndex {
+    files: VecDeque<IndexFile>,
+    /// How many of the files, from the oldest on, are full.
+    full: usize,
+    room: u64,
+    /// End timestamp and position of the file released last.
+    released_end: (i64, i64),
+}
+
+impl KeyIndex {
+    pub fn attach(&mut self, view: View, slots: i64, entries_max: i64) -> Result<(), Refusal> {
+        let division = Division::new(view.size(), slots, entries_max)?;
+        let file = IndexFile::new(view, division);
+        self.room += u64::from(file.room());
+        self.files.push_back(file);
+        self.skip_full();
+        Ok(())
+    }
+
+    /// Give back the oldest file's buffer.
+    pub fn release(&mut self) -> Option<View> {
+        let file = self.files.pop_front()?;
+        self.room -= u64::from(file.room());
+        if !file.is_fresh {
+            self.released_end = file.end();
+        }
+        self.full = self.full.saturating_sub(1);
+        self.skip_full();
+        Some(file.view)
+    }
+
+    pub fn attached(&self) -> usize {
+        self.files.len()
+    }
+
+    pub fn full(&self) -> usize {
+        self.full
+    }
+
+    #[inline]
+    pub fn room(&self) -> u64 {
+        self.room
+    }
+
+    fn skip_full(&mut self) {
+        while self.files.get(self.full).is_some_and(|file| file.room() == 0) {
+            self.full += 1;
+        }
+    }
+
+    /// End timestamp and position of the file before the one that takes the next entry.
+    fn previous_end(&self) -> (i64, i64) {
+        let before = self.files.iter().take(self.full).rev().find(|file| !file.is_fresh);
+        before.map_or(self.released_end, IndexFile::end)
+    }
+
+    /// Records below this position are indexed already.
+    pub fn end_position(&self) -> i64 {
+        let newest = self.files.iter().rev().find(|file| !file.is_fresh);
+        newest.map_or(self.released_end, IndexFile::end).1
+    }
+
+    /// Fetch the memory that an entry of this hash will need: the slots are too many to be cached.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u32) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(file) = self.files.get(self.full) {
+            if let Some(slot) = file.view.bytes().get(file.division.slot_at(hash)) {
+                // SAFETY: a hint; it reads nothing.
+                unsafe {
+                    use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+                    _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(slot).cast());
+                }
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = hash;
+    }
+
+    /// Add the entries of one record. The caller has made sure of the room.
+    #[inline]
+    pub fn add(&mut self, hashes: &[u32], position: i64, store_ms: i64) {
+        let mut rest = hashes;
+        while !rest.is_empty() {
+            if self.files.get(self.full).is_some_and(|file| file.is_fresh) {
+                let end = self.previous_end();
+                self.files[self.full].seed(end);
+            }
+            let Some(file) = self.files.get_mut(self.full) else {
+                debug_assert!(false, "no room in the index");
+                return;
+            };
+            let count = rest.len().min(file.room() as usize);
+            for &hash in &rest[..count] {
+                file.add(hash, position, store_ms);
+            }
+            file.write_header();
+            self.room -= count as u64;
+            rest = &rest[count..];
+            self.skip_full();
+        }
+    }
+}
+
+/// What a query asks an index file for.
+pub struct Lookup {
+    pub hash: u32,
+    pub begin_ms: i64,
+    pub end_ms: i64,
+    pub count_max: usize,
+}
+
+/// RocketMQ's walk: positions of records whose key may be the one looked for, newest first.
+///
+/// Times are whole seconds since the first entry, as the file keeps them. A chain that does not
+/// fall strictly is damaged and ends the walk, so there are at most as many steps as entries.
+pub fn lookup(index: &[u8], division: Division, asked: &Lookup) -> Vec<i64> {
+    let mut found = Vec::new();
+    let read = |at: usize| i32_at(index, at).unwrap_or(0);
+    let begin_ms = i64_at(index, 0).unwrap_or(0);
+    let limit = read(36).min(division.entries_max as i32);
+    let mut above = limit;
+    let mut number = read(division.slot_at(asked.hash));
+    while number > 0 && number < above && found.len() < asked.count_max {
+        let at = division.entry_at(number as u32);
+        let seconds = i64::from(read(at + 12));
+        if seconds < 0 {
+            break;
+        }
+        let time_ms = begin_ms.saturating_add(seconds * 1000);
+        let is_in_time = asked.begin_ms <= time_ms && time_ms <= asked.end_ms;
+        if is_in_time && read(at) == asked.hash as i32 {
+            found.push(i64_at(index, at + 4).unwrap_or(0));
+        }
+        if time_ms < asked.begin_ms {
+            break;
+        }
+        above = number;
+        number = read(at + 16);
+    }
+    found
+}
+
+/// Keep entries 1..keep, clear the others, and build slots and chains anew.
+pub fn relink(index: &mut [u8], division: Division, keep: i64) {
+    let keep = keep.clamp(1, division.entries_max.into()) as u32;
+    clear(index, HEADER_SIZE, division.entry_at(1));
+    clear(index, division.entry_at(keep), division.entry_at(division.entries_max));
+    let mut slots_used = 0u32;
+    for number in 1..keep {
+        let at = division.entry_at(number);
+        let hash = i32_at(index, at).unwrap_or(0).unsigned_abs();
+        let slot_at = division.slot_at(hash);
+        let previous = i32_at(index, slot_at).unwrap_or(0);
+        slots_used += u32::from(previous == 0);
+        put(index, at + 16, &previous.to_be_bytes());
+        put(index, slot_at, &number.to_be_bytes());
+    }
+    put(index, 32, &slots_used.to_be_bytes());
+    put(index, 36, &keep.to_be_bytes());
+}
+
+/// Zero a range without touching what is zero: the file is sparse and shall stay so.
+fn clear(data: &mut [u8], start: usize, end: usize) {
+    let Some(range) = data.get_mut(start..end) else {
+        return;
+    };
+    for chunk in range.chunks_mut(4096) {
+        if chunk.iter().any(|&byte| byte != 0) {
+            chunk.fill(0);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The byte loops of the store: encoding, scanning, checksums, queues, the key index.
+//!
+//! Every function has a twin in `penstock.engine.segment.pure`, which is its specification: same
+//! name, same arguments, same bytes. Policy is never in here.
+
+mod append;
+mod appender;
+mod bytes;
+mod codec;
+mod dispatch;
+mod encode;
+mod errors;
+mod extract;
+mod hash;
+mod index;
+mod message;
+mod properties;
+mod python;
+mod queue;
+mod record;
+mod replay;
+mod state;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = true)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<appender::Appender>()?;
+    module.add_function(wrap_pyfunction!(codec::java_hash, module)?)?;
+    module.add_function(wrap_pyfunction!(codec::crc_patch, module)?)?;
+    module.add_function(wrap_pyfunction!(codec::decode_raw, module)?)?;
+    module.add_function(wrap_pyfunction!(codec::encode_raw, module)?)?;
+    module.add_function(wrap_pyfunction!(codec::check_log, module)?)?;
+    module.add_function(wrap_pyfunction!(codec::find_record, module)?)?;
+    module.add_function(wrap_pyfunction!(codec::warm, module)?)?;
+    module.add_function(wrap_pyfunction!(codec::index_lookup, module)?)?;
+    module.add_function(wrap_pyfunction!(codec::index_relink, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,312 @@
+//! A record of the commit log as it lies in a buffer: where its fields are, and whether to trust it.
+//!
+//! `parse` finds the parts and proves that they lie inside the record; `verify` proves that the
+//! bytes are those that were written. Both answer with a reason instead of an error: a torn tail is
+//! the normal end of a log, and the caller decides what it means.
+
+use crate::bytes::{i16_at, i32_at, i64_at, part, u32_at};
+use crate::hash::checksum;
+use crate::properties::Entries;
+
+pub const MAGIC_V1: u32 = 0xDAA3_20A7;
+pub const MAGIC_V2: u32 = 0xDAA3_20AB;
+pub const MAGIC_BLANK: u32 = 0xCBD4_3194;
+pub const SIZE_MIN: usize = 91;
+pub const BLANK_SIZE: usize = 8;
+
+pub const BODY_CRC_AT: usize = 8;
+pub const QUEUE_ID_AT: usize = 12;
+pub const QUEUE_OFFSET_AT: usize = 20;
+pub const POSITION_AT: usize = 28;
+pub const SYS_FLAG_AT: usize = 36;
+pub const BORN_TIMESTAMP_AT: usize = 40;
+pub const BORN_HOST_AT: usize = 48;
+
+pub const TRANSACTION: i32 = 12;
+pub const ROLLBACK: i32 = 12;
+pub const COMMIT: i32 = 8;
+pub const BORN_IPV6: i32 = 16;
+pub const STORE_IPV6: i32 = 32;
+pub const INNER_BATCH: i32 = 128;
+
+pub const TRAILER_SIZE: usize = 20;
+pub const TRAILER_START: &[u8; 9] = b"__CRC32#\x01";
+
+/// Why some bytes are not a record.
+pub type Reason = &'static str;
+
+pub struct Record<'a> {
+    /// The whole record, TOTALSIZE bytes.
+    pub data: &'a [u8],
+    pub version: u8,
+    pub body_crc: u32,
+    pub queue_id: i32,
+    pub flag: i32,
+    pub queue_offset: i64,
+    pub position: i64,
+    pub sys_flag: i32,
+    pub born_ms: i64,
+    pub born_host: &'a [u8],
+    pub store_ms: i64,
+    pub store_host: &'a [u8],
+    pub reconsume_times: i32,
+    pub prepared_offset: i64,
+    pub body: &'a [u8],
+    pub topic: &'a [u8],
+    pub properties: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// Find the parts of the record that starts at `index` of `log`.
+    #[inline]
+    pub fn parse(log: &'a [u8], index: usize) -> Result<Self, Reason> {
+        let head = log.get(index..).unwrap_or(&[]);
+        let (Some(size), Some(magic)) = (i32_at(head, 0), u32_at(head, 4)) else {
+            return Err("the head is cut short");
+        };
+        let version = match magic {
+            MAGIC_V1 => 1,
+            MAGIC_V2 => 2,
+            MAGIC_BLANK => return Err("a blank, not a record"),
+            _ => return Err("the magic number is wrong"),
+        };
+        let size = usize::try_from(size).unwrap_or(0);
+        if size < SIZE_MIN {
+            return Err("the size is impossible");
+        }
+        let Some(data) = head.get(..size) else {
+            return Err("the record is cut short");
+        };
+        let record = Self::parts(data, version).ok_or("a part leads out of the record")?;
+        let end = record.properties.as_ptr() as usize + record.properties.len();
+        if end != data.as_ptr() as usize + data.len() {
+            return Err("the properties do not end with the record");
+        }
+        Ok(record)
+    }
+
+    #[inline(always)]
+    fn parts(data: &'a [u8], version: u8) -> Option<Self> {
+        let sys_flag = i32_at(data, SYS_FLAG_AT)?;
+        let born_host = part(data, BORN_HOST_AT, host_size(sys_flag & BORN_IPV6))?;
+        let store_at = BORN_HOST_AT + born_host.len();
+        let store_host = part(data, store_at + 8, host_size(sys_flag & STORE_IPV6))?;
+        let tail_at = store_at + 8 + store_host.len();
+        let body = part(data, tail_at + 16, i32_at(data, tail_at + 12)?.into())?;
+        let topic_at = tail_at + 16 + body.len();
+        let (topic, properties_at) = if version == 1 {
+            let size = i64::from(*data.get(topic_at)? as i8);
+            let topic = part(data, topic_at + 1, size)?;
+            (topic, topic_at + 1 + topic.len())
+        } else {
+            let topic = part(data, topic_at + 2, i16_at(data, topic_at)?.into())?;
+            (topic, topic_at + 2 + topic.len())
+        };
+        let properties = part(data, properties_at + 2, i16_at(data, properties_at)?.into())?;
+        Some(Self {
+            data,
+            version,
+            body_crc: u32_at(data, BODY_CRC_AT)?,
+            queue_id: i32_at(data, QUEUE_ID_AT)?,
+            flag: i32_at(data, 16)?,
+            queue_offset: i64_at(data, QUEUE_OFFSET_AT)?,
+            position: i64_at(data, POSITION_AT)?,
+            sys_flag,
+            born_ms: i64_at(data, BORN_TIMESTAMP_AT)?,
+            born_host,
+            store_ms: i64_at(data, store_at)?,
+            store_host,
+            reconsume_times: i32_at(data, tail_at)?,
+            prepared_offset: i64_at(data, tail_at + 4)?,
+            body,
+            topic,
+            properties,
+        })
+    }
+
+    /// Check the checksums, and that the record lies where it says (if `position` is given).
+    #[inline]
+    pub fn verify(&self, position: Option<i64>) -> Result<(), Reason> {
+        if position.is_some_and(|position| position != self.position) {
+            return Err("the record belongs to another position");
+        }
+        self.verify_trailer()?;
+        if self.body_crc != checksum(self.body) {
+            return Err("the checksum of the body does not match");
+        }
+        Ok(())
+    }
+
+    /// The whole-record checksum. A flipped bit in its name must not turn it into a header, and a
+    /// lost last page must not pass for the missing separator of an old client.
+    #[inline(always)]
+    fn verify_trailer(&self) -> Result<(), Reason> {
+        if let Some((covered, trailer)) = self.trailer() {
+            let exact = trailer.starts_with(TRAILER_START) && trailer[19] == 2;
+            let value = parse_trailer(trailer);
+            if exact {
+                return match value {
+                    Some(value) if value == u64::from(checksum(covered)) => Ok(()),
+                    _ => Err("the checksum of the record does not match"),
+                };
+            }
+            if value.is_some_and(|value| value == u64::from(checksum(covered))) {
+                return Err("the name of the checksum is damaged");
+            }
+        }
+        if self.properties.last() == Some(&0) {
+            return Err("the properties end in zero bytes");
+        }
+        if Entries::new(self.properties).any(|(name, _)| name == b"__CRC32#") {
+            return Err("the checksum is not where it belongs");
+        }
+        Ok(())
+    }
+
+    /// What the whole-record checksum covers, and the place where it is, if there is one.
+    #[inline(always)]
+    pub fn trailer(&self) -> Option<(&'a [u8], &'a [u8; TRAILER_SIZE])> {
+        if self.properties.len() < TRAILER_SIZE {
+            return None;
+        }
+        let (covered, trailer) = self.data.split_at_checked(self.data.len() - TRAILER_SIZE)?;
+        Some((covered, trailer.try_into().ok()?))
+    }
+
+    /// The leader epoch, which lies where transactions keep their half message's position.
+    #[inline]
+    pub fn leader_epoch(&self) -> i64 {
+        if self.sys_flag & TRANSACTION == 0 {
+            self.prepared_offset
+        } else {
+            0
+        }
+    }
+
+    /// Prepared and rolled back transactions are in no queue.
+    #[inline]
+    pub fn is_queued(&self) -> bool {
+        matches!(self.sys_flag & TRANSACTION, 0 | COMMIT)
+    }
+}
+
+fn host_size(is_ipv6: i32) -> i64 {
+    if is_ipv6 == 0 {
+        8
+    } else {
+        20
+    }
+}
+
+/// The ten digits of a trailer, least significant first.
+#[inline]
+pub fn parse_trailer(trailer: &[u8; TRAILER_SIZE]) -> Option<u64> {
+    let mut value = 0u64;
+    for &digit in trailer[9..19].iter().rev() {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        value = value * 10 + u64::from(digit - b'0');
+    }
+    Some(value)
+}
+
+/// Write the trailer for a checksum.
+#[inline]
+pub fn put_trailer(trailer: &mut [u8; TRAILER_SIZE], value: u32) {
+    trailer[..9].copy_from_slice(TRAILER_START);
+    let mut rest = value;
+    for digit in &mut trailer[9..19] {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    trailer[19] = 2;
+}
+
+/// What lies at one place of a log that is being scanned.
+pub enum Step<'a> {
+    Record(Record<'a>),
+    /// The rest of the file is unused.
+    Blank,
+    /// Nothing was ever written here.
+    Fresh,
+    Damaged(Reason),
+}
+
+/// Look at `index` of `log`, of which the bytes below `end` count. Records are only parsed.
+#[inline]
+pub fn step(log: &[u8], index: usize, end: usize) -> Step<'_> {
+    let Some(counted) = log.get(..end.min(log.len())) else {
+        return Step::Damaged("outside the file");
+    };
+    let (Some(size), Some(magic)) = (i32_at(counted, index), u32_at(counted, index + 4)) else {
+        return Step::Damaged("the head is cut short");
+    };
+    if size == 0 && magic == 0 {
+        return Step::Fresh;
+    }
+    if magic == MAGIC_BLANK {
+        return match usize::try_from(size) {
+            Ok(size) if size == log.len() - index => Step::Blank,
+            _ => Step::Damaged("a blank that does not end with the file"),
+        };
+    }
+    match Record::parse(counted, index) {
+        Ok(record) => Step::Record(record),
+        Err(reason) => Step::Damaged(reason),
+    }
+}
+
+/// Where a scan stopped, how many records it saw, and why it stopped if not at a proper end.
+pub struct Scan {
+    pub index: usize,
+    pub records: u64,
+    pub damage: Option<Reason>,
+}
+
+/// Verify every record from `start` on. `base` is the position of `log[0]`.
+pub fn check(log: &[u8], base: i64, start: usize, end: usize) -> Scan {
+    let end = end.min(log.len());
+    let mut scan = Scan { index: start, records: 0, damage: None };
+    while scan.index < end {
+        match step(log, scan.index, end) {
+            Step::Record(record) => {
+                if let Err(reason) = record.verify(Some(base + scan.index as i64)) {
+                    scan.damage = Some(reason);
+                    return scan;
+                }
+                scan.index += record.data.len();
+                scan.records += 1;
+            }
+            Step::Blank => {
+                scan.index = log.len();
+                return scan;
+            }
+            Step::Fresh => return scan,
+            Step::Damaged(reason) => {
+                scan.damage = Some(reason);
+                return scan;
+            }
+        }
+    }
+    scan
+}
+
+/// The first index in `start..end` at which a wholly valid record lies.
+pub fn find(log: &[u8], base: i64, start: usize, end: usize) -> Option<usize> {
+    let end = end.min(log.len());
+    let magic_start = MAGIC_V1.to_be_bytes();
+    let finder = memchr::memmem::Finder::new(&magic_start[..3]);
+    let mut from = start.checked_add(4)?;
+    while let Some(window) = log.get(from..end) {
+        let magic = from + finder.find(window)?;
+        let index = magic - 4;
+        let is_valid = Record::parse(log.get(..end)?, index)
+            .is_ok_and(|record| record.verify(Some(base + index as i64)).is_ok());
+        if is_valid {
+            return Some(index);
+        }
+        from = magic + 1;
+    }
+    None
+}

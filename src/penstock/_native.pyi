@@ -1,0 +1,154 @@
+"""The native twin of `penstock.engine.segment.pure`; what each function does is said there.
+
+The field order of `StoredRecord`, `RawRecord` and `Damage` is part of this interface: the extension
+builds them by position.
+"""
+
+from collections.abc import Sequence
+
+from typing_extensions import Buffer
+
+from penstock.engine.segment.format import Damage, RawRecord
+from penstock.record import Record, StoredRecord
+
+_Column = tuple[Buffer, Buffer, int, Buffer | None, int]
+_ReadPage = tuple[list[StoredRecord], int, int, Damage | None]
+_Columns = dict[str, tuple[bytes, ...]]
+
+def java_hash(text: str) -> int: ...
+def encode_raw(raw: RawRecord, checksum: bool) -> bytes: ...
+def decode_raw(log: Buffer, base: int, position: int, check: bool) -> RawRecord | Damage: ...
+def check_log(log: Buffer, base: int, start: int, end: int) -> tuple[int, int, Damage | None]: ...
+def find_record(log: Buffer, base: int, start: int, end: int) -> int: ...
+def warm(log: Buffer, start_index: int, size: int) -> None: ...
+def crc_patch(checksum: int, size_after: int, delta: bytes) -> int: ...
+def read_records(
+    log: Buffer,
+    base: int,
+    units: bytes,
+    first_offset: int,
+    topic: str,
+    queue_id: int,
+    max_records: int,
+    max_size: int,
+    deleted: Sequence[tuple[int, int]],
+    now_ms: int,
+    tag: str | None,
+    key: bytes | None,
+) -> _ReadPage: ...
+def read_batches(
+    log: Buffer,
+    base: int,
+    units: bytes,
+    start_offset: int,
+    topic: str,
+    queue_id: int,
+    max_records: int,
+    max_size: int,
+    deleted: Sequence[tuple[int, int]],
+    now_ms: int,
+    tag: str | None,
+    key: bytes | None,
+) -> _ReadPage: ...
+def read_columns(
+    log: Buffer,
+    base: int,
+    units: bytes,
+    kind: int,
+    start_offset: int,
+    topic: str,
+    queue_id: int,
+    max_records: int,
+    max_size: int,
+    deleted: Sequence[tuple[int, int]],
+    now_ms: int,
+    tag: str | None,
+    fields: int,
+) -> tuple[_Columns, int, int, Damage | None]: ...
+def decode_inner(
+    body: Buffer, kafka: bool, base_offset: int, store_timestamp_ms: int, leader_epoch: int
+) -> list[StoredRecord]: ...
+def index_lookup(
+    index: Buffer,
+    slots: int,
+    entries_max: int,
+    text: str,
+    begin_ms: int,
+    end_ms: int,
+    count_max: int,
+) -> list[int]: ...
+def index_relink(index: Buffer, slots: int, entries_max: int, keep: int) -> None: ...
+
+class Appender:
+    def __init__(self, store_host: bytes, born_host: bytes, max_record_size: int) -> None: ...
+    def attach_log(self, log: Buffer, base: int, start: int) -> None: ...
+    def finish_log(self) -> None: ...
+    def detach_log(self) -> None: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def last_store_timestamp_ms(self) -> int: ...
+    @last_store_timestamp_ms.setter
+    def last_store_timestamp_ms(self, value: int) -> None: ...
+    def add_queue(
+        self, topic: str, queue_id: int, kind: int, next_offset: int, next_unit: int
+    ) -> int: ...
+    def remove_queue(self, handle: int) -> None: ...
+    def queues(self) -> list[tuple[int, str, int, int, int, int]]: ...
+    def next_offset(self, handle: int) -> int: ...
+    def next_unit(self, handle: int) -> int: ...
+    def dirty_queues(self) -> list[int]: ...
+    def held_units(self, handle: int) -> tuple[int, int]: ...
+    def peek_units(self, handle: int) -> tuple[int, bytes]: ...
+    def drop_units(self, handle: int, until_unit: int) -> None: ...
+    def read_units(self, handle: int, unit: int, count: int) -> bytes: ...
+    def cut_queue(self, handle: int, next_offset: int, next_unit: int) -> None: ...
+    def take_times(self, handle: int) -> list[tuple[int, int]]: ...
+    def block_max(self, handle: int) -> int: ...
+    def set_block_max(self, handle: int, timestamp_ms: int) -> None: ...
+    def attach_index(self, index: Buffer, slots: int, entries_max: int) -> None: ...
+    def release_index(self) -> None: ...
+    @property
+    def index_attached(self) -> int: ...
+    @property
+    def index_full(self) -> int: ...
+    @property
+    def index_room(self) -> int: ...
+    def append(self, handle: int, record: Record, now_ms: int, epoch: int) -> int: ...
+    def append_many(
+        self, handle: int, records: Sequence[Record], now_ms: int, epoch: int, producer: str | None
+    ) -> int: ...
+    def append_columns(
+        self,
+        handle: int,
+        count: int,
+        values: _Column,
+        keys: _Column | None,
+        tags: _Column | None,
+        timestamps: Buffer | None,
+        now_ms: int,
+        epoch: int,
+        producer: str | None,
+    ) -> int: ...
+    def append_batch(
+        self,
+        handle: int,
+        body: Buffer,
+        count: int,
+        now_ms: int,
+        epoch: int,
+        born_ms: int,
+        producer: str | None,
+        kafka: bool,
+    ) -> int: ...
+    def append_encoded(self, handle: int, data: Buffer) -> int: ...
+    def replay(
+        self,
+        log: Buffer,
+        base: int,
+        start: int,
+        end: int,
+        index: bool,
+        special_topic_suffix: str,
+        groups: bool = True,
+    ) -> tuple[int, int, int, Damage | None, list[tuple[int, int]]]: ...
