@@ -1,0 +1,42 @@
+"""Both twins run every test here, and the store that RocketMQ wrote is unpacked once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.segment.format.golden_store import GoldenStore, unpack
+
+from penstock.engine.segment import pure
+from penstock.engine.segment.twin import Core, native_core
+
+
+def twins() -> dict[str, Core]:
+    found: dict[str, Core] = {"pure": pure}
+    native = None if os.environ.get("PENSTOCK_PURE") == "1" else native_core()
+    if native is not None:
+        found["native"] = native
+    return found
+
+
+TWINS = twins()
+
+
+@pytest.fixture(scope="session", params=TWINS)
+def core(request: pytest.FixtureRequest) -> Core:
+    return TWINS[request.param]
+
+
+@pytest.fixture(scope="session")
+def both() -> tuple[Core, Core]:
+    """Return the pure and the native twin."""
+    if "native" not in TWINS:
+        pytest.skip("the native extension is not there")
+    return TWINS["pure"], TWINS["native"]
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> GoldenStore:
+    root: Path = tmp_path_factory.mktemp("golden")
+    return unpack(root)
