@@ -75,7 +75,7 @@ class DispatchPositions:
 
 
 def _pack(offsets: list[tuple[ShardId, int]]) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     for shard, offset in offsets:
         name = shard.name.encode("utf-8", "surrogateescape")
         parts += (POSITION_ENTRY.pack(len(name), offset), name)

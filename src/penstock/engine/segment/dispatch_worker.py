@@ -7,7 +7,7 @@ crash at any point hands some records over again and never leaves one out.
 
 Bounds: a batch has at most `RECORDS_MAX` records and about `SIZE_MAX` bytes; a shard that lags far
 behind gives the others their turn after `BATCHES_PER_TURN`. A shard on which the dispatcher raises
-waits 0.1 s, then twice as long each time, up to 30 s; other shards go on meanwhile.
+waits 1/8 s, then twice as long each time, up to 32 s; other shards go on meanwhile.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ BATCHES_PER_TURN: Final = 16
 SAVE_INTERVAL_S: Final = 1.0
 POLL_INTERVAL_S: Final = 0.25
 """How long a worker that nobody wakes waits before it looks whether something was committed."""
-RETRY_FIRST_S: Final = 0.1
-RETRY_MAX_S: Final = 30.0
+RETRY_FIRST_S: Final = 0.125
+RETRY_MAX_S: Final = 32.0
 STREAKS_LOGGED_MAX: Final = 10
 """Shards that may fail at once and each be logged; of more, `failures` tells."""
 
@@ -90,6 +90,7 @@ class DispatchWorker:
         self._failed_batches: Final = metrics.dispatch_failures.labels(self.name)
         self._streaks: dict[ShardId, _Streak] = {}
         self._save_failed = False
+        self._blind = False
         self._saved_at = clock.monotonic()
         self._turn: Final = threading.Lock()
         self._wake: Final = threading.Event()
@@ -132,25 +133,42 @@ class DispatchWorker:
         return max(0.001, min([POLL_INTERVAL_S, *retries]))
 
     def step(self) -> int:
-        """Give every shard that lags one turn; return how many batches were handed over."""
-        with self._turn:
-            batches = 0
-            behind = 0
-            try:
-                shards = list(self._bounds())
-            except Exception as error:  # noqa: BLE001 - a store that is closing must not end a thread
-                _log.error("dispatch_cannot_see_the_shards", dispatcher=self.name, cause=error)
-                return 0
-            for shard, earliest, commit in shards:
-                if self._stopping:
-                    break
-                batches += self._step_shard(shard, earliest, commit)
-                behind += self.lag_of(shard, earliest, commit)
-            self._lag.set(behind)
-            self._forget_all_but({shard for shard, _, _ in shards})
-            if self.positions.is_dirty and self._save_is_due():
-                self._save()
-            return batches
+        """Give every shard that lags one turn; return how many batches were handed over. While
+        another thread does so, there is nothing to do."""
+        if not self._turn.acquire(blocking=False):
+            return 0
+        try:
+            return self._step()
+        finally:
+            self._turn.release()
+
+    def _step(self) -> int:
+        shards = self._look()
+        if shards is None:
+            return 0
+        batches = 0
+        behind = 0
+        for shard, earliest, commit in shards:
+            if self._stopping:
+                break
+            batches += self._step_shard(shard, earliest, commit)
+            behind += self.lag_of(shard, earliest, commit)
+        self._lag.set(behind)
+        self._forget_all_but({shard for shard, _, _ in shards})
+        if self.positions.is_dirty and self._save_is_due():
+            self._save()
+        return batches
+
+    def _look(self) -> list[tuple[ShardId, int, int]] | None:
+        try:
+            shards = list(self._bounds())
+        except Exception as error:  # noqa: BLE001 - a fault of the store must not end this thread
+            if not self._blind:
+                _log.error("dispatch_cannot_see_shards", cause=error, dispatcher=self.name)
+            self._blind = True
+            return None
+        self._blind = False
+        return shards
 
     def _step_shard(self, shard: ShardId, earliest: int, commit: int) -> int:
         streak = self._streaks.get(shard)
@@ -225,7 +243,7 @@ class DispatchWorker:
     # Positions
 
     def lag_of(self, shard: ShardId, earliest: int, commit: int) -> int:
-        return commit - settled_position(self.positions.get(shard), earliest, commit)
+        return max(0, commit - settled_position(self.positions.get(shard), earliest, commit))
 
     def _forget_all_but(self, shards: set[ShardId]) -> None:
         self.positions.keep_only(shards)

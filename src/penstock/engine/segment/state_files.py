@@ -105,7 +105,7 @@ class StateFiles:
                 self._disk.remove(f"{self._directory}/{name}")
 
     def _note_members(
-        self, dirty: Iterable[ShardId], states: Mapping[ShardId, ShardState]
+        self, dirty: Iterable[ShardId], states: Mapping[ShardId, PackableState]
     ) -> set[int]:
         """Learn of shards that came or went; return the buckets to write."""
         buckets: set[int] = set()
