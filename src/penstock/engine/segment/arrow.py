@@ -7,12 +7,12 @@ copy. This module is imported when it is needed: programs that read objects do n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.engine.segment.reader import Query, ReadableShard, ShardReader
+from penstock.engine.segment.reader import Query, ReadableShard
 from penstock.engine.segment.twin_interface import (
     FIELD_HEADERS,
     FIELD_KEY,
@@ -49,8 +49,16 @@ COLUMN_NAMES: Final = ("offset", "key", "value", "tags", "headers", "timestamp")
 """The columns of a batch unless others are asked for."""
 
 
+class ColumnReader(Protocol):
+    """Where the columns come from: `ShardReader`, or a view that reads beside a writer."""
+
+    def read_columns(
+        self, log: ReadableShard, query: Query, fields: int
+    ) -> tuple[Columns | None, int]: ...
+
+
 class ArrowReader:
-    def __init__(self, reader: ShardReader) -> None:
+    def __init__(self, reader: ColumnReader) -> None:
         self._reader: Final = reader
 
     def batches(

@@ -39,8 +39,9 @@ class _Held:
 class OpenFiles:
     """Open files by path, the least recently used let go beyond a bound."""
 
-    def __init__(self, disk: Disk, count_max: int) -> None:
+    def __init__(self, disk: Disk, count_max: int, *, writable: bool = True) -> None:
         self.disk: Final = disk
+        self._writable: Final = writable
         self._count_max: Final = count_max
         self._files: OrderedDict[str, _Held] = OrderedDict()
         self._lock: Final = threading.Lock()
@@ -50,7 +51,8 @@ class OpenFiles:
         with self._lock:
             held = self._files.get(path)
             if held is None:
-                held = self._files[path] = _Held(self.disk.open(path, create=create))
+                file = self.disk.open(path, create=create, writable=self._writable)
+                held = self._files[path] = _Held(file)
                 if len(self._files) > self._count_max:
                     self._files.popitem(last=False)
             else:
