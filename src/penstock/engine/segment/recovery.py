@@ -28,6 +28,7 @@ from penstock.engine.segment.commit_log import CommitLog
 from penstock.engine.segment.control import CONTROL_SUFFIX, data_shard, decode, is_control
 from penstock.engine.segment.envelope import leader_epoch_of
 from penstock.engine.segment.format import PRODUCER, Damage, RawRecord
+from penstock.engine.segment.journal import JOURNAL, decode_line
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
@@ -186,9 +187,28 @@ class Replay:
         if isinstance(raw, Damage):
             return
         log = self._table.by_handle(handle)
-        if is_control(log.shard):
+        if log.shard == JOURNAL:
+            self._fold_line(log, raw)
+        elif is_control(log.shard):
             self._fold_command(data_shard(log.shard), raw)
         fold(log, raw)
+
+    def _fold_line(self, journal: ShardLog, raw: RawRecord) -> None:
+        if raw.queue_offset < journal.state.control_offset:
+            return
+        journal.state.control_offset = Offset(raw.queue_offset + 1)
+        try:
+            line = decode_line(raw.body)
+        except RequestError as error:
+            _log.error("journal_line_ignored", position=raw.position, error=str(error))
+            return
+        found = self._table.find(line.shard)
+        state = self._states.get(line.shard) if found is None else found.state
+        if state is None:
+            self._table.add(line.shard, ShardState(line.kind), 0, 0).state.config = line.config
+        elif not any(position > raw.position for position, _ in state.truncations):
+            state.dropped = False
+            state.config = line.config
 
     def _fold_command(self, shard: ShardId, raw: RawRecord) -> None:
         found = self._table.find(shard)

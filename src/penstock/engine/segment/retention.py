@@ -19,6 +19,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.engine.segment.control import is_control
 from penstock.engine.segment.format import TIME_BLOCK, Damage
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.shard_log import ShardLog, UnitRow
@@ -93,7 +94,7 @@ class Retention:
         first_file_end = self._parts.log.files.start + self._parts.log.files.file_size
         expired = self._is_the_hour() and self._first_file_is_old(first_file_end)
         for log in self._parts.table:
-            if log.state.dropped:
+            if log.state.dropped or is_control(log.shard):
                 continue
             policy = self._policies.get(log.shard)
             floor = 0 if policy is None else self._floor_of(log, policy)
@@ -181,10 +182,11 @@ class Retention:
             self._remove_first(report)
 
     def _first_live_position(self) -> int:
-        """Where the first record lies that some shard still shows, or that is not committed."""
+        """Where the first record lies that some shard still shows, or that is not committed.
+        Control records do not count: checkpoints hold what they say."""
         first = self._parts.checkpointer.position
         for log in self._parts.table:
-            if log.state.dropped or log.earliest >= log.next_offset:
+            if log.state.dropped or log.earliest >= log.next_offset or is_control(log.shard):
                 continue
             position = log.position_of(log.earliest)
             if position is not None:
@@ -193,6 +195,7 @@ class Retention:
 
     def _remove_first(self, report: RetentionReport) -> None:
         parts = self._parts
+        self._move_control_floors()
         parts.checkpointer.checkpoint()
         start = parts.log.files.remove_first()
         report.files += 1
@@ -206,6 +209,14 @@ class Retention:
                 log.units.remove_before(log.unit_of(log.earliest))
                 log.times.drop_before(log.earliest // TIME_BLOCK)
         parts.index.remove_before(start)
+
+    def _move_control_floors(self) -> None:
+        files = self._parts.log.files
+        for log in self._parts.table:
+            if is_control(log.shard):
+                with log.lock:
+                    log.state.drop_before(_floor_at(log, files.start + files.file_size))
+                self._parts.checkpointer.touch(log)
 
     # Disk
 
@@ -238,7 +249,7 @@ class Retention:
             return False
         floors = {}
         for log in self._parts.table:
-            if log.state.dropped or log.earliest >= log.next_offset:
+            if log.state.dropped or log.earliest >= log.next_offset or is_control(log.shard):
                 continue
             floor = _floor_at(log, file_end)
             if floor > log.commit or (_keeps(self._policies.get(log.shard)) and not by_hand):

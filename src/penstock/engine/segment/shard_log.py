@@ -28,6 +28,7 @@ from penstock.engine.segment.time_blocks import TimeBlocks
 from penstock.engine.segment.unit_files import UnitFiles
 from penstock.record import Flush, Offset, QueueKind, ShardId
 
+_SIZE_SAMPLES: Final = 32
 KIND_NUMBER: Final = {QueueKind.SIMPLE: 0, QueueKind.BATCH: 1}
 
 
@@ -203,6 +204,15 @@ class ShardLog:
             return self.earliest
         firsts = self.units.first_units()
         return firsts[0] if firsts else self.log.appender.held_units(self.handle)[0]
+
+    def estimate_size(self) -> int:
+        """Return about how many bytes the live records take, from a sample of them."""
+        first, stop = self.unit_of(self.earliest), self.next_unit
+        if first >= stop:
+            return 0
+        step = max(1, (stop - first) // _SIZE_SAMPLES)
+        sizes = [self.rows(unit, 1)[0].size for unit in range(first, stop, step)]
+        return sum(sizes) * (stop - first) // len(sizes)
 
     def position_of(self, offset: int) -> int | None:
         """Return where the record (or the batch) of `offset` lies in the log, or None."""

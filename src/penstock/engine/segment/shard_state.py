@@ -51,6 +51,7 @@ class _Packed(Struct, array_like=True, gc=False):
     producers: list[tuple[int, list[Write]]]
     truncations: list[tuple[int, int]] = []
     dropped: bool = False
+    config: bytes = b""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -63,6 +64,7 @@ class ShardState:
         "_epochs",
         "_producers",
         "commit_offset",
+        "config",
         "control_offset",
         "dropped",
         "floor_offset",
@@ -95,6 +97,8 @@ class ShardState:
         """How many units of that file `queue_crc` covers."""
         self.queue_crc = 0
         """CRC-32 of those units."""
+        self.config = b""
+        """How the engine above keeps this shard; opaque here."""
         self.dropped = False
         """The shard was deleted; what the log still holds of it is dead."""
         self.truncations: tuple[tuple[int, int], ...] = ()
@@ -196,6 +200,7 @@ class ShardState:
         self.floor_offset = self.commit_offset = self.latest_offset = Offset(0)
         self.control_offset = Offset(0)
         self._deleted = self._producers = self._epochs = None
+        self.config = b""
 
     def start_at(self, offset: int) -> None:
         """Hold nothing, and go on at `offset`: a replica so far behind that its leader no longer
@@ -228,6 +233,7 @@ class ShardState:
                 producers=[] if self._producers is None else self._producers.to_list(),
                 truncations=list(self.truncations),
                 dropped=self.dropped,
+                config=self.config,
             )
         )
 
@@ -257,6 +263,7 @@ class ShardState:
         state.queue_crc = packed.queue_crc
         state.truncations = tuple(packed.truncations)
         state.dropped = packed.dropped
+        state.config = packed.config
         if packed.deleted:
             state._deleted = DeletedRanges.from_steps(packed.deleted)
         if packed.epochs:

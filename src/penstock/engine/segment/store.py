@@ -26,6 +26,7 @@ from penstock.disk_local import LocalDisk
 from penstock.engine.segment import control
 from penstock.engine.segment.dispatch import Dispatcher, DispatchPipeline
 from penstock.engine.segment.format import BATCH_COUNT_MAX
+from penstock.engine.segment.journal import JOURNAL, KeepShard, encode_line
 from penstock.engine.segment.opening import StoreParts, open_parts
 from penstock.engine.segment.rebuild import rebuild_queue
 from penstock.engine.segment.reader import Page, Query, ReadableShard, ShardReader
@@ -102,6 +103,8 @@ class SegmentStore:
             read=self._read_for_dispatch,
             bounds=self._dispatch_bounds,
             threads=parts.settings.background,
+            clock=parts.clock,
+            metrics=parts.metrics,
         )
         self._upkeep: Final = Upkeep(parts, self.retention, self.dispatch, self._topics)
         self._closed = False
@@ -146,9 +149,16 @@ class SegmentStore:
     # Shards
 
     def create_shard(
-        self, shard: ShardId, kind: QueueKind = QueueKind.SIMPLE, flush: Flush = Flush.ASYNC
+        self,
+        shard: ShardId,
+        kind: QueueKind = QueueKind.SIMPLE,
+        flush: Flush = Flush.ASYNC,
+        config: bytes = b"",
     ) -> None:
-        """Create `shard` empty; do nothing when it exists with this kind of queue."""
+        """Create `shard` empty; do nothing when it exists with this kind of queue.
+
+        `config` is an engine's own description of the shard, kept with its state.
+        """
         control.check_shard(shard)
         self._check_open()
         with self._log.lock:
@@ -161,9 +171,20 @@ class SegmentStore:
                 raise AlreadyExistsError(
                     f"shard {shard.name!r} exists with {found.kind.value} queues"
                 )
+            else:
+                return
             found.flush = flush
-        self._parts.checkpointer.touch(found)
+        self._keep(found, config)
         self._topics.note(shard, kind)
+
+    def _keep(self, log: ShardLog, config: bytes) -> None:
+        """Write into the journal that the shard exists."""
+        log.state.config = config
+        shard = log.shard
+        line = KeepShard(topic=shard.topic, partition=shard.partition, kind=log.kind, config=config)
+        journal = self._system_shard(JOURNAL)
+        self._writer.write(journal, encode_line(line))
+        self._parts.checkpointer.touch(log)
 
     def _revive(self, log: ShardLog, kind: QueueKind) -> None:
         if log.kind is not kind:
@@ -175,6 +196,12 @@ class SegmentStore:
 
     def set_flush(self, shard: ShardId, flush: Flush) -> None:
         self._table.get(shard).flush = flush
+
+    def set_config(self, shard: ShardId, config: bytes) -> None:
+        """Keep an engine's own description of a shard with its state."""
+        log = self._table.get(shard)
+        if log.state.config != config:
+            self._keep(log, config)
 
     def delete_shard(self, shard: ShardId) -> None:
         """Forget `shard` and its records; a shard of that name may be created again, empty."""
@@ -207,6 +234,10 @@ class SegmentStore:
             start_position=Position(self._log.files.start),
             end_position=Position(self._log.end),
         )
+
+    def live_size(self, shard: ShardId) -> int:
+        """Return about how many bytes of the log the shard's live range takes."""
+        return self._table.get(shard).estimate_size()
 
     def kind(self, shard: ShardId) -> QueueKind:
         return self._table.get(shard).kind
@@ -439,16 +470,21 @@ class SegmentStore:
         self._parts.checkpointer.touch(log)
 
     def _companion(self, log: ShardLog) -> ShardLog:
-        name = control.control_shard(log.shard)
-        with self._log.lock:
-            found = self._table.find(name)
-            if found is None:
-                found = self._table.add(name, ShardState(QueueKind.SIMPLE), 0, 0)
-            elif found.state.dropped:
-                found.state.dropped = False
-                log.state.control_offset = Offset(0)
-            found.flush = log.flush
-            return found
+        companion = self._system_shard(control.control_shard(log.shard))
+        if companion.state.dropped:
+            companion.state.dropped = False
+            log.state.control_offset = Offset(0)
+        companion.flush = log.flush
+        return companion
+
+    def _system_shard(self, name: ShardId) -> ShardLog:
+        found = self._table.find(name)
+        if found is None:
+            with self._log.lock:
+                found = self._table.find(name)
+                if found is None:
+                    found = self._table.add(name, ShardState(QueueKind.SIMPLE), 0, 0)
+        return found
 
     # Replication
 

@@ -11,11 +11,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from penstock.engine.contract import Capabilities, ShardConfig, StorageEngine
+from penstock.engine.contract import (
+    RECORD_SIZE_MAX,
+    Capabilities,
+    ShardConfig,
+    StorageEngine,
+)
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.rocksdb import RocksDBStorageEngine
-from penstock.record import Flush
+from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
+from penstock.engine.segment.settings import FileSizes, SegmentSettings
+from penstock.engine.segment.store import SegmentStore
+from penstock.record import Flush, QueueKind
 from penstock.testing.conformance.harness import EngineHarness
+
+
+SMALL_SIZES: Final = FileSizes(
+    commit_log_file_size=16 << 20,
+    consume_queue_file_size=100 * 20,
+    batch_queue_file_size=100 * 46,
+    index_slots=50,
+    index_entries_max=500,
+)
+"""Queue and index files that roll in every longer test."""
 
 
 class MemoryHarness(EngineHarness):
@@ -77,8 +95,59 @@ class SynchronousRocksDBHarness(RocksDBHarness):
     base_config = ShardConfig(flush=Flush.SYNC)
 
 
+class SegmentHarness(EngineHarness):
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory / "segment"
+        self._engine: SegmentEngine | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(durable=True, evicts=False, power_safe=True)
+
+    def make(self) -> StorageEngine:
+        settings = SegmentSettings(
+            sizes=SMALL_SIZES,
+            record_size_max=RECORD_SIZE_MAX + RECORD_OVERHEAD_MAX,
+            background=False,
+        )
+        store = SegmentStore.open(str(self._directory), settings, clock=self.clock)
+        self._engine = SegmentEngine(store)
+        return self._engine
+
+    def reopen(self) -> StorageEngine:
+        assert self._engine is not None
+        self._engine.close()
+        return self.make()
+
+    def crash(self) -> StorageEngine:
+        """A copy of the files while they are open is what a killed process leaves: every append
+        is in a mapped page before it is acknowledged."""
+        copy = self._directory.with_name(f"{self._directory.name}+")
+        shutil.copytree(self._directory, copy)
+        self.close()
+        self._directory = copy
+        return self.make()
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+class SynchronousSegmentHarness(SegmentHarness):
+    base_config = ShardConfig(flush=Flush.SYNC)
+
+
+class BatchSegmentHarness(SegmentHarness):
+    base_config = ShardConfig(kind=QueueKind.BATCH)
+
+
 ENGINES: Final[dict[str, Callable[[Path], EngineHarness]]] = {
     "memory": MemoryHarness,
     "rocksdb": RocksDBHarness,
     "rocksdb-sync": SynchronousRocksDBHarness,
+    "segment": SegmentHarness,
+    "segment-batch": BatchSegmentHarness,
+    "segment-sync": SynchronousSegmentHarness,
 }

@@ -1,0 +1,275 @@
+"""The segment engine: the storage contract on a segment store.
+
+Deletes are control records of the shard's companion queue; a compaction deletes, in the same way,
+what a later record of the same key replaced. A shard's configuration is kept with its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from penstock.engine.arguments import (
+    check_key,
+    check_limit,
+    check_offset,
+    check_producer,
+    check_records,
+    check_shard,
+    check_text,
+    check_time,
+)
+from penstock.engine.contract import (
+    RECORD_SIZE_MAX,
+    RECORDS_PER_READ,
+    SIZE_PER_READ,
+    AdapterOffsetStrategy,
+    Capabilities,
+    Cleanup,
+    Compacted,
+    Isolation,
+    ShardConfig,
+    ShardInfo,
+    Written,
+)
+from penstock.engine.segment.retention import RetentionPolicy
+from penstock.engine.segment.shard_compaction import superseded
+from penstock.engine.segment.store import SegmentStore
+from penstock.errors import BadRequestError, UnknownShardError
+from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
+
+RECORD_OVERHEAD_MAX: Final = 96 << 10
+"""Bytes that a record takes in the log beyond its contents: head, topic, properties."""
+_LARGE: Final = RECORD_SIZE_MAX // 2
+
+
+class SegmentEngine:
+    """Implements `StorageEngine`. The store must take records of `RECORD_SIZE_MAX` and their
+    overhead; closing the engine closes the store."""
+
+    def __init__(self, store: SegmentStore) -> None:
+        self.store: Final = store
+        self._configs: dict[ShardId, ShardConfig] = {}
+        for shard in store.shards():
+            self._apply(shard, _unpack(store.state(shard).config))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(durable=True, evicts=False, power_safe=True)
+
+    # Shards
+
+    def create_shard(self, shard: ShardId, config: ShardConfig) -> None:
+        check_shard(shard)
+        known = self._configs.get(shard)
+        if known is not None and known.kind is config.kind:
+            return
+        if known is not None:
+            raise BadRequestError(
+                f"shard {shard.name!r} exists with {known.kind.value} queues, "
+                f"which cannot become {config.kind.value}"
+            )
+        packed = msgspec.msgpack.encode(config)
+        self.store.create_shard(shard, config.kind, config.flush, packed)
+        self._apply(shard, config)
+
+    def alter_shard(self, shard: ShardId, config: ShardConfig) -> None:
+        known = self._config(shard)
+        if known.kind is not config.kind:
+            raise BadRequestError(f"the queue kind of shard {shard.name!r} cannot be changed")
+        self._apply(shard, config)
+
+    def _apply(self, shard: ShardId, config: ShardConfig) -> None:
+        self._configs[shard] = config
+        self.store.set_flush(shard, config.flush)
+        self.store.set_config(shard, msgspec.msgpack.encode(config))
+        self.store.retention.set_policy(
+            shard,
+            RetentionPolicy(
+                time_ms=config.retention_ms,
+                size=config.retention_bytes,
+                records=config.retention_records,
+                keep=config.cleanup is Cleanup.COMPACT,
+            ),
+        )
+
+    def _config(self, shard: ShardId) -> ShardConfig:
+        config = self._configs.get(shard)
+        if config is None:
+            check_shard(shard)
+            raise UnknownShardError(shard.name)
+        return config
+
+    def delete_shard(self, shard: ShardId) -> None:
+        check_shard(shard)
+        if self._configs.pop(shard, None) is not None:
+            self.store.retention.set_policy(shard, None)
+            self.store.delete_shard(shard)
+
+    def list_shard(self, topic: str | None = None) -> list[ShardId]:
+        return [shard for shard in self.store.shards() if topic is None or shard.topic == topic]
+
+    def seal_shard(self, shard: ShardId) -> None:
+        self._config(shard)
+        self.store.seal(shard)
+
+    def shard_info(self, shard: ShardId) -> ShardInfo:
+        self._config(shard)
+        bounds = self.store.bounds(shard)
+        return ShardInfo(
+            shard=shard,
+            earliest=bounds.earliest,
+            commit=bounds.commit,
+            latest=bounds.next,
+            size=self.store.live_size(shard),
+            sealed=self.store.state(shard).sealed,
+        )
+
+    # Writing
+
+    def write(
+        self, shard: ShardId, record: Record, *, producer: Producer | None = None
+    ) -> Written:
+        if producer is not None:
+            return self.batch_write(shard, [record], producer=producer)
+        self._check_size(shard, self._config(shard), [record])
+        return Written(Offset(self.store.append(shard, record)), 1)
+
+    def batch_write(
+        self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None
+    ) -> Written:
+        config = self._config(shard)
+        if producer is not None:
+            check_producer(producer)
+        self._check_size(shard, config, records)
+        first, repeated = self.store.append_once(shard, records, producer)
+        return Written(Offset(first), len(records), repeated)
+
+    def _check_size(
+        self, shard: ShardId, config: ShardConfig, records: Sequence[Record]
+    ) -> None:
+        """Check arguments: types by the byte loops that read them anyway, sizes here, exactly only
+        where a record may be too large."""
+        try:
+            largest = max([len(record.value or b"") for record in records], default=_LARGE)
+        except (AttributeError, TypeError):
+            largest = _LARGE
+        if largest >= _LARGE or config.record_size_max < RECORD_SIZE_MAX:
+            check_records(records, shard, config.record_size_max)
+
+    # Reading
+
+    def read_by_offset(
+        self,
+        shard: ShardId,
+        offset: Offset,
+        *,
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+        isolation: Isolation = Isolation.COMMITTED,
+    ) -> list[StoredRecord]:
+        self._config(shard)
+        _check_page(offset, max_records, max_size)
+        return self.store.read(shard, offset, max_records=max_records, max_size=max_size)
+
+    def read_by_tag(
+        self,
+        shard: ShardId,
+        tag: str,
+        *,
+        start_offset: Offset = Offset(0),
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+    ) -> list[StoredRecord]:
+        self._config(shard)
+        check_text(tag, "tag")
+        _check_page(start_offset, max_records, max_size)
+        return self.store.read_page(
+            shard, start_offset, max_records=max_records, max_size=max_size, tag=tag
+        ).records
+
+    def read_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
+        self._config(shard)
+        check_key(key)
+        return self.store.newest_by_key(shard, key)
+
+    def query_by_key(
+        self,
+        shard: ShardId,
+        key: bytes,
+        *,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        limit: int = 64,
+    ) -> list[StoredRecord]:
+        self._config(shard)
+        check_key(key)
+        check_time(begin_ms, "begin_ms")
+        if end_ms is not None:
+            check_time(end_ms, "end_ms")
+        check_limit(limit, "limit")
+        return self.store.query_by_key(
+            shard, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit
+        )
+
+    def get_offset_by_timestamp(
+        self, shard: ShardId, timestamp_ms: int, strategy: AdapterOffsetStrategy
+    ) -> Offset:
+        self._config(shard)
+        check_time(timestamp_ms, "timestamp_ms")
+        if not isinstance(strategy, AdapterOffsetStrategy):
+            raise BadRequestError(f"strategy must be an AdapterOffsetStrategy, not {strategy!r}")
+        found = self.store.offset_by_timestamp(shard, timestamp_ms)
+        if found is not None:
+            return Offset(found)
+        bounds = self.store.bounds(shard)
+        earliest = strategy is AdapterOffsetStrategy.EARLIEST
+        return bounds.earliest if earliest else bounds.next
+
+    # Deleting
+
+    def delete_by_key(self, shard: ShardId, key: bytes) -> int:
+        self._config(shard)
+        check_key(key)
+        offsets = [record.offset for record in self.store.by_key(shard, key)]
+        if offsets:
+            self.store.delete_offsets(shard, offsets)
+        return len(offsets)
+
+    def delete_by_offset(self, shard: ShardId, offset: Offset) -> bool:
+        self._config(shard)
+        check_offset(offset)
+        found = self.store.read(shard, offset, max_records=1)
+        if not found or found[0].offset != offset:
+            return False
+        self.store.delete_offsets(shard, [offset])
+        return True
+
+    def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
+        self._config(shard)
+        check_offset(offset)
+        return Offset(self.store.delete_before(shard, offset))
+
+    def compact(self, shard: ShardId) -> Compacted:
+        if self._config(shard).cleanup is not Cleanup.COMPACT:
+            return Compacted(0, 0)
+        offsets, size = superseded(self.store, shard)
+        if offsets:
+            self.store.delete_offsets(shard, offsets)
+        return Compacted(len(offsets), size)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def _check_page(offset: object, max_records: object, max_size: object) -> None:
+    check_offset(offset)
+    check_limit(max_records, "max_records")
+    check_limit(max_size, "max_size")
+
+
+def _unpack(config: bytes) -> ShardConfig:
+    """Return the configuration kept with a state; a shard of RocketMQ's has none."""
+    return msgspec.msgpack.decode(config, type=ShardConfig) if config else ShardConfig()
