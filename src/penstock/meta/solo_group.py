@@ -199,15 +199,11 @@ class SoloGroup(Generic[RequestT, AnswerT]):
         self._note_cut()
         # What was applied before this sync is on the device now, too.
         self._applied_durable = self._applied
-        turn, self._turn = self._turn, []
-        for ticket in turn:
+        for ticket in self._turn:
             self._note_entry(len(ticket.data))
-        requests = [ticket.request for ticket in turn]
-        try:
-            answers = self._apply(requests)
-        except StoreError as error:
-            self._wake_with(error, turn)
-            raise
+        # Should this raise, `refuse` wakes those of the turn, for they are still in it.
+        answers = self._apply([ticket.request for ticket in self._turn])
+        turn, self._turn = self._turn, []
         for ticket, answer in zip(turn, answers, strict=True):
             ticket.answer = answer
             ticket.woken.release()
@@ -348,7 +344,7 @@ class SoloGroup(Generic[RequestT, AnswerT]):
     def _check_configuration(self) -> None:
         row = self._database.get(self.name.log_family, fmt.configuration_key(self.name.number))
         if row is None:
-            raise self._corruption(0, "the configuration is missing")
+            raise self._corruption("the configuration is missing")
         found = fmt.decode_configuration(row)
         if found.voters != (self._node_id,) or found.voters_outgoing:
             raise NotAStoreError(
@@ -365,7 +361,7 @@ class SoloGroup(Generic[RequestT, AnswerT]):
         for key, row in self._database.scan(family, start, end):
             index = fmt.entry_index(key)
             if index != self._last + 1:
-                raise self._corruption(index, f"the entry behind {self._last} is missing")
+                raise self._corruption(f"the entry behind {self._last} is missing")
             entry = fmt.decode_entry(index, row)
             self._note_entry(len(entry.data))
             self._term = max(self._term, entry.term)
@@ -373,8 +369,7 @@ class SoloGroup(Generic[RequestT, AnswerT]):
                 unapplied.append(entry)
         if not self._cut <= self._applied <= self._last:
             raise self._corruption(
-                self._applied,
-                f"applied to {self._applied}, but the log is {self._cut}-{self._last}",
+                f"entry {self._applied} is applied, but the log is {self._cut} to {self._last}"
             )
         return unapplied
 
@@ -402,6 +397,6 @@ class SoloGroup(Generic[RequestT, AnswerT]):
                 f"this release: {error}"
             ) from error
 
-    def _corruption(self, index: int, reason: str) -> CorruptionError:
+    def _corruption(self, reason: str) -> CorruptionError:
         where = f"{self._database.path} log {self.name.name}"
-        return CorruptionError(where, position=index, reason=reason)
+        return CorruptionError(where, position=0, reason=reason)

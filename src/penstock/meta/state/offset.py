@@ -127,10 +127,12 @@ def _remove(
 def _take_epochs(view: View, command: TakeEpochs, head: Head, time_ms: int) -> OffsetResult:
     epochs: list[int] = []
     for name in command.groups:
-        group = read_group(view, name.namespace, name.group) or Group(last_commit_ms=time_ms)
+        group = read_group(view, name.namespace, name.group) or Group()
         head.counter += 1
         group.epoch = head.counter
         group.node = command.node
+        group.last_commit_ms = max(group.last_commit_ms, time_ms)
+        group.is_deleted = 0
         write_group(view, name.namespace, name.group, group)
         epochs.append(group.epoch)
     return Epochs(tuple(epochs))

@@ -39,8 +39,8 @@ GROUP_ROW: Final = Layout(
     Field("epoch", "u64", "epoch that was given last"),
     Field("floor", "u64", "entries of a lower epoch are hidden and refused"),
     Field("node", "u64", "node that the epoch was given to"),
-    Field("last_commit_ms", "i64", "newest commit, or when the epoch was taken"),
-    Field("is_deleted", "u8", "1: deleted and not written since"),
+    Field("last_commit_ms", "i64", "newest commit, or when an epoch was taken"),
+    Field("is_deleted", "u8", "1: deleted and not used since"),
     size=33,
 )
 

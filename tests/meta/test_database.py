@@ -1,0 +1,150 @@
+"""RocksDB behind its seam: batches, syncs, scans, and errors that say what to do."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import (
+    ClosedError,
+    CorruptionError,
+    LockedError,
+    NotAStoreError,
+    StoreError,
+)
+from penstock.meta.database import Batch, RocksDatabase
+
+
+def open_database(path: Path) -> RocksDatabase:
+    return RocksDatabase.open(str(path / "db"), ["a", "b"])
+
+
+def test_a_batch_is_written_whole_over_several_families(tmp_path: Path) -> None:
+    database = open_database(tmp_path)
+    batch = Batch()
+    batch.put("a", b"1", b"one")
+    batch.put("b", b"1", b"uno")
+    batch.put("a", b"2", b"two")
+    batch.delete("a", b"2")
+    database.write(batch)
+    database.put("a", b"", b"the empty key")
+    database.sync()
+    assert database.get("a", b"1") == b"one"
+    assert database.get("b", b"1") == b"uno"
+    assert database.get("a", b"2") is None
+    assert database.get("a", b"") == b"the empty key"
+    database.close()
+    again = open_database(tmp_path)
+    assert again.get("a", b"1") == b"one"
+    again.close()
+
+
+def test_a_scan_is_bounded_ordered_and_sees_one_moment(tmp_path: Path) -> None:
+    database = open_database(tmp_path)
+    for key in (b"c", b"a", b"b", b"d"):
+        database.put("a", key, key * 2)
+    database.put("b", b"b", b"elsewhere")
+    scan = database.scan("a", b"a", b"d")
+    assert next(scan) == (b"a", b"aa")
+    database.put("a", b"bb", b"later")
+    assert list(scan) == [(b"b", b"bb"), (b"c", b"cc")]
+    batch = Batch()
+    batch.delete_range("a", b"b", b"d")
+    database.write(batch)
+    assert [key for key, _ in database.scan("a", b"", b"z")] == [b"a", b"d"]
+    database.close()
+
+
+def test_what_was_written_survives_a_kill_without_a_sync(tmp_path: Path) -> None:
+    database = open_database(tmp_path)
+    database.put("a", b"k", b"v")
+    shutil.copytree(tmp_path / "db", tmp_path / "image" / "db")
+    database.close()
+    image = open_database(tmp_path / "image")
+    assert image.get("a", b"k") == b"v"
+    image.close()
+
+
+def test_a_directory_that_is_open_is_locked_until_it_is_closed(tmp_path: Path) -> None:
+    database = open_database(tmp_path)
+    with pytest.raises(LockedError, match="open already"):
+        open_database(tmp_path)
+    database.close()
+    database.close()
+    open_database(tmp_path).close()
+
+
+def test_a_closed_database_says_so(tmp_path: Path) -> None:
+    database = open_database(tmp_path)
+    database.close()
+    batch = Batch()
+    batch.put("a", b"k", b"v")
+    with pytest.raises(ClosedError):
+        database.get("a", b"k")
+    with pytest.raises(ClosedError):
+        database.put("a", b"k", b"v")
+    with pytest.raises(ClosedError):
+        database.write(batch)
+    with pytest.raises(ClosedError):
+        database.sync()
+    with pytest.raises(ClosedError):
+        list(database.scan("a", b"", b"z"))
+
+
+def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "db").write_text("a file, not a directory")
+    with pytest.raises(NotAStoreError, match="cannot be opened"):
+        open_database(tmp_path)
+
+
+def test_a_damaged_table_ends_a_scan_with_an_error_and_not_early(tmp_path: Path) -> None:
+    database = open_database(tmp_path)
+    for number in range(2_000):
+        database.put("a", number.to_bytes(4, "big"), number.to_bytes(4, "big") * 50)
+    database.close()
+    open_database(tmp_path).close()  # moves the rows from the log into a table
+    table = max((tmp_path / "db").glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(table.read_bytes())
+    for position in range(20_000, 20_200):
+        data[position] ^= 0xFF
+    table.write_bytes(data)
+    damaged = open_database(tmp_path)
+    with pytest.raises(CorruptionError):
+        list(damaged.scan("a", b"", b"\xff" * 8))
+    damaged.close()
+
+
+def test_a_write_waits_for_room_and_gives_up_after_a_while(tmp_path: Path) -> None:
+    class Impatient:
+        def __init__(self) -> None:
+            self.seconds = 0.0
+            self.waits = 0
+
+        def now_ms(self) -> int:
+            return 0
+
+        def monotonic(self) -> float:
+            return self.seconds
+
+        def wait(self, _event: object, seconds: float) -> bool:
+            self.seconds += seconds
+            self.waits += 1
+            return False
+
+    class Stalled:
+        def write(self, *_: object) -> None:
+            raise Exception("Result incomplete: Write stall")  # noqa: TRY002 - as rocksdict does
+
+    clock = Impatient()
+    database = RocksDatabase.open(str(tmp_path / "db"), ["a"], clock=clock)
+    batch = Batch()
+    batch.put("a", b"k", b"v")
+    real, database._database = database._database, Stalled()  # type: ignore[assignment]  # stands in
+    with pytest.raises(StoreError, match="no room for writes"):
+        database.write(batch)
+    assert clock.waits > 100
+    database._database = real
+    database.write(batch)
+    database.close()

@@ -1,0 +1,154 @@
+"""Bytes that a released version wrote must stay readable for ever.
+
+`v1.txt` is never regenerated: a new field is appended with a default, and the bytes below still
+decode to the same values.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec.msgpack import Decoder, Encoder
+
+from penstock.meta import log_format as fmt
+from penstock.meta.state import answers, metadata, offset, offset_rows
+from penstock.meta.state.metadata_commands import CreateTopic, Event, Placement, Request, TopicPut
+from penstock.meta.state.model import (
+    Lease,
+    Node,
+    Segment,
+    Shard,
+    TieringPolicy,
+    Topic,
+    TopicConfig,
+)
+from penstock.meta.state.offset_commands import (
+    GroupOffsets,
+    OffsetEntry,
+    OffsetRequest,
+    SaveOffsets,
+)
+
+HERE = Path(__file__).parent
+DESIGN = HERE.parents[1] / "docs" / "designs" / "2026-11-15-solo-log.md"
+
+CONFIG = TopicConfig(cleanup="compact", retention_ms=60_000, tiering=TieringPolicy())
+TOPIC = Topic(
+    topic_id="orders-01",
+    namespace="default",
+    name="orders/€",
+    partitions=2,
+    config=CONFIG,
+    status="active",
+    created_at_ms=1_700_000_000_000,
+    revision=7,
+)
+SHARD = Shard(
+    topic_id="orders-01",
+    partition=1,
+    replicas=(1, 2),
+    in_sync=(1,),
+    leader=1,
+    leader_epoch=3,
+    active_segment=2,
+    first_segment=1,
+    status="active",
+    revision=9,
+)
+SEGMENT = Segment(
+    topic_id="orders-01",
+    partition=1,
+    number=2,
+    start_offset=100,
+    end_offset=None,
+    status="write",
+    leader=1,
+    leader_epoch=3,
+    created_at_ms=5,
+)
+NODE = Node(
+    node_id=1,
+    address="h:1",
+    listeners={"kafka": "h:2"},
+    roles=("meta",),
+    boot_id="b",
+    epoch=4,
+    status="online",
+    registered_at_ms=6,
+)
+LEASE = Lease(topic_id="orders-01", partition=1, holder="spark", epoch=8, until_ms=9)
+REQUEST = Request(
+    12, CreateTopic("orders-01", "default", "o", 1, CONFIG, (Placement(0, (1,), 1),)), "q"
+)
+EVENTS: tuple[Event, ...] = (TopicPut(TOPIC),)
+SAVE = OffsetRequest(
+    13, SaveOffsets((GroupOffsets("default", "g", (OffsetEntry("orders-01_1", 5, 2, 3, 4),)),))
+)
+COMMITTED = offset_rows.CommittedOffset(
+    offset=5, metadata="né", leader_epoch=-1, commit_timestamp_ms=4, epoch=2, sequence=3
+)
+ENTRY = fmt.Entry(index=17, term=1, data=b"data")
+IDENTITY = fmt.Identity(version=1, cluster_id="C", node_id=1, offset_groups=1)
+
+encode = Encoder().encode
+
+
+def written() -> dict[str, bytes]:
+    return {
+        "topic": encode(TOPIC),
+        "shard": encode(SHARD),
+        "segment": encode(SEGMENT),
+        "node": encode(NODE),
+        "lease": encode(LEASE),
+        "events": encode(EVENTS),
+        "request": metadata.encode_request(REQUEST),
+        "save": offset.encode_request(SAVE),
+        "offset-row": offset_rows.pack_offset(COMMITTED),
+        "entry-key": fmt.entry_key(0, 17),
+        "entry": fmt.encode_entry(ENTRY),
+        "hard-state": fmt.HARD_STATE.pack(1, 1, 17),
+        "applied-key": fmt.applied_key(3),
+        "applied": fmt.APPLIED.pack(17, 1, 1),
+        "state-prefix": fmt.state_prefix(3, 1),
+        "configuration": fmt.encode_configuration(fmt.Configuration(voters=(1,))),
+        "identity": fmt.encode_identity(IDENTITY),
+        "offset-key": offset_rows.offset_key(offset_rows.group_prefix("n", "g\0"), "s_0"),
+    }
+
+
+def golden() -> dict[str, bytes]:
+    lines = (HERE / "golden" / "v1.txt").read_text().splitlines()
+    return {name: bytes.fromhex(data) for name, data in (line.split() for line in lines)}
+
+
+def test_version_1_is_written_byte_for_byte() -> None:
+    assert written() == golden()
+
+
+def test_version_1_is_read() -> None:
+    held = golden()
+    assert Decoder(Topic).decode(held["topic"]) == TOPIC
+    assert Decoder(Shard).decode(held["shard"]) == SHARD
+    assert Decoder(Segment).decode(held["segment"]) == SEGMENT
+    assert Decoder(Node).decode(held["node"]) == NODE
+    assert Decoder(Lease).decode(held["lease"]) == LEASE
+    assert Decoder(tuple[Event, ...]).decode(held["events"]) == EVENTS
+    assert metadata.decode_request(held["request"]) == REQUEST
+    assert offset.decode_request(held["save"]) == SAVE
+    assert offset_rows.unpack_offset(held["offset-row"]) == COMMITTED
+    assert fmt.decode_entry(17, held["entry"]) == ENTRY
+    assert fmt.decode_identity(held["identity"]) == IDENTITY
+
+
+def test_the_design_page_has_the_tables_of_the_code() -> None:
+    page = DESIGN.read_text(encoding="utf-8")
+    for layout in (
+        fmt.HARD_STATE,
+        fmt.CUT,
+        fmt.ENTRY,
+        fmt.APPLIED,
+        answers.HEAD,
+        offset_rows.OFFSET_ROW,
+        offset_rows.GROUP_ROW,
+    ):
+        assert layout.as_markdown() in page, layout.name

@@ -1,0 +1,209 @@
+"""The state machines, told as stories that people can read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from msgspec import Struct, convert, to_builtins
+from tests.meta.scripts import Shown, check, tags
+
+from penstock.meta.state import metadata, offset
+from penstock.meta.state.answers import Rejected
+from penstock.meta.state.metadata_commands import (
+    Applied,
+    Command,
+    Done,
+    Event,
+    LeaseResult,
+    NodePut,
+    NodeRemoved,
+    NodeResult,
+    ProducerIds,
+    Request,
+    Result,
+    SegmentDeleted,
+    SegmentPut,
+    SegmentResult,
+    ShardDeleted,
+    ShardPut,
+    ShardsResult,
+    TopicDeleted,
+    TopicPut,
+    TopicResult,
+)
+from penstock.meta.state.metadata_rows import LEASES, NODES, SEGMENTS, SHARDS, TOPICS
+from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic
+from penstock.meta.state.offset_commands import (
+    Epochs,
+    OffsetApplied,
+    OffsetCommand,
+    OffsetRequest,
+    OffsetResult,
+    Removed,
+    Saved,
+)
+from penstock.meta.state.offset_rows import scan_groups, scan_offsets
+from penstock.meta.state.view import MemoryView
+
+TESTDATA = Path(__file__).parent / "testdata"
+
+
+def topic_text(topic: Topic) -> str:
+    return (
+        f"topic {topic.topic_id} {topic.namespace}/{topic.name} partitions={topic.partitions} "
+        f"{topic.config.storage_type} {topic.config.cleanup} {topic.status} r{topic.revision}"
+    )
+
+
+def shard_text(shard: Shard) -> str:
+    replicas = ",".join(str(node) for node in shard.replicas)
+    in_sync = ",".join(str(node) for node in shard.in_sync)
+    return (
+        f"shard {shard.name} leader={shard.leader}@{shard.leader_epoch} replicas={replicas} "
+        f"in_sync={in_sync} segments={shard.first_segment}-{shard.active_segment}"
+    )
+
+
+def segment_text(segment: Segment) -> str:
+    return (
+        f"segment {segment.shard.name}/{segment.number} [{segment.start_offset}, "
+        f"{'' if segment.end_offset is None else segment.end_offset}) {segment.status} "
+        f"by {segment.leader}@{segment.leader_epoch}"
+    )
+
+
+def node_text(node: Node) -> str:
+    return f"node {node.node_id} {node.address} {node.status} epoch={node.epoch}"
+
+
+def lease_text(lease: Lease) -> str:
+    return f"lease {lease.shard.name} {lease.holder}@{lease.epoch} until={lease.until_ms}"
+
+
+def result_text(result: Result) -> str:
+    match result:
+        case TopicResult():
+            return topic_text(result.topic)
+        case ShardsResult():
+            return "; ".join(shard_text(shard) for shard in result.shards) or "no shard"
+        case SegmentResult():
+            return segment_text(result.segment)
+        case NodeResult():
+            return node_text(result.node)
+        case LeaseResult():
+            return lease_text(result.lease)
+        case ProducerIds():
+            return f"producer ids from {result.first}, {result.count}"
+        case Done():
+            return "done"
+
+
+def event_text(event: Event) -> str:
+    match event:
+        case TopicPut():
+            return f"+ {topic_text(event.topic)}"
+        case TopicDeleted():
+            return f"- topic {event.topic.topic_id}"
+        case ShardPut():
+            return f"+ {shard_text(event.shard)}"
+        case ShardDeleted():
+            return f"- shard {event.topic_id}_{event.partition}"
+        case SegmentPut():
+            return f"+ {segment_text(event.segment)}"
+        case SegmentDeleted():
+            return f"- segment {event.topic_id}_{event.partition}/{event.number}"
+        case NodePut():
+            return f"+ {node_text(event.node)}"
+        case NodeRemoved():
+            return f"- node {event.node_id}"
+
+
+class Metadata:
+    def commands(self) -> dict[str, type[Struct]]:
+        return tags(Command)
+
+    def run(self, view: MemoryView, command: Struct, time_ms: int, request_id: str) -> object:
+        request = convert([time_ms, to_builtins(command), request_id], Request)
+        answer = metadata.apply(view, metadata.decode_request(metadata.encode_request(request)))
+        if isinstance(answer, Rejected):
+            return answer
+        return self.said(answer)
+
+    def said(self, answer: Applied) -> str:
+        repeated = " (answered before)" if answer.repeated else ""
+        first = f"r{answer.revision} {result_text(answer.result)}{repeated}"
+        return "\n".join([first, *[event_text(event) for event in answer.events]])
+
+    def show(self, view: MemoryView) -> Iterable[str]:
+        yield from map(topic_text, TOPICS.scan(view))
+        yield from map(shard_text, SHARDS.scan(view))
+        yield from map(segment_text, SEGMENTS.scan(view))
+        yield from map(node_text, NODES.scan(view))
+        yield from map(lease_text, LEASES.scan(view))
+
+
+def offset_result_text(result: OffsetResult) -> str:
+    match result:
+        case Epochs():
+            return f"epochs {', '.join(str(epoch) for epoch in result.epochs)}"
+        case Saved():
+            stale = [
+                f"stale {one.namespace}/{one.group}/{one.shard}: {one.epoch}.{one.sequence} stands"
+                for one in result.stale
+            ]
+            return "; ".join(stale) or "saved"
+        case Removed():
+            groups = ", ".join(f"{one.namespace}/{one.group}" for one in result.groups)
+            left = ", more are left" if result.has_more else ""
+            return f"removed {result.rows} rows" + (f" and {groups}" if groups else "") + left
+
+
+class Offsets:
+    def commands(self) -> dict[str, type[Struct]]:
+        return tags(OffsetCommand)
+
+    def run(self, view: MemoryView, command: Struct, time_ms: int, request_id: str) -> object:
+        request = convert([time_ms, to_builtins(command), request_id], OffsetRequest)
+        answer = offset.apply(view, offset.decode_request(offset.encode_request(request)))
+        if isinstance(answer, Rejected):
+            return answer
+        return self.said(answer)
+
+    def said(self, answer: OffsetApplied) -> str:
+        repeated = " (answered before)" if answer.repeated else ""
+        return f"r{answer.revision} {offset_result_text(answer.result)}{repeated}"
+
+    def show(self, view: MemoryView) -> Iterable[str]:
+        for namespace, name, group in scan_groups(view, None, with_deleted=True):
+            state = " deleted" if group.is_deleted else ""
+            yield (
+                f"group {namespace}/{name} epoch={group.epoch} floor={group.floor} "
+                f"last={group.last_commit_ms}{state}"
+            )
+            for shard, at in scan_offsets(view, namespace, name):
+                note = f" {at.metadata!r}" if at.metadata else ""
+                yield f"  {shard} {at.offset} by {at.epoch}.{at.sequence}{note}"
+
+
+MACHINES: dict[str, Shown] = {"metadata": Metadata(), "offset": Offsets()}
+SCRIPTS = sorted(path.relative_to(TESTDATA).as_posix() for path in TESTDATA.rglob("*.txt"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_machine_answers_as_the_script_says(script: str) -> None:
+    path = TESTDATA / script
+    machine = MACHINES[Path(script).parts[0]]
+    check(path, machine, rewrite="PENSTOCK_REWRITE" in os.environ, write=path.write_text)
+
+
+def test_every_command_of_both_machines_stands_in_a_script() -> None:
+    played = {
+        word
+        for script in SCRIPTS
+        for line in (TESTDATA / script).read_text().splitlines()
+        for word in line.split()[:3]
+    }
+    assert set(tags(Command)) | set(tags(OffsetCommand)) <= played
