@@ -14,8 +14,9 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
+from penstock.clock import Clock, SystemClock
 from penstock.engine.arguments import (
     check_key,
     check_limit,
@@ -31,6 +32,7 @@ from penstock.engine.contract import (
     SIZE_PER_READ,
     AdapterOffsetStrategy,
     Capabilities,
+    Cleanup,
     Compacted,
     Isolation,
     ShardConfig,
@@ -84,6 +86,14 @@ class ShardStore(Protocol):
 
     def compact(self) -> Compacted: ...
 
+    def remove_expired(self) -> Compacted:
+        """Give back the room of records that have expired."""
+        ...
+
+    def first_within(self, size: int) -> int:
+        """Return the first offset from which on all records together take at most `size`."""
+        ...
+
     def info(self) -> ShardInfo: ...
 
 
@@ -93,7 +103,8 @@ S = TypeVar("S", bound=ShardStore)
 class ShardedEngine(ABC, Generic[S]):
     """A `StorageEngine` over one `ShardStore` for each shard."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None) -> None:
+        self._clock: Final = clock if clock is not None else SystemClock()
         self._shards: dict[ShardId, S] = {}
         self._directory = threading.Lock()  # held while the set of shards changes
         self._closed = False
@@ -263,6 +274,30 @@ class ShardedEngine(ABC, Generic[S]):
 
     def compact(self, shard: ShardId) -> Compacted:
         return self._find(shard).compact()
+
+    # Beyond the contract: what a shard's configuration says about its size and age
+
+    def remove_expired(self, shard: ShardId) -> Compacted:
+        """Give back the room of a shard's expired records. Nobody can tell by reading: they are
+        gone from every read at the moment they expire."""
+        return self._find(shard).remove_expired()
+
+    def apply_retention(self, shard: ShardId) -> Offset:
+        """Delete what is older, or more, than the shard's configuration lets it keep; return its
+        earliest offset. A compacted shard keeps the newest record of each key however old."""
+        store = self._find(shard)
+        config, info = store.config, store.info()
+        if config.cleanup is Cleanup.COMPACT:
+            return info.earliest
+        keep_from = info.earliest
+        if config.retention_records is not None:
+            keep_from = Offset(max(keep_from, info.commit - config.retention_records))
+        if config.retention_bytes is not None:
+            keep_from = Offset(max(keep_from, store.first_within(config.retention_bytes)))
+        if config.retention_ms is not None:
+            young = store.first_since(self._clock.now_ms() - config.retention_ms)
+            keep_from = max(keep_from, info.commit if young is None else young)
+        return store.delete_before(keep_from)
 
     def close(self) -> None:
         """Let go of everything; doing it again does nothing."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock
 from penstock.engine.arguments import check_limit
 from penstock.engine.contract import Capabilities, ShardConfig
 from penstock.engine.memory.shard import Bounds, MemoryShard
@@ -34,10 +34,9 @@ class MemoryStorageEngine(ShardedEngine[MemoryShard]):
         bytes_max: int = BYTES_MAX,
         evict: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(clock)
         check_limit(records_max, "records_max")
         check_limit(bytes_max, "bytes_max")
-        self._clock: Final = clock if clock is not None else SystemClock()
         self._bounds: Final = Bounds(records_max, bytes_max, evict)
         self._capabilities: Final = Capabilities(durable=False, evicts=evict, power_safe=False)
 

@@ -262,6 +262,22 @@ class MemoryShard:
             self._remove(superseded)
             return Compacted(len(superseded), size_before - self._size)
 
+    def remove_expired(self) -> Compacted:
+        with self._lock:
+            self._check_exists()
+            count_before, size_before = self._count, self._size
+            self._drop_expired(self._clock.now_ms())
+            return Compacted(count_before - self._count, size_before - self._size)
+
+    def first_within(self, size: int) -> int:
+        with self._lock:
+            excess = self._size - size
+            for record in self._from(self._earliest):
+                if excess <= 0:
+                    return record.offset
+                excess -= payload_size(record) + RECORD_OVERHEAD
+            return self._latest
+
     def _drop_before(self, offset: int) -> None:
         if offset <= self._earliest:
             return

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Final, Self
 
-from penstock.clock import Clock, SystemClock
-from penstock.engine.contract import Capabilities, Compacted, ShardConfig
-from penstock.engine.rocksdb.database import Changes, Database, DatabaseSettings
+from penstock.clock import Clock
+from penstock.engine.contract import Capabilities, ShardConfig
+from penstock.engine.rocksdb.changes import Changes
+from penstock.engine.rocksdb.database import Database
 from penstock.engine.rocksdb.keys import (
     GENERATION_ROW,
     SHARDS,
@@ -29,6 +30,7 @@ from penstock.engine.rocksdb.rows import (
     encode_end,
     encode_shard,
 )
+from penstock.engine.rocksdb.settings import DatabaseSettings
 from penstock.engine.rocksdb.shard import RocksDBShard
 from penstock.engine.sharded import ShardedEngine
 from penstock.record import Flush, ShardId
@@ -42,10 +44,9 @@ class RocksDBStorageEngine(ShardedEngine[RocksDBShard]):
     ) -> None:
         """Use the broker's family of `database`, which others may share; `owns_database` closes it
         with the engine."""
-        super().__init__()
+        super().__init__(clock)
         self._database: Final = database
         self._owns_database: Final = owns_database
-        self._clock: Final = clock if clock is not None else SystemClock()
         self._family: Final = database.family(DB_COLUMN_FAMILY_BROKER)
         row = self._family.get(GENERATION_ROW)
         self._next_generation = 0 if row is None else unpack_generation(row)
@@ -67,11 +68,6 @@ class RocksDBStorageEngine(ShardedEngine[RocksDBShard]):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(durable=True, evicts=False, power_safe=True)
-
-    def remove_expired(self, shard: ShardId) -> Compacted:
-        """Give back the room of a shard's expired records. Nobody can tell by reading: they are
-        gone from every read at the moment they expire."""
-        return self._find(shard).remove_expired()
 
     def _create(self, shard: ShardId, config: ShardConfig) -> RocksDBShard:
         row = ShardRow(self._next_generation, config)

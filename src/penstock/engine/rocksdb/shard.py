@@ -22,7 +22,9 @@ from msgspec.structs import replace
 
 from penstock.clock import Clock
 from penstock.engine.contract import Cleanup, Compacted, ShardConfig, ShardInfo, Written
-from penstock.engine.rocksdb.database import CHANGES_SIZE_MAX, Changes, Database, Family
+from penstock.engine.rocksdb.changes import CHANGES_SIZE_MAX, Changes
+from penstock.engine.rocksdb.database import Database
+from penstock.engine.rocksdb.family import Family
 from penstock.engine.rocksdb.keys import ShardKeys, shard_row
 from penstock.engine.rocksdb.producers import StoredProducers
 from penstock.engine.rocksdb.rows import (
@@ -305,12 +307,15 @@ class RocksDBShard:
     def delete_key(self, key: bytes) -> int:
         with self._lock:
             self._begin_change()
-            now_ms = self._clock.now_ms()
-            end = self._end
-            rows = list(self._rows.of_key_back(key, end.earliest, end.latest))
-            self._remove([offset for offset, _, _ in rows])
-        self._sync_if(bool(rows) and self._is_synchronous)
-        return sum(expires_ms > now_ms for _, expires_ms, _ in rows)
+            now_ms, end, count = self._clock.now_ms(), self._end, 0
+            rows = self._rows.of_key_back(key, end.earliest, end.latest)
+            patient = False
+            while part := list(islice(rows, SWEEP_RECORDS)):
+                self._remove([offset for offset, _, _ in part], patient=patient)
+                count += sum(expires_ms > now_ms for _, expires_ms, _ in part)
+                patient = True
+        self._sync_if(patient and self._is_synchronous)
+        return count
 
     def delete_offset(self, offset: int) -> bool:
         with self._lock:
@@ -359,7 +364,8 @@ class RocksDBShard:
                         offset
                         for prefix, newest, offset in part
                         if (prefix, newest) in kept and offset >= end.earliest
-                    ]
+                    ],
+                    patient=count > 0,
                 )
                 count, size = count + removed[0], size + removed[1]
         self._sync_if(count > 0 and self._is_synchronous)
@@ -374,9 +380,18 @@ class RocksDBShard:
                 self._begin_change()
                 end = self._end
                 here = [offset for _, offset in part if end.earliest <= offset < self._commit]
-                removed = self._remove(here)
+                removed = self._remove(here, patient=count > 0)
                 count, size = count + removed[0], size + removed[1]
         return Compacted(count, size)
+
+    def first_within(self, size: int) -> int:
+        start, behind = self._bounds(0)
+        excess = self._end.size - size
+        for offset, row in self._rows.records(start, behind):
+            if excess <= 0:
+                return offset
+            excess -= len(row)
+        return behind
 
     def _superseded(self) -> Iterator[tuple[bytes, int, int]]:
         """Yield the live records that a later live one of the same key supersedes: what the key's
@@ -392,22 +407,18 @@ class RocksDBShard:
             else:
                 newest = prefix, offset
 
-    def _remove(self, offsets: list[int]) -> tuple[int, int]:
-        """Remove records, if they are there; return how many there were, and their size."""
-        count = size = pending = 0
+    def _remove(self, offsets: list[int], *, patient: bool = False) -> tuple[int, int]:
+        """Remove a few records, if they are there; return how many there were, and their size."""
+        count = size = 0
         changes = Changes()
         for offset in offsets:
             found = self._rows.record(offset)
-            if found is None:
-                continue
-            record, row_size = found
-            self._rows.remove(changes, record)
-            count, size, pending = count + 1, size + row_size, pending + row_size
-            if changes.size >= CHANGES_SIZE_MAX:
-                self._apply(changes, self._end._replace(size=self._end.size - pending))
-                changes, pending = Changes(), 0
-        if changes.deletes:
-            self._apply(changes, self._end._replace(size=self._end.size - pending))
+            if found is not None:
+                self._rows.remove(changes, found[0])
+                count, size = count + 1, size + found[1]
+        if count:
+            end = self._end._replace(size=self._end.size - size)
+            self._apply(changes, end, patient=patient)
         return count, size
 
     def _sweep(self) -> bool:
@@ -428,9 +439,9 @@ class RocksDBShard:
             self._apply(changes, end._replace(swept=swept, size=end.size - size))
         return True
 
-    def _apply(self, changes: Changes, end: End) -> None:
+    def _apply(self, changes: Changes, end: End, *, patient: bool = False) -> None:
         changes.put(self._rows.keys.end, encode_end(end))
-        self._family.write(changes, frees_room=True)
+        self._family.write(changes, frees_room=True, patient=patient)
         self._end = end
 
     # The rest

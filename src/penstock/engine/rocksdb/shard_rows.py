@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.engine.arguments import INT64_MAX, INT64_MIN
-from penstock.engine.rocksdb.database import Changes, Family
+from penstock.engine.rocksdb.changes import Changes
+from penstock.engine.rocksdb.family import Family
 from penstock.engine.rocksdb.keys import ShardKeys, offset_of
 from penstock.engine.rocksdb.rows import (
     BLOCK_ROW,
