@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import errno
 import logging
-import random
-import threading
-from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.segment.state.dispatch_bench import DIRECTORY, EVENTS, ORDERS, Bench, Collector
 
-from penstock.engine.segment.dispatch import DispatchPipeline
 from penstock.engine.segment.dispatch_positions import POSITIONS, DispatchPositions
 from penstock.engine.segment.dispatch_worker import (
     BATCHES_PER_TURN,
@@ -29,189 +24,13 @@ from penstock.errors import (
     CorruptionError,
     NotSupportedError,
 )
-from penstock.metrics import SegmentMetrics
-from penstock.record import Offset, ShardId, StoredRecord
-from penstock.testing import FaultyDisk, ManualClock
-
-DIRECTORY = "penstock/dispatch"
-ORDERS = ShardId("orders", 0)
-EVENTS = ShardId("events", 1)
-
-
-class Shards:
-    """A store in the fewest lines: per shard its values, its bounds and its holes."""
-
-    def __init__(self) -> None:
-        self.values: dict[ShardId, list[bytes]] = {}
-        self.earliest: dict[ShardId, int] = {}
-        self.commit: dict[ShardId, int] = {}
-        self.holes: set[tuple[ShardId, int]] = set()
-        self.reads = 0
-
-    def append(self, shard: ShardId, count: int = 1, *, commit: bool = True) -> None:
-        values = self.values.setdefault(shard, [])
-        values += [f"{shard.name}@{len(values) + n}".encode() for n in range(count)]
-        self.earliest.setdefault(shard, 0)
-        self.commit.setdefault(shard, 0)
-        if commit:
-            self.commit[shard] = len(values)
-
-    def read(
-        self, shard: ShardId, offset: int, max_records: int, max_size: int
-    ) -> list[StoredRecord]:
-        self.reads += 1
-        values = self.values[shard]
-        live = (n for n in range(offset, self.commit[shard]) if (shard, n) not in self.holes)
-        return [
-            StoredRecord(Offset(n), values[n], None, (), (), 0, None, 0, 0)
-            for _, n in zip(range(max_records), live, strict=False)
-        ]
-
-    def bounds(self) -> Iterator[tuple[ShardId, int, int]]:
-        for shard in list(self.values):
-            yield shard, self.earliest[shard], self.commit[shard]
-
-    def live(self, shard: ShardId) -> list[int]:
-        first, end = self.earliest[shard], self.commit[shard]
-        return [n for n in range(first, end) if (shard, n) not in self.holes]
-
-
-class Collector:
-    """A dispatcher that keeps what it got, by offset, and raises when told to."""
-
-    def __init__(self, name: str = "collector") -> None:
-        self._name = name
-        self.got: dict[ShardId, dict[int, bytes | None]] = {}
-        self.batches: list[tuple[ShardId, list[int]]] = []
-        self.broken: set[ShardId] = set()
-        self.called = threading.Semaphore(0)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def dispatch(self, shard: ShardId, records: Sequence[StoredRecord]) -> None:
-        if shard in self.broken:
-            raise ConnectionError(f"{shard.name} cannot be reached")
-        self.batches.append((shard, [record.offset for record in records]))
-        self.got.setdefault(shard, {}).update((each.offset, each.value) for each in records)
-        self.called.release()
-
-    def offsets(self, shard: ShardId) -> list[int]:
-        return sorted(self.got.get(shard, {}))
-
-
-class Bench:
-    """A pipeline without threads, that can be closed, killed and opened again."""
-
-    def __init__(self) -> None:
-        self.disk = FaultyDisk()
-        self.clock = ManualClock()
-        self.shards = Shards()
-        self.pipeline = self.open()
-
-    def open(self, *, threads: bool = False) -> DispatchPipeline:
-        self.metrics = SegmentMetrics()
-        self.pipeline = DispatchPipeline(
-            self.disk,
-            DIRECTORY,
-            read=self.shards.read,
-            bounds=self.shards.bounds,
-            threads=threads,
-            clock=self.clock,
-            metrics=self.metrics,
-        )
-        return self.pipeline
+from penstock.record import ShardId
+from penstock.testing import FaultyDisk
 
 
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
-
-
-class AgainstTheShards(RuleBasedStateMachine):
-    """Appends, commits, deletions, failures, crashes: when all is well again, two dispatchers have
-    seen every live record, and each record they saw is the one at its offset."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bench = Bench()
-        self.collectors = [Collector("one"), Collector("two")]
-        self.register()
-
-    def register(self) -> None:
-        for collector in self.collectors:
-            self.bench.pipeline.register(collector)
-
-    @rule(number=st.integers(0, 2), count=st.integers(1, 5), commit=st.booleans())
-    def append(self, number: int, count: int, commit: bool) -> None:
-        self.bench.shards.append(ShardId("t", number), count, commit=commit)
-
-    @rule(number=st.integers(0, 2), offset=st.integers(0, 20))
-    def delete(self, number: int, offset: int) -> None:
-        self.bench.shards.holes.add((ShardId("t", number), offset))
-
-    @rule(seconds=st.sampled_from([0.0, 0.3, 2.0]))
-    def run(self, seconds: float) -> None:
-        self.bench.clock.advance(seconds)
-        self.bench.pipeline.run_once()
-
-    @rule(which=st.integers(0, 1), number=st.integers(0, 2))
-    def break_one(self, which: int, number: int) -> None:
-        self.collectors[which].broken.add(ShardId("t", number))
-
-    @rule()
-    def restart(self) -> None:
-        self.bench.pipeline.close()
-        self.bench.open()
-        self.register()
-
-    @rule(seed=st.integers(0, 1000), data=st.data())
-    def cut_power(self, seed: int, data: st.DataObject) -> None:
-        """The shards may lose tails, which dispatchers may have seen."""
-        shards = self.bench.shards
-        self.bench.disk.crash(random.Random(seed))
-        for shard, values in shards.values.items():
-            end = data.draw(st.integers(shards.earliest[shard], len(values)))
-            del values[end:]
-            shards.commit[shard] = end
-            shards.holes = {(s, n) for s, n in shards.holes if s != shard or n < end}
-            for collector in self.collectors:
-                got = collector.got.get(shard, {})
-                collector.got[shard] = {n: value for n, value in got.items() if n < end}
-        self.bench.open()
-        self.register()
-
-    @rule()
-    def mend_and_finish(self) -> None:
-        for collector in self.collectors:
-            collector.broken.clear()
-        self.bench.clock.advance(RETRY_MAX_S)
-        self.bench.pipeline.run_once()
-        for collector in self.collectors:
-            assert self.bench.pipeline.failures(collector.name) == {}
-            for shard in self.bench.shards.values:
-                assert set(collector.offsets(shard)) >= set(self.bench.shards.live(shard))
-            assert set(self.bench.pipeline.lag(collector.name).values()) <= {0}
-
-    @invariant()
-    def nobody_saw_what_is_not_committed_or_another_record(self) -> None:
-        for collector in self.collectors:
-            for shard, got in collector.got.items():
-                values = self.bench.shards.values[shard]
-                assert all(n < self.bench.shards.commit[shard] for n in got)
-                assert all(values[n] == value for n, value in got.items())
-
-    @invariant()
-    def what_is_not_lagging_was_seen(self) -> None:
-        for collector in self.collectors:
-            for shard, lag in self.bench.pipeline.lag(collector.name).items():
-                seen_until = self.bench.shards.commit[shard] - lag
-                live = [n for n in self.bench.shards.live(shard) if n < seen_until]
-                assert set(collector.offsets(shard)) >= set(live)
-
-
-TestAgainstTheShards = AgainstTheShards.TestCase
 
 
 def test_records_come_in_order_in_bounded_batches(bench: Bench) -> None:
@@ -518,85 +337,3 @@ def test_a_store_that_cannot_be_looked_at_is_looked_at_again(
     bench.pipeline.run_once()
     assert collector.offsets(ORDERS) == [0]
     assert caplog.messages == ["dispatch_cannot_see_shards"]
-
-
-# With threads
-
-
-def test_threads_hand_over_what_is_notified(bench: Bench) -> None:
-    collectors = [Collector("one"), Collector("two")]
-    bench.open(threads=True)
-    for collector in collectors:
-        bench.pipeline.register(collector)
-    bench.shards.append(ORDERS, 5)
-    bench.pipeline.notify(ORDERS)
-    for collector in collectors:
-        assert collector.called.acquire(timeout=10)
-    bench.pipeline.close()
-    assert [c.offsets(ORDERS) for c in collectors] == [[0, 1, 2, 3, 4]] * 2
-    positions = DispatchPositions(bench.disk, f"{DIRECTORY}/two")
-    positions.load()
-    assert positions.get(ORDERS) == 5
-
-
-def test_threads_find_what_nobody_notified(bench: Bench) -> None:
-    collector = Collector()
-    bench.open(threads=True).register(collector)
-    bench.shards.append(ORDERS, 5)
-    for _ in range(1000):
-        bench.clock.advance(0.3)
-        if collector.called.acquire(timeout=0.01):
-            break
-    bench.pipeline.close()
-    assert collector.offsets(ORDERS) == [0, 1, 2, 3, 4]
-
-
-def test_threads_try_again_by_themselves(bench: Bench) -> None:
-    collector = Collector()
-    collector.broken = {ORDERS}
-    bench.shards.append(ORDERS, 5)
-    bench.open(threads=True).register(collector)
-    while not bench.pipeline.failures("collector"):
-        bench.clock.advance(0.01)
-    collector.broken.clear()
-    for _ in range(1000):
-        bench.clock.advance(1)
-        if collector.called.acquire(timeout=0.01):
-            break
-    bench.pipeline.close()
-    assert collector.offsets(ORDERS) == [0, 1, 2, 3, 4]
-
-
-def test_a_dispatcher_that_never_returns_delays_the_end_by_a_bound_and_nobody_else(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("penstock.engine.segment.dispatch.STOP_TIMEOUT_S", 0.05)
-    release = threading.Event()
-
-    class Stuck(Collector):
-        def dispatch(self, shard: ShardId, records: Sequence[StoredRecord]) -> None:
-            super().dispatch(shard, records)
-            release.wait(30)
-
-    stuck, good = Stuck("stuck"), Collector("good")
-    bench.open(threads=True)
-    bench.pipeline.register(stuck)
-    bench.pipeline.register(good)
-    bench.shards.append(ORDERS, 2)
-    bench.pipeline.notify()
-    assert stuck.called.acquire(timeout=10)
-    assert good.called.acquire(timeout=10)
-    bench.pipeline.run_once()
-    bench.pipeline.close()
-    release.set()
-    assert "dispatcher_does_not_end" in caplog.messages
-    assert bench.pipeline.position("stuck", ORDERS) == 0
-    assert bench.pipeline.lag("good") == {ORDERS: 0}
-
-
-def test_closing_ends_the_threads(bench: Bench) -> None:
-    before = threading.active_count()
-    bench.open(threads=True).register(Collector())
-    assert threading.active_count() == before + 1
-    bench.pipeline.close()
-    assert threading.active_count() == before

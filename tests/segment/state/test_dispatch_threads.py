@@ -1,0 +1,96 @@
+"""The dispatch pipeline with a thread for each dispatcher."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+from tests.segment.state.dispatch_bench import DIRECTORY, ORDERS, Bench, Collector
+
+from penstock.engine.segment.dispatch_positions import DispatchPositions
+from penstock.record import ShardId, StoredRecord
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_threads_hand_over_what_is_notified(bench: Bench) -> None:
+    collectors = [Collector("one"), Collector("two")]
+    bench.open(threads=True)
+    for collector in collectors:
+        bench.pipeline.register(collector)
+    bench.shards.append(ORDERS, 5)
+    bench.pipeline.notify(ORDERS)
+    for collector in collectors:
+        assert collector.called.acquire(timeout=10)
+    bench.pipeline.close()
+    assert [c.offsets(ORDERS) for c in collectors] == [[0, 1, 2, 3, 4]] * 2
+    positions = DispatchPositions(bench.disk, f"{DIRECTORY}/two")
+    positions.load()
+    assert positions.get(ORDERS) == 5
+
+
+def test_threads_find_what_nobody_notified(bench: Bench) -> None:
+    collector = Collector()
+    bench.open(threads=True).register(collector)
+    bench.shards.append(ORDERS, 5)
+    for _ in range(1000):
+        bench.clock.advance(0.3)
+        if collector.called.acquire(timeout=0.01):
+            break
+    bench.pipeline.close()
+    assert collector.offsets(ORDERS) == [0, 1, 2, 3, 4]
+
+
+def test_threads_try_again_by_themselves(bench: Bench) -> None:
+    collector = Collector()
+    collector.broken = {ORDERS}
+    bench.shards.append(ORDERS, 5)
+    bench.open(threads=True).register(collector)
+    while not bench.pipeline.failures("collector"):
+        bench.clock.advance(0.01)
+    collector.broken.clear()
+    for _ in range(1000):
+        bench.clock.advance(1)
+        if collector.called.acquire(timeout=0.01):
+            break
+    bench.pipeline.close()
+    assert collector.offsets(ORDERS) == [0, 1, 2, 3, 4]
+
+
+def test_a_dispatcher_that_never_returns_delays_the_end_by_a_bound_and_nobody_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.engine.segment.dispatch.STOP_TIMEOUT_S", 0.05)
+    release = threading.Event()
+
+    class Stuck(Collector):
+        def dispatch(self, shard: ShardId, records: Sequence[StoredRecord]) -> None:
+            super().dispatch(shard, records)
+            release.wait(30)
+
+    stuck, good = Stuck("stuck"), Collector("good")
+    bench.open(threads=True)
+    bench.pipeline.register(stuck)
+    bench.pipeline.register(good)
+    bench.shards.append(ORDERS, 2)
+    bench.pipeline.notify()
+    assert stuck.called.acquire(timeout=10)
+    assert good.called.acquire(timeout=10)
+    bench.pipeline.run_once()
+    bench.pipeline.close()
+    release.set()
+    assert "dispatcher_does_not_end" in caplog.messages
+    assert bench.pipeline.position("stuck", ORDERS) == 0
+    assert bench.pipeline.lag("good") == {ORDERS: 0}
+
+
+def test_closing_ends_the_threads(bench: Bench) -> None:
+    before = threading.active_count()
+    bench.open(threads=True).register(Collector())
+    assert threading.active_count() == before + 1
+    bench.pipeline.close()
+    assert threading.active_count() == before
