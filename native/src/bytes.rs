@@ -129,12 +129,9 @@ impl<'a> Writer<'a> {
         self.put(b"\x02");
     }
 
+    #[cfg(test)]
     pub fn position(&self) -> usize {
         self.at
-    }
-
-    pub fn written(&self) -> &[u8] {
-        self.out.get(..self.at).unwrap_or(&[])
     }
 }
 

@@ -12,7 +12,6 @@ use crate::python::text;
 pub enum Refusal {
     Bad(String),
     Exists(String),
-    NotSupported(String),
     TooLarge(Box<TooLarge>),
 }
 
@@ -28,7 +27,6 @@ pub struct TooLarge {
 struct Classes {
     bad: Py<PyAny>,
     exists: Py<PyAny>,
-    not_supported: Py<PyAny>,
     too_large: Py<PyAny>,
 }
 
@@ -40,7 +38,6 @@ fn classes(py: Python<'_>) -> PyResult<&'static Classes> {
         Ok(Classes {
             bad: errors.getattr("BadRequestError")?.unbind(),
             exists: errors.getattr("AlreadyExistsError")?.unbind(),
-            not_supported: errors.getattr("NotSupportedError")?.unbind(),
             too_large: errors.getattr("RecordTooLargeError")?.unbind(),
         })
     })
@@ -64,7 +61,6 @@ impl Refusal {
         match self {
             Self::Bad(message) => classes.bad.bind(py).call1((message,)),
             Self::Exists(message) => classes.exists.bind(py).call1((message,)),
-            Self::NotSupported(message) => classes.not_supported.bind(py).call1((message,)),
             Self::TooLarge(refused) => {
                 let mut shard = text(py, &refused.topic)?;
                 shard = shard.add(format!("_{}", refused.queue_id))?;

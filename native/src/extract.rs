@@ -53,8 +53,9 @@ fn wrong(field: &str, expected: &str, found: &Bound<'_, PyAny>) -> PyErr {
     Refusal::bad(format!("{field} must be {expected}, not {kind}")).raise(found.py())
 }
 
+/// Bytes, or None. The object must be held as long as they are used.
 #[inline]
-fn take_bytes<'py>(found: &Bound<'py, PyAny>, field: &str) -> PyResult<Option<&'py [u8]>> {
+pub fn take_bytes<'py>(found: &Bound<'py, PyAny>, field: &str) -> PyResult<Option<&'py [u8]>> {
     if found.is_none() {
         return Ok(None);
     }

@@ -7,19 +7,26 @@ mod append;
 mod appender;
 mod bytes;
 mod codec;
+mod columns;
 mod dispatch;
 mod encode;
+mod entry;
 mod errors;
 mod extract;
 mod hash;
 mod index;
+mod inflate;
+mod kafka;
 mod message;
 mod properties;
 mod python;
 mod queue;
+mod read;
+mod reader;
 mod record;
 mod replay;
 mod state;
+mod stored;
 
 use pyo3::prelude::*;
 
@@ -35,5 +42,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(codec::warm, module)?)?;
     module.add_function(wrap_pyfunction!(codec::index_lookup, module)?)?;
     module.add_function(wrap_pyfunction!(codec::index_relink, module)?)?;
+    module.add_function(wrap_pyfunction!(reader::read_records, module)?)?;
+    module.add_function(wrap_pyfunction!(reader::read_batches, module)?)?;
+    module.add_function(wrap_pyfunction!(reader::read_columns, module)?)?;
+    module.add_function(wrap_pyfunction!(reader::decode_inner, module)?)?;
     Ok(())
 }

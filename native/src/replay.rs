@@ -11,7 +11,7 @@ use crate::queue::{Kind, GAP_MAX};
 use crate::record::{step, Reason, Record, Step, INNER_BATCH};
 use crate::state::State;
 
-pub const DONE: i64 = 0;
+/// A status of 0 says that all is done.
 pub const DAMAGED: i64 = 1;
 pub const NO_INDEX_ROOM: i64 = 2;
 pub const CUT_BATCH_QUEUE: i64 = 3;

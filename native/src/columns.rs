@@ -1,0 +1,213 @@
+//! Pages as ready Arrow buffers, with 64-bit offsets.
+//!
+//!     value, key    validity, offsets, data
+//!     tags          list offsets, string offsets, data
+//!     headers       list offsets, name offsets, names, value validity, value offsets, values
+//!     all others    int64 values (expires: validity first)
+//!
+//! Offsets and validity are always there, also for no rows; bitmaps have their first row in bit 0.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+
+use crate::entry::Entry;
+use crate::read::Sink;
+
+const VALUE: i64 = 1;
+const KEY: i64 = 2;
+const TAGS: i64 = 4;
+const HEADERS: i64 = 8;
+const TIMESTAMP: i64 = 16;
+const STORED: i64 = 32;
+
+/// One bit a row.
+#[derive(Default)]
+struct Bitmap {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Bitmap {
+    #[inline]
+    fn push(&mut self, bit: bool) {
+        if self.count % 8 == 0 {
+            self.bytes.push(0);
+        }
+        if let Some(last) = self.bytes.last_mut() {
+            *last |= u8::from(bit) << (self.count % 8);
+        }
+        self.count += 1;
+    }
+}
+
+/// Little-endian 64-bit numbers.
+#[derive(Default)]
+struct Numbers(Vec<u8>);
+
+impl Numbers {
+    /// Offsets, which begin with a 0.
+    fn offsets() -> Self {
+        Self(vec![0; 8])
+    }
+
+    #[inline]
+    fn push(&mut self, number: i64) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+struct Texts {
+    offsets: Numbers,
+    data: Vec<u8>,
+    count: i64,
+}
+
+impl Texts {
+    fn new() -> Self {
+        Self { offsets: Numbers::offsets(), data: Vec::new(), count: 0 }
+    }
+
+    #[inline]
+    fn push(&mut self, text: &[u8]) {
+        self.data.extend_from_slice(text);
+        self.offsets.push(self.data.len() as i64);
+        self.count += 1;
+    }
+}
+
+struct Binaries {
+    validity: Bitmap,
+    texts: Texts,
+}
+
+impl Binaries {
+    fn new() -> Self {
+        Self { validity: Bitmap::default(), texts: Texts::new() }
+    }
+
+    #[inline]
+    fn push(&mut self, cell: Option<&[u8]>) {
+        self.validity.push(cell.is_some());
+        self.texts.push(cell.unwrap_or(&[]));
+    }
+}
+
+pub struct Columns {
+    fields: i64,
+    count: i64,
+    offsets: Numbers,
+    values: Binaries,
+    keys: Binaries,
+    tag_lists: Numbers,
+    tags: Texts,
+    header_lists: Numbers,
+    header_names: Texts,
+    header_values: Binaries,
+    timestamps: Numbers,
+    expires_validity: Bitmap,
+    expires: Numbers,
+    store_timestamps: Numbers,
+    epochs: Numbers,
+}
+
+impl Columns {
+    pub fn new(fields: i64) -> Self {
+        Self {
+            fields,
+            count: 0,
+            offsets: Numbers::default(),
+            values: Binaries::new(),
+            keys: Binaries::new(),
+            tag_lists: Numbers::offsets(),
+            tags: Texts::new(),
+            header_lists: Numbers::offsets(),
+            header_names: Texts::new(),
+            header_values: Binaries::new(),
+            timestamps: Numbers::default(),
+            expires_validity: Bitmap::default(),
+            expires: Numbers::default(),
+            store_timestamps: Numbers::default(),
+            epochs: Numbers::default(),
+        }
+    }
+
+    fn has(&self, field: i64) -> bool {
+        self.fields & field != 0
+    }
+
+    pub fn into_dict<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let columns = PyDict::new(py);
+        let set = |name: &str, buffers: &[&[u8]]| {
+            let buffers = buffers.iter().map(|buffer| PyBytes::new(py, buffer));
+            columns.set_item(name, PyTuple::new(py, buffers.collect::<Vec<_>>())?)
+        };
+        set("count", &[&self.count.to_le_bytes()])?;
+        set("offset", &[&self.offsets.0])?;
+        for (field, name, cells) in [(VALUE, "value", &self.values), (KEY, "key", &self.keys)] {
+            if self.has(field) {
+                let texts = &cells.texts;
+                set(name, &[&cells.validity.bytes, &texts.offsets.0, &texts.data])?;
+            }
+        }
+        if self.has(TAGS) {
+            set("tags", &[&self.tag_lists.0, &self.tags.offsets.0, &self.tags.data])?;
+        }
+        if self.has(HEADERS) {
+            let (names, values) = (&self.header_names, &self.header_values);
+            set(
+                "headers",
+                &[
+                    &self.header_lists.0,
+                    &names.offsets.0,
+                    &names.data,
+                    &values.validity.bytes,
+                    &values.texts.offsets.0,
+                    &values.texts.data,
+                ],
+            )?;
+        }
+        if self.has(TIMESTAMP) {
+            set("timestamp", &[&self.timestamps.0])?;
+            set("expires", &[&self.expires_validity.bytes, &self.expires.0])?;
+        }
+        if self.has(STORED) {
+            set("store_timestamp", &[&self.store_timestamps.0])?;
+            set("leader_epoch", &[&self.epochs.0])?;
+        }
+        Ok(columns)
+    }
+}
+
+impl<'a> Sink<'a> for Columns {
+    #[inline]
+    fn add(&mut self, entry: Entry<'a>) {
+        self.count += 1;
+        self.offsets.push(entry.stamps.offset);
+        if self.has(VALUE) {
+            self.values.push(entry.value);
+        }
+        if self.has(KEY) {
+            self.keys.push(entry.key);
+        }
+        if self.has(TAGS) {
+            entry.tags.each(|tag| self.tags.push(tag));
+            self.tag_lists.push(self.tags.count);
+        }
+        if self.has(HEADERS) {
+            entry.headers.each(|name, value| {
+                self.header_names.push(name);
+                self.header_values.push(value);
+            });
+            self.header_lists.push(self.header_names.count);
+        }
+        if self.has(TIMESTAMP) {
+            self.timestamps.push(entry.stamps.timestamp_ms);
+            self.expires_validity.push(entry.expires_at_ms.is_some());
+            self.expires.push(entry.expires_at_ms.unwrap_or(0));
+        }
+        if self.has(STORED) {
+            self.store_timestamps.push(entry.stamps.store_ms);
+            self.epochs.push(entry.stamps.epoch);
+        }
+    }
+}
