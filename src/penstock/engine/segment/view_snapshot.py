@@ -1,0 +1,199 @@
+"""What a view sees of a directory at one moment: its files, shards and bounds.
+
+A snapshot never changes. Its files stay open while somebody reads through it, so that a refresh in
+one thread does not disturb a read in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.clock import Clock
+from penstock.disk import Disk
+from penstock.engine.segment.checkpoint import (
+    DerivedPoint,
+    read_derived,
+    read_durable,
+    read_rocketmq,
+)
+from penstock.engine.segment.control import is_control
+from penstock.engine.segment.file_set import FileSet
+from penstock.engine.segment.format import TIME_BLOCK
+from penstock.engine.segment.index_view import IndexView
+from penstock.engine.segment.page_sums import PageSums
+from penstock.engine.segment.paths import StorePaths
+from penstock.engine.segment.reader import Query, ShardReader
+from penstock.engine.segment.sealed_files import SealedFiles
+from penstock.engine.segment.settings import FileSizes, SegmentSettings
+from penstock.engine.segment.shard_state import ShardState
+from penstock.engine.segment.shard_view import ShardView
+from penstock.engine.segment.store_sizes import is_store, stored_sizes
+from penstock.engine.segment.time_blocks import TimeBlocks
+from penstock.engine.segment.unit_files import OpenFiles, UnitFiles
+from penstock.engine.segment.view_states import KnownStates, has_states, read_states
+from penstock.errors import CorruptionError, NotAStoreError, UnknownShardError
+from penstock.metrics import SegmentMetrics
+from penstock.record import QueueKind, ShardId, StoredRecord
+
+_TAKES_MAX: Final = 3
+"""How often a snapshot is tried while files come and go under it."""
+_SIZE_UNLIMITED: Final = 1 << 62
+
+
+class Snapshot:
+    """Use `SnapshotSource.take`."""
+
+    def __init__(
+        self,
+        source: SnapshotSource,
+        sizes: FileSizes,
+        files: FileSet,
+        known: KnownStates | None,
+        point: DerivedPoint | None,
+    ) -> None:
+        disk, paths = source.disk, source.paths
+        self.sizes: Final = sizes
+        self.files: Final = files
+        self.known: Final = known
+        self.point: Final = point
+        """The checkpoint of the derived files; None in RocketMQ's own directory."""
+        self.durable: Final = read_durable(disk, paths.durable)[1] or read_rocketmq(
+            disk, paths.checkpoint
+        )
+        self.unclosed: Final = disk.exists(paths.abort)
+        """A writer has the store open, or did not close it."""
+        closed = not self.unclosed
+        self.index: Final = IndexView(disk, paths.index, sizes, source.sealed, point, closed=closed)
+        self.reader: Final = ShardReader(
+            files, self.index, source.clock, source.metrics, _heal_nothing, _heal_no_index
+        )
+        self._source: Final = source
+        self._open_files: Final = OpenFiles(disk, source.settings.open_files_max, writable=False)
+        found = self._found_shards() if known is None else dict(self._published_shards(known))
+        self.shards: Final[dict[ShardId, ShardView]] = found
+        """All shards that are not deleted, the store's own included."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether Penstock wrote this store; otherwise it is RocketMQ's."""
+        return self.known is not None
+
+    def user_shards(self) -> list[ShardId]:
+        if self.known is not None:
+            self.known.check()
+        return sorted(shard for shard in self.shards if not is_control(shard))
+
+    def get(self, shard: ShardId) -> ShardView:
+        found = self.shards.get(shard)
+        if found is None:
+            if self.known is not None:
+                self.known.check(shard)
+            raise UnknownShardError(shard.name)
+        return found
+
+    def end_for(self, log: ShardView) -> int:
+        """Return the end of the log, as far as a shard and the checkpoints know it."""
+        last = log.read_units(log.ends.stop - 1, 1) if log.ends.stop > log.ends.first else b""
+        end = 0
+        if last:
+            end = int.from_bytes(last[:8], "big") + int.from_bytes(last[8:12], "big")
+        point = 0 if self.point is None else self.point.position
+        return min(max(end, point, self.durable), self.files.stop)
+
+    def scan_for_key(
+        self, log: ShardView, key: bytes, start: int, end: int
+    ) -> Iterator[StoredRecord]:
+        """Yield the records of `key` between two positions of the log, newest first."""
+        first, until = log.offset_at(start), log.offset_at(end)
+        while until > first:
+            begin = max(first, until - TIME_BLOCK)
+            query = Query(begin, until, TIME_BLOCK, _SIZE_UNLIMITED, key=key)
+            yield from reversed(self.reader.read_all(log, query))
+            until = begin
+
+    def _published_shards(self, known: KnownStates) -> Iterator[tuple[ShardId, ShardView]]:
+        for shard, state in known.states.items():
+            if not state.dropped:
+                yield shard, self._shard(shard, state.kind, state)
+
+    def _found_shards(self) -> dict[ShardId, ShardView]:
+        """The queues of a directory that says nothing more about its shards."""
+        disk, paths = self._source.disk, self._source.paths
+        found: dict[ShardId, ShardView] = {}
+        for kind in QueueKind:
+            root = paths.queue_root(kind)
+            for topic in disk.list(root):
+                for queue in disk.list(f"{root}/{topic}"):
+                    if queue.isascii() and queue.isdigit():
+                        shard = ShardId(topic, int(queue))
+                        found[shard] = self._shard(shard, kind, None)
+        return found
+
+    def _shard(self, shard: ShardId, kind: QueueKind, state: ShardState | None) -> ShardView:
+        source, sizes = self._source, self.sizes
+        simple = kind is QueueKind.SIMPLE
+        size = sizes.consume_queue_file_size if simple else sizes.batch_queue_file_size
+        return ShardView(
+            shard,
+            kind,
+            UnitFiles(self._open_files, source.paths.queue(shard, kind), kind, size),
+            TimeBlocks(source.disk, f"{source.paths.times}/{shard.topic}/{shard.partition}"),
+            source.sealed,
+            state=state,
+            log_start=self.files.start,
+        )
+
+
+class SnapshotSource:
+    """A store directory, and what outlives a snapshot of it."""
+
+    def __init__(self, root: str, settings: SegmentSettings, disk: Disk, clock: Clock) -> None:
+        self.disk: Final = disk
+        self.clock: Final = clock
+        self.settings: Final = settings
+        self.paths: Final = StorePaths(root, settings)
+        self.metrics: Final = SegmentMetrics()
+        self.sums: Final = PageSums(disk, self.paths.sums)
+        self.sealed: Final = SealedFiles(disk, self.sums)
+        if not is_store(disk, self.paths):
+            raise NotAStoreError(
+                f"{self.paths.root} is no store: it has no commitlog/ and no store.properties"
+            )
+
+    def take(self) -> Snapshot:
+        """Look at the directory, again when files come and go under the look."""
+        for _ in range(_TAKES_MAX - 1):
+            try:
+                return self._take()
+            except (FileNotFoundError, CorruptionError):
+                continue
+        return self._take()
+
+    def _take(self) -> Snapshot:
+        disk, paths = self.disk, self.paths
+        sizes = stored_sizes(disk, paths)
+        files = FileSet(
+            disk, paths.commit_log, sizes.commit_log_file_size, self.settings.mapped_bytes_max
+        )
+        copies = point = None
+        if has_states(disk, paths):
+            # The point first: what it says of the index then holds for all that is newer.
+            point = read_derived(disk, paths.derived)
+            copies = read_states(disk, paths)
+        # States before files: bounds then never reach past the last file.
+        files.load(repair=False)
+        known = None if copies is None else copies.newest(files.start)
+        return Snapshot(self, sizes, files, known, point)
+
+    def forget(self) -> None:
+        """Believe nothing that was checked before."""
+        self.sealed.forget()
+
+
+def _heal_nothing(_: object) -> None:
+    """A view cannot heal: what is wrong is found again, and raised."""
+
+
+def _heal_no_index() -> None:
+    """The index view leaves out what it does not believe, and never asks for this."""
