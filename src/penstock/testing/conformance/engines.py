@@ -6,6 +6,7 @@ the memory engine (`tests/engine`).
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,21 @@ class MemoryHarness(EngineHarness):
             self._engine.close()
 
 
+def copy_at_rest(source: Path, target: Path) -> None:
+    """Copy a directory at a moment when none of its files comes or goes."""
+
+    def names() -> list[str]:
+        return sorted(path.name for path in source.iterdir())
+
+    while True:
+        before = names()
+        with contextlib.suppress(shutil.Error):
+            shutil.copytree(source, target)
+            if names() == before:
+                return
+        shutil.rmtree(target, ignore_errors=True)
+
+
 class RocksDBHarness(EngineHarness):
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -80,7 +96,7 @@ class RocksDBHarness(EngineHarness):
         """A copy of the files while they are open is what a killed process leaves: RocksDB hands
         every write to the operating system before it returns."""
         copy = self._directory.with_name(f"{self._directory.name}+")
-        shutil.copytree(self._directory, copy)
+        copy_at_rest(self._directory, copy)
         self.close()
         self._directory = copy
         return self.make()
@@ -124,7 +140,7 @@ class SegmentHarness(EngineHarness):
         """A copy of the files while they are open is what a killed process leaves: every append
         is in a mapped page before it is acknowledged."""
         copy = self._directory.with_name(f"{self._directory.name}+")
-        shutil.copytree(self._directory, copy)
+        copy_at_rest(self._directory, copy)
         self.close()
         self._directory = copy
         return self.make()
