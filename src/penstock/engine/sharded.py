@@ -129,7 +129,7 @@ class ShardedEngine(ABC, Generic[S]):
 
     def create_shard(self, shard: ShardId, config: ShardConfig) -> None:
         check_shard(shard)
-        _check_config(config)
+        check_config(config)
         with self._directory:
             self._check_open()
             store = self._shards.get(shard)
@@ -143,7 +143,7 @@ class ShardedEngine(ABC, Generic[S]):
 
     def alter_shard(self, shard: ShardId, config: ShardConfig) -> None:
         store = self._find(shard)
-        _check_config(config)
+        check_config(config)
         if store.config.kind is not config.kind:
             raise BadRequestError(
                 f"shard {shard.name!r} was created with {store.config.kind.value}; "
@@ -319,7 +319,7 @@ class ShardedEngine(ABC, Generic[S]):
             raise ClosedError("this engine was closed")
 
 
-def _check_config(config: object) -> None:
+def check_config(config: object) -> None:
     if not isinstance(config, ShardConfig):
         raise BadRequestError(f"config must be a ShardConfig, not {type(config).__name__}")
     check_limit(config.record_size_max, "record_size_max")

@@ -37,7 +37,8 @@ from penstock.engine.contract import (
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.shard_compaction import superseded
 from penstock.engine.segment.store import SegmentStore
-from penstock.errors import BadRequestError, UnknownShardError
+from penstock.engine.sharded import check_config
+from penstock.errors import BadRequestError, ClosedError, UnknownShardError
 from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 
 RECORD_OVERHEAD_MAX: Final = 96 << 10
@@ -52,6 +53,7 @@ class SegmentEngine:
     def __init__(self, store: SegmentStore) -> None:
         self.store: Final = store
         self._configs: dict[ShardId, ShardConfig] = {}
+        self._closed = False
         for shard in store.shards():
             self._apply(shard, _unpack(store.state(shard).config))
 
@@ -62,21 +64,18 @@ class SegmentEngine:
     # Shards
 
     def create_shard(self, shard: ShardId, config: ShardConfig) -> None:
+        self._check_open()
         check_shard(shard)
-        known = self._configs.get(shard)
-        if known is not None and known.kind is config.kind:
+        check_config(config)
+        if shard in self._configs and self._configs[shard].kind is config.kind:
             return
-        if known is not None:
-            raise BadRequestError(
-                f"shard {shard.name!r} exists with {known.kind.value} queues, "
-                f"which cannot become {config.kind.value}"
-            )
         packed = msgspec.msgpack.encode(config)
         self.store.create_shard(shard, config.kind, config.flush, packed)
         self._apply(shard, config)
 
     def alter_shard(self, shard: ShardId, config: ShardConfig) -> None:
         known = self._config(shard)
+        check_config(config)
         if known.kind is not config.kind:
             raise BadRequestError(f"the queue kind of shard {shard.name!r} cannot be changed")
         self._apply(shard, config)
@@ -98,17 +97,26 @@ class SegmentEngine:
     def _config(self, shard: ShardId) -> ShardConfig:
         config = self._configs.get(shard)
         if config is None:
+            self._check_open()
             check_shard(shard)
             raise UnknownShardError(shard.name)
         return config
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the engine was closed")
+
     def delete_shard(self, shard: ShardId) -> None:
+        self._check_open()
         check_shard(shard)
         if self._configs.pop(shard, None) is not None:
             self.store.retention.set_policy(shard, None)
             self.store.delete_shard(shard)
 
     def list_shard(self, topic: str | None = None) -> list[ShardId]:
+        self._check_open()
+        if topic is not None:
+            check_text(topic, "topic")
         return [shard for shard in self.store.shards() if topic is None or shard.topic == topic]
 
     def seal_shard(self, shard: ShardId) -> None:
@@ -172,6 +180,8 @@ class SegmentEngine:
     ) -> list[StoredRecord]:
         self._config(shard)
         _check_page(offset, max_records, max_size)
+        if not isinstance(isolation, Isolation):
+            raise BadRequestError(f"isolation must be an Isolation, not {isolation!r}")
         return self.store.read(shard, offset, max_records=max_records, max_size=max_size)
 
     def read_by_tag(
@@ -234,9 +244,7 @@ class SegmentEngine:
         self._config(shard)
         check_key(key)
         offsets = [record.offset for record in self.store.by_key(shard, key)]
-        if offsets:
-            self.store.delete_offsets(shard, offsets)
-        return len(offsets)
+        return self.store.delete_offsets(shard, offsets) if offsets else 0
 
     def delete_by_offset(self, shard: ShardId, offset: Offset) -> bool:
         self._config(shard)
@@ -244,8 +252,7 @@ class SegmentEngine:
         found = self.store.read(shard, offset, max_records=1)
         if not found or found[0].offset != offset:
             return False
-        self.store.delete_offsets(shard, [offset])
-        return True
+        return self.store.delete_offsets(shard, [offset]) == 1
 
     def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
         self._config(shard)
@@ -261,6 +268,8 @@ class SegmentEngine:
         return Compacted(len(offsets), size)
 
     def close(self) -> None:
+        self._closed = True
+        self._configs = {}
         self.store.close()
 
 

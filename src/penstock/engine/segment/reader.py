@@ -125,6 +125,9 @@ class ShardReader:
                 max_size=size_left,
             )
             page, after, size, damage = self._step(log, wanted, now_ms)
+            if records and size > size_left:
+                # The first record of a step comes whatever its size; here it is not the first.
+                break
             records += page
             size_left -= size
             if damage is not None:

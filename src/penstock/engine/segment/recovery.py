@@ -87,16 +87,19 @@ class Replay:
         self.report: Final = RecoveryReport(damaged=[], rebuilt=[])
         self.touched: Final[set[ShardLog]] = set()
         """Shards that the replay gave units to."""
-        self._cuts: Final = sorted(
-            (position, shard, offset)
-            for shard, state in states.items()
-            for position, offset in state.truncations
-        )
+        self._cuts: list[tuple[int, ShardId, int]] = []
 
     def run(self, start: int, progress: Progress | None = None) -> int:
         """Replay from `start` on; return the position at which the log ends."""
         report = self.report
         report.from_position = start
+        # What was cut before the checkpoint is cut in the states already.
+        self._cuts = sorted(
+            (position, shard, offset)
+            for shard, state in self._states.items()
+            for position, offset in state.truncations
+            if position > start
+        )
         position = start
         while position < self._files.stop:
             self._cut_shards(position)

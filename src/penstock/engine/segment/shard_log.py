@@ -49,6 +49,7 @@ class ShardLog:
         "_commit_limit",
         "_last_lookup",
         "_pending",
+        "deleting",
         "epoch",
         "flush",
         "handle",
@@ -77,6 +78,8 @@ class ShardLog:
         self.units = units
         self.times = times
         self.lock = threading.RLock()
+        self.deleting = threading.Lock()
+        """Held from the look at what is deleted to the deletion; taken before any other lock."""
         self.flush = Flush.ASYNC
         self.epoch = max(0, state.epochs.latest)
         self.healed: frozenset[int] = frozenset()

@@ -338,7 +338,9 @@ class SegmentStore:
         first offset. They must follow on the shard's last record."""
         log = self._table.get(shard)
         appender = self._log.appender
-        return self._writer.run(log, lambda: appender.append_encoded(log.handle, data))
+        return self._writer.run_for_producer(
+            log, None, 1, lambda _: appender.append_encoded(log.handle, data)
+        )[0]
 
     # Reading
 
@@ -434,10 +436,15 @@ class SegmentStore:
 
     # Deleting
 
-    def delete_offsets(self, shard: ShardId, offsets: Iterable[int]) -> None:
-        """Delete records: gone from every read at once, and for good."""
-        for command in control.delete_offsets(offsets):
-            self._command(shard, command)
+    def delete_offsets(self, shard: ShardId, offsets: Iterable[int]) -> int:
+        """Delete records: gone from every read at once, and for good. Returns how many of them
+        were not deleted before: of several callers, each record counts for exactly one."""
+        log = self._table.get(shard)
+        with log.deleting:
+            fresh = [offset for offset in offsets if not log.state.is_deleted(offset)]
+            for command in control.delete_offsets(fresh):
+                self._command(shard, command)
+        return len(fresh)
 
     def delete_before(self, shard: ShardId, offset: int) -> int:
         """Let the shard begin at `offset`, at most at its commit offset; return where it does."""

@@ -80,10 +80,11 @@ class WriteManager:
                 log.lock.release()
             if offset >= 0:
                 return offset
-        appender = log.appender
-        return self.run(
-            shard, lambda: appender.append(shard.handle, record, self.now(), shard.epoch)
-        )
+        return self.run(shard, lambda: self._append_one(shard, record))
+
+    def _append_one(self, shard: ShardLog, record: Record) -> int:
+        _check_not_sealed(shard)
+        return self._log.appender.append(shard.handle, record, self.now(), shard.epoch)
 
     def write_many(
         self, shard: ShardLog, records: Sequence[Record], producer: Producer | None
@@ -104,9 +105,10 @@ class WriteManager:
         count: int,
         append: Callable[[str | None], int],
     ) -> tuple[int, bool]:
-        """Append under a producer's sequence: check, append and remember are one step."""
+        """Append under a producer's sequence: check, append and remember are one step. A repeat is
+        answered even when the shard was sealed since."""
         if producer is None:
-            return self.run(shard, lambda: append(None)), False
+            return self.run(shard, lambda: self._append_unsealed(shard, append, None)), False
         text = f"{producer.id},{producer.epoch},{producer.sequence},{count}"
         repeated = False
 
@@ -117,7 +119,7 @@ class WriteManager:
                 if first is not None:
                     repeated = True
                     return first
-                offset = append(text)
+                offset = self._append_unsealed(shard, append, text)
                 if offset >= 0:
                     now_ms = self._clock.now_ms()
                     shard.state.producers.remember(producer, count, offset, now_ms)
@@ -126,14 +128,18 @@ class WriteManager:
 
         return self.run(shard, once), repeated
 
+    def _append_unsealed(
+        self, shard: ShardLog, append: Callable[[str | None], int], text: str | None
+    ) -> int:
+        _check_not_sealed(shard)
+        return append(text)
+
     def run(self, shard: ShardLog, append: Callable[[], int]) -> int:
         """Run `append` as the only writer, then wait for the device if the shard wants that."""
         position = 0
 
         def checked() -> int:
             nonlocal position
-            if shard.state.sealed:
-                raise ShardSealedError(shard.shard.name)
             before = self._log.end
             offset = append()
             if offset >= 0:
@@ -207,3 +213,8 @@ class WriteManager:
                     self._index.add_file(appender, self._clock.now_ms())
             except OSError:
                 return  # An append that needs it will say so.
+
+
+def _check_not_sealed(shard: ShardLog) -> None:
+    if shard.state.sealed:
+        raise ShardSealedError(shard.shard.name)
