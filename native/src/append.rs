@@ -320,7 +320,8 @@ fn key_hash(queue: &Queue, key: &[u8], is_plain: bool) -> u32 {
 
 fn check_batch(queue: &Queue, batch: &Batch<'_>, epoch: i64) -> Result<(), Refusal> {
     if queue.kind != Kind::Batch {
-        return Err(Refusal::bad("a batch can only be appended to a batch queue"));
+        let shard = queue.shard();
+        return Err(Refusal::bad(format!("shard '{shard}' takes single records, not batches")));
     }
     if !(1..=BATCH_COUNT_MAX).contains(&batch.count) {
         return Err(Refusal::bad("count: a batch holds 1 to 32767 messages"));

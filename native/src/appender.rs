@@ -66,7 +66,7 @@ impl Appender {
         &self,
         py: Python<'_>,
         handle: i64,
-        rows: &(impl Rows + Sync),
+        rows: &impl Rows,
         stamp: Stamp,
         producer: Option<&[u8]>,
     ) -> PyResult<i64> {
@@ -243,8 +243,11 @@ impl Appender {
                 && (0..=queue.next_unit).contains(&next_unit);
             if !is_back {
                 return Err(Refusal::bad(format!(
-                    "a queue that ends at offset {}, unit {} cannot be cut to {next_offset}, {next_unit}",
-                    queue.next_offset, queue.next_unit
+                    "shard '{}' cannot be cut to offset {next_offset}, unit {next_unit}: \
+                     it ends at offset {}, unit {}",
+                    queue.shard(),
+                    queue.next_offset,
+                    queue.next_unit
                 )));
             }
             queue.cut(next_offset, next_unit);

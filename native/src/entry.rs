@@ -125,9 +125,12 @@ fn open_envelope(body: &[u8], stamps: Stamps, expires_at_ms: Option<i64>) -> Opt
     })
 }
 
+/// A header's value, which may be null.
+type Cell<'a> = Option<&'a [u8]>;
+
 /// Name and value of an envelope's header, and where the next one starts.
 #[inline]
-fn next_header(data: &[u8], at: usize) -> Option<(&[u8], Option<&[u8]>, usize)> {
+fn next_header(data: &[u8], at: usize) -> Option<(&[u8], Cell<'_>, usize)> {
     let name = part(data, at + 4, u32_at(data, at)?.into())?;
     let value_at = at + 4 + name.len();
     let size = i32_at(data, value_at)?;

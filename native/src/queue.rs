@@ -91,6 +91,11 @@ impl Queue {
         })
     }
 
+    /// The shard's name, for messages.
+    pub fn shard(&self) -> String {
+        format!("{}_{}", String::from_utf8_lossy(&self.topic), self.queue_id)
+    }
+
     /// Code of the unit and hash of the index entry for a tag.
     #[inline]
     pub fn tag_hashes(&mut self, tag: &[u8]) -> (i64, u32) {

@@ -52,7 +52,7 @@ impl Wanted<'_> {
 
     #[inline]
     fn takes(&self, entry: &Entry<'_>, found: Option<&Properties<'_>>) -> bool {
-        !entry.expires_at_ms.is_some_and(|expires| expires <= self.now_ms)
+        entry.expires_at_ms.is_none_or(|expires| expires > self.now_ms)
             && self.tag.is_none_or(|tag| entry.tags.has(tag))
             && self.key.is_none_or(|key| entry.has_key(key, found))
     }

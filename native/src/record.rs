@@ -31,6 +31,9 @@ pub const INNER_BATCH: i32 = 128;
 
 pub const TRAILER_SIZE: usize = 20;
 pub const TRAILER_START: &[u8; 9] = b"__CRC32#\x01";
+/// From so many bytes on, of 20, a last property is a damaged checksum and not a user's: one with a
+/// name of 8 bytes and ten digits has 12.
+const TRAILER_LIKENESS: usize = 15;
 
 /// Why some bytes are not a record.
 pub type Reason = &'static str;
@@ -150,7 +153,8 @@ impl<'a> Record<'a> {
                     _ => Err("the checksum of the record does not match"),
                 };
             }
-            if value.is_some_and(|value| value == u64::from(checksum(covered))) {
+            let is_right = value.is_some_and(|value| value == u64::from(checksum(covered)));
+            if is_right || likeness(trailer) >= TRAILER_LIKENESS {
                 return Err("the name of the checksum is damaged");
             }
         }
@@ -209,6 +213,13 @@ pub fn parse_trailer(trailer: &[u8; TRAILER_SIZE]) -> Option<u64> {
         value = value * 10 + u64::from(digit - b'0');
     }
     Some(value)
+}
+
+/// In how many bytes some 20 bytes are as in a trailer.
+fn likeness(bytes: &[u8; TRAILER_SIZE]) -> usize {
+    let start = bytes.iter().zip(TRAILER_START).filter(|(byte, expected)| byte == expected);
+    let digits = bytes[9..19].iter().filter(|byte| byte.is_ascii_digit());
+    start.count() + digits.count() + usize::from(bytes[19] == 2)
 }
 
 /// Write the trailer for a checksum.
