@@ -8,6 +8,8 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::errors::Refusal;
+
 /// A contiguous buffer of a Python object, held until dropped.
 pub struct View {
     raw: Box<ffi::Py_buffer>,
@@ -24,7 +26,8 @@ impl View {
     }
 
     pub fn writable(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Self::get(object, ffi::PyBUF_WRITABLE)
+        let refused = |_| Refusal::bad("the buffer must be writable").raise(object.py());
+        Self::get(object, ffi::PyBUF_WRITABLE).map_err(refused)
     }
 
     fn get(object: &Bound<'_, PyAny>, flags: std::ffi::c_int) -> PyResult<Self> {

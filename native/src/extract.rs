@@ -97,7 +97,7 @@ fn take_tags<'py>(found: &Bound<'py, PyAny>, texts: &mut Vec<Encoded<'py>>) -> P
     match tags.len() {
         0 => Ok(Tags::None),
         1 => {
-            let tag = Encoded::new(&tags.get_item(0)?, "a tag")?;
+            let tag = Encoded::new(&tags.get_item(0)?, "tags: a tag")?;
             let bytes = tag.bytes();
             keep_copy(tag, texts);
             Ok(Tags::One(bytes))
@@ -105,7 +105,7 @@ fn take_tags<'py>(found: &Bound<'py, PyAny>, texts: &mut Vec<Encoded<'py>>) -> P
         count => {
             let mut all = Vec::with_capacity(count);
             for tag in tags.iter() {
-                let tag = Encoded::new(&tag, "a tag")?;
+                let tag = Encoded::new(&tag, "tags: a tag")?;
                 all.push(tag.bytes());
                 keep_copy(tag, texts);
             }
@@ -137,7 +137,7 @@ fn take_headers<'py>(
         let Some(pair) = pair else {
             return Err(wrong("headers", expected, &header));
         };
-        let name = Encoded::new(&pair.get_item(0)?, "a header's name")?;
+        let name = Encoded::new(&pair.get_item(0)?, "headers: a name")?;
         let value = take_bytes(&pair.get_item(1)?, "headers: a value")?;
         all.push((name.bytes(), value));
         keep_copy(name, texts);

@@ -140,7 +140,7 @@ impl State {
         let name = (queue_id, topic.to_vec());
         if self.handles.contains_key(&name) {
             let topic = String::from_utf8_lossy(topic);
-            return Err(Refusal::Exists(format!("queue {queue_id} of {topic:?} exists")));
+            return Err(Refusal::Exists(format!("shard '{topic}_{queue_id}' has a queue")));
         }
         let mut queue = Queue::new(topic, queue_id, kind, &self.hosts)?;
         (queue.next_offset, queue.next_unit) = (next_offset, next_unit);
