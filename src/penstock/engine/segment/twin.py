@@ -17,10 +17,10 @@ __all__ = ["IS_NATIVE", "Appender", "Core", "core", "native_core"]
 def native_core() -> Core | None:
     """Return the native twin, or None where it was not built."""
     try:
-        from penstock import _native
+        import penstock._native as native
     except ImportError:
         return None
-    return _native
+    return native
 
 
 def _choose() -> tuple[Core, bool]:

@@ -185,7 +185,7 @@ def check_record(record: Record) -> None:
         and type(record.tags) is tuple
         and (not record.tags or (type(record.tags[0]) is str and len(record.tags) == 1))
         and record.headers == ()
-        and (record.timestamp_ms is None or 0 <= record.timestamp_ms <= _INT64_MAX)
+        and (type(record.timestamp_ms) is int and 0 <= record.timestamp_ms <= _INT64_MAX)
         and record.expires_at_ms is None
     ):
         return  # by far the most

@@ -32,6 +32,9 @@ from penstock.engine.segment.format import (
 from penstock.engine.segment.properties import parse
 
 _STAMP_SIZE: Final = 8
+_FRAME: Final = CHECKSUM_START + VALUE_END
+_FRAME_BYTES_MIN: Final = 6
+"""So many of the ten bytes around a checksum's digits make it one, if a damaged one."""
 
 
 class Located(NamedTuple):
@@ -189,9 +192,12 @@ def read_checksum(digits: bytes) -> int:
 def _find_lost_checksum(log: memoryview, found: Located) -> str | None:
     """Tell a record that never had a checksum from one whose checksum was hit itself."""
     if found.end - found.properties >= CHECKSUM_SIZE:
-        digits = bytes(log[found.end - 1 - CHECKSUM_DIGITS : found.end - 1])
-        if digits.isdigit() and read_checksum(digits) == record_checksum(log, found):
-            return "the name of the record checksum is damaged"
+        trailer = bytes(log[found.end - CHECKSUM_SIZE : found.end])
+        digits = trailer[len(CHECKSUM_START) : -1]
+        frame = zip(trailer[: len(CHECKSUM_START)] + trailer[-1:], _FRAME, strict=True)
+        resembles = sum(is_byte == byte for is_byte, byte in frame) >= _FRAME_BYTES_MIN
+        if resembles or (digits.isdigit() and read_checksum(digits) == record_checksum(log, found)):
+            return "the record checksum itself is damaged"
     properties = bytes(log[found.properties : found.end])
     if CHECKSUM.encode() in properties and any(name == CHECKSUM for name, _ in parse(properties)):
         return "the record checksum is not where it belongs"
