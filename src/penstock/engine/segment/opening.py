@@ -224,12 +224,14 @@ def _settle(
 ) -> None:
     """Let the log end at `end`, on the device, and every queue where the log says."""
     log, report = parts.log, parts.report
-    report.bytes_cut, report.records_behind_cut = clear_tail(log, end)
+    if unclean or report.cut_reason is not None:
+        report.bytes_cut, report.records_behind_cut = clear_tail(log, end)
     log.files.sync(log.files.base_of(min(report.from_position, end)), end)
     log.settle_durable(end)
     for shard in parts.table:
         _never_reuse_offsets(parts.table, shard, latest.get(shard.shard, 0))
         _fit_files(parts, shard, end, unclean=unclean)
+        shard.note_state()
     log.attach(end)
 
 

@@ -41,6 +41,7 @@ _log: Final = get_logger(__name__)
 
 _DONE, _DAMAGE, _INDEX_FULL, _CUT_FIRST = range(4)
 _ZERO_CHUNK: Final = 1 << 20
+_ZEROS: Final = bytes(_ZERO_CHUNK)
 Progress = Callable[[int, int], None]
 """Called with the bytes looked at and the bytes to look at."""
 
@@ -264,9 +265,10 @@ def clear_tail(log: CommitLog, end: int) -> tuple[int, int]:
             continue
         buffer = files.buffer(base)
         start = max(end, base)
-        records += _count_records(buffer, base, start)
         found = _count_dirty(buffer, start - base)
         dirty += found
+        if found:
+            records += _count_records(buffer, base, start)
         del buffer
         if base > files.base_of(end):
             continue
@@ -280,7 +282,7 @@ def _count_dirty(buffer: memoryview, start: int) -> int:
     dirty = 0
     for at in range(start, len(buffer), _ZERO_CHUNK):
         chunk = bytes(buffer[at : at + _ZERO_CHUNK])
-        if chunk.count(0) != len(chunk):
+        if chunk != _ZEROS[: len(chunk)]:
             dirty += len(chunk.rstrip(b"\0"))
     return dirty
 

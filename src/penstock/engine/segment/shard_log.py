@@ -56,6 +56,7 @@ class ShardLog:
         "healed",
         "lock",
         "log",
+        "quick",
         "shard",
         "state",
         "times",
@@ -81,6 +82,8 @@ class ShardLog:
         self.deleting = threading.Lock()
         """Held from the look at what is deleted to the deletion; taken before any other lock."""
         self.flush = Flush.ASYNC
+        self.quick = False
+        self.note_state()
         self.epoch = max(0, state.epochs.latest)
         self.healed: frozenset[int] = frozenset()
         """Offsets for which rebuilding the queue did not help: their records are damaged."""
@@ -95,10 +98,15 @@ class ShardLog:
     def kind(self) -> QueueKind:
         return self.state.kind
 
-    @property
-    def careful(self) -> bool:
-        """True when an append needs more than the appender: a flush, or a refusal."""
-        return self.state.sealed or self.flush is Flush.SYNC
+    def set_flush(self, flush: Flush) -> None:
+        self.flush = flush
+        self.note_state()
+
+    def note_state(self) -> None:
+        """Work out again whether an append needs nothing but the appender: no flush, no refusal.
+        To be called when the flush mode, `sealed` or `dropped` changed."""
+        state = self.state
+        self.quick = self.flush is Flush.ASYNC and not (state.sealed or state.dropped)
 
     @property
     def next_offset(self) -> int:

@@ -173,7 +173,7 @@ class SegmentStore:
                 )
             else:
                 return
-            found.flush = flush
+            found.set_flush(flush)
         self._keep(found, config)
         self._topics.note(shard, kind)
 
@@ -193,9 +193,10 @@ class SegmentStore:
                 "give the new one another name"
             )
         log.state.dropped = False
+        log.note_state()
 
     def set_flush(self, shard: ShardId, flush: Flush) -> None:
-        self._table.get(shard).flush = flush
+        self._table.get(shard).set_flush(flush)
 
     def set_config(self, shard: ShardId, config: bytes) -> None:
         """Keep an engine's own description of a shard with its state."""
@@ -214,6 +215,7 @@ class SegmentStore:
             self._cut(log, 0)
             log.state.clear()
             log.state.dropped = True
+            log.note_state()
             other = None if companion is None else self._table.find(companion)
             if other is not None:
                 self._cut(other, 0)
@@ -471,6 +473,7 @@ class SegmentStore:
             if offset >= 0:
                 with log.lock:
                     log.state.apply(command, offset)
+                    log.note_state()
             return offset
 
         self._writer.run(companion, append)
@@ -480,8 +483,9 @@ class SegmentStore:
         companion = self._system_shard(control.control_shard(log.shard))
         if companion.state.dropped:
             companion.state.dropped = False
+            companion.note_state()
             log.state.control_offset = Offset(0)
-        companion.flush = log.flush
+        companion.set_flush(log.flush)
         return companion
 
     def _system_shard(self, name: ShardId) -> ShardLog:

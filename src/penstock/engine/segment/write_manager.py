@@ -62,6 +62,7 @@ class WriteManager:
         self._index: Final = index
         self._clock: Final = clock
         self._metrics: Final = metrics
+        self._append_native: Final = log.appender.append
         self._system_time: Final = isinstance(clock, SystemClock)
         self._queue: deque[_Request] = deque()
         self._places: Final = threading.BoundedSemaphore(QUEUE_MAX)
@@ -73,9 +74,10 @@ class WriteManager:
     def write(self, shard: ShardLog, record: Record) -> int:
         """Append one record; return its offset."""
         log = self._log
-        if not (shard.careful or log.blocked) and log.lock.acquire(False):
+        if shard.quick and log.blocked is None and log.lock.acquire(False):
             try:
-                offset = log.appender.append(shard.handle, record, self.now(), shard.epoch)
+                now_ms = _NATIVE_CLOCK if self._system_time else self._clock.now_ms()
+                offset = self._append_native(shard.handle, record, now_ms, shard.epoch)
             finally:
                 log.lock.release()
             if offset >= 0:
