@@ -8,6 +8,7 @@ outside the data is a `BadRequestError`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from penstock.engine.segment.pure.codec import view_of
@@ -30,13 +31,12 @@ def records_from_columns(
     """Return `count` records; a null value is a tombstone, a null key or tag is none."""
     if count < 1:
         raise BadRequestError(f"an append of {count} rows makes no sense")
-    nothing: list[bytes | None] = [None] * count
     rows = zip(
         _cells("values", values, count),
-        nothing if keys is None else _cells("keys", keys, count),
-        nothing if tags is None else _cells("tags", tags, count),
-        [None] * count if timestamps is None else _timestamps(timestamps, count),
-        strict=True,
+        repeat(None) if keys is None else _cells("keys", keys, count),
+        repeat(None) if tags is None else _cells("tags", tags, count),
+        repeat(None) if timestamps is None else _timestamps(timestamps, count),
+        strict=False,  # the values say how many
     )
     return [
         Record(
