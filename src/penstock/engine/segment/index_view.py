@@ -17,9 +17,10 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Final, NamedTuple
 
-from penstock.disk import Disk, File, Mapping
+from penstock.disk import Disk, Mapping
 from penstock.engine.segment.checkpoint import DerivedPoint
 from penstock.engine.segment.format import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT_SIZE
 from penstock.engine.segment.sealed_files import SealedFiles
@@ -34,7 +35,6 @@ _COPY_SIZE_MAX: Final = 64 * MIB
 class _Opened(NamedTuple):
     """An index file that can be believed. The mapping goes when the last reader lets go."""
 
-    file: File | None
     mapping: Mapping | None
     copy: bytearray | None
 
@@ -138,17 +138,16 @@ class IndexView:
         """Return the file, or None when it has another size than it should."""
         path = f"{self._directory}/{name}"
         sealed = self._sealed.check(f"index/{name}", path)
-        file = self._disk.open(path, writable=False)
-        if file.size() != self._sizes.index_file_size:
-            file.close()
-            return None
         newest = "" if self._point is None else self._point.index.name
-        if not sealed and self._closed and name == newest and file.size() <= _COPY_SIZE_MAX:
-            copy = bytearray(file.read_at(0, file.size()))
-            file.close()
-            self._relink(path, copy)
-            return _Opened(None, None, copy)
-        return _Opened(file, file.map(writable=False), None)
+        with closing(self._disk.open(path, writable=False)) as file:
+            size = file.size()
+            if size != self._sizes.index_file_size:
+                return None
+            if sealed or not self._closed or name != newest or size > _COPY_SIZE_MAX:
+                return _Opened(file.map(writable=False), None)
+            copy = bytearray(file.read_at(0, size))
+        self._relink(path, copy)
+        return _Opened(None, copy)
 
     def _relink(self, path: str, copy: bytearray) -> None:
         """Build slots and chains anew from entries that match the checkpoint."""

@@ -6,6 +6,7 @@ one thread does not disturb a read in another.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Final
 
@@ -73,6 +74,7 @@ class Snapshot:
         found = self._found_shards() if known is None else dict(self._published_shards(known))
         self.shards: Final[dict[ShardId, ShardView]] = found
         """All shards that are not deleted, the store's own included."""
+        weakref.finalize(self, files.close)
 
     @property
     def is_own(self) -> bool:
