@@ -9,7 +9,7 @@
     DIR/checkpoint, abort, lock                              RocketMQ's
     DIR/penstock/             what RocketMQ's files cannot say:
         durable checkpoint        how far the log and the derived files are on the device
-        shards/                   the shards' states, as of the checkpoint
+        shards/ copies/           the shards' states, as of the checkpoint, twice
         live/                     the same, refreshed for readers in other processes
         times/ sums/ dispatch/    block maxima of timestamps, page checksums, dispatchers' positions
         index/                    keys inside batches
@@ -44,6 +44,7 @@ class StorePaths:
         self.durable: Final = f"{self.own}/durable"
         self.derived: Final = f"{self.own}/checkpoint"
         self.shards: Final = f"{self.own}/shards"
+        self.copies: Final = f"{self.own}/copies"
         self.live: Final = f"{self.own}/live"
         self.times: Final = f"{self.own}/times"
         self.sums: Final = f"{self.own}/sums"

@@ -1,6 +1,7 @@
 """The states of all shards, in 64 small files.
 
     penstock/shards/00 … 63            a shard is in the file that the CRC-32 of its name chooses
+    penstock/copies/00 …               the same bytes again, read when a file is missing or damaged
     penstock/shards/00.published …     newer copies for readers in other processes, not synced
 
 A file holds many shards, because thousands of shards must not be thousands of files to sync; there
@@ -14,6 +15,8 @@ cut, or be ahead of a log that lost its tail. So recovery reads only what was sa
 published copy never touches that.
 
 A state that is missing, or whose file is damaged, is folded again from the log by whoever asked.
+But the log does not hold all of it (where a shard was cut, what a removed file said), so one bad
+sector must not be the end of it: everything durable is there twice.
 """
 
 from __future__ import annotations
@@ -51,23 +54,38 @@ class PackableState(Protocol):
 class StateFiles:
     """The caller serialises calls of `save`; `load` and `load_all` may run beside it."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, copies: str | None = None) -> None:
+        """Keep the states in `directory`, and everything durable once more in `copies`."""
         self._disk: Final = disk
         self._directory: Final = directory
+        self._copies: Final = copies
         # Who is in which bucket, so that saving one of 100,000 shards does not hash all names.
         self._members: list[dict[ShardId, None]] = [{} for _ in range(BUCKETS)]
+        self.mended: set[int] = set()
+        """Buckets whose file was missing or damaged, so that the copy was read."""
 
-    def load_all(self, *, published: bool = False) -> tuple[dict[ShardId, ShardState], list[str]]:
+    @property
+    def buckets(self) -> list[int]:
+        """The buckets that hold a shard, and so have a file."""
+        return [bucket for bucket, members in enumerate(self._members) if members]
+
+    def load_all(
+        self, *, published: bool = False, expected: Iterable[int] = ()
+    ) -> tuple[dict[ShardId, ShardState], list[str]]:
         """Return every state that can be believed, and the paths of the files that cannot.
 
         Recovery takes what was saved durably; with `published`, a reader in another process takes
-        the newer copies where there are any.
+        the newer copies where there are any. `expected` buckets are damaged when they are missing.
         """
         states: dict[ShardId, ShardState] = {}
         damaged: list[str] = []
+        needed = set(expected)
         for bucket in range(BUCKETS):
             try:
-                states.update(self._newest(bucket) if published else self._durable(bucket))
+                found = self._newest(bucket) if published else self._durable(bucket)
+                if bucket in needed and not found:
+                    damaged.append(self._path(bucket))
+                states.update(found)
             except CorruptionError as error:
                 damaged.append(error.path)
         self._rebuild_members(states)
@@ -91,6 +109,9 @@ class StateFiles:
         for bucket in sorted(self._note_members(dirty, states)):
             data = _pack(bucket, [(shard, states[shard]) for shard in self._members[bucket]])
             if durable:
+                if self._copies is not None:
+                    # The copy first: it is then never older than the file.
+                    self._disk.replace(f"{self._copies}/{bucket:02d}", data, durable=True)
                 self._disk.replace(self._path(bucket), data, durable=True)
                 # Older than what was saved just now.
                 self._disk.remove(self._path(bucket) + PUBLISHED_SUFFIX)
@@ -140,8 +161,31 @@ class StateFiles:
         self, bucket: int, only: ShardId | None = None
     ) -> list[tuple[ShardId, ShardState]]:
         path = self._path(bucket)
+        try:
+            data = read_whole(self._disk, path)
+            if data is not None:
+                return _unpack(path, bucket, data, only)
+        except CorruptionError:
+            copy = self._copy(bucket, only)
+            if copy is None:
+                raise
+            return copy
+        return self._copy(bucket, only) or []
+
+    def _copy(self, bucket: int, only: ShardId | None) -> list[tuple[ShardId, ShardState]] | None:
+        """Return what the second copy holds, or None when it is of no use either."""
+        if self._copies is None:
+            return None
+        path = f"{self._copies}/{bucket:02d}"
         data = read_whole(self._disk, path)
-        return [] if data is None else _unpack(path, bucket, data, only)
+        if data is None:
+            return None
+        try:
+            found = _unpack(path, bucket, data, only)
+        except CorruptionError:
+            return None
+        self.mended.add(bucket)
+        return found
 
     def _path(self, bucket: int) -> str:
         return f"{self._directory}/{bucket:02d}"
