@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -56,10 +57,10 @@ def test_all_who_wait_share_the_next_sync() -> None:
     with ThreadPoolExecutor(33) as pool:
         first = pool.submit(group.wait)
         while device.running == 0:
-            pass
+            time.sleep(0.001)
         others = [pool.submit(group.wait) for _ in range(32)]
         while group._asked < 33:
-            pass
+            time.sleep(0.001)
         device.gate.release(1)
         first.result()
         assert not any(other.done() for other in others)

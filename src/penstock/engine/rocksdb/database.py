@@ -23,7 +23,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from rocksdict import Cache, ColumnFamily, Rdict, WriteBatch, WriteOptions
+from rocksdict import AccessType, Cache, ColumnFamily, Rdict, WriteBatch, WriteOptions
 
 from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
@@ -47,6 +47,7 @@ from penstock.log import get_logger
 
 _ROOM_CHECKED_EVERY: Final = 256 << 10
 _STALL_SECONDS: Final = (0.001, 0.1)
+_CAUSE_SECONDS: Final = 1.0
 _POINT_SECONDS: Final = 1.0
 _REOPEN_SECONDS: Final = 1.0
 _REOPEN_TRIES: Final = 100
@@ -84,8 +85,10 @@ class Database:
         self._group: Final = GroupSync(self._sync_once)
         self._opening: Final = threading.Lock()  # held while `_opened` changes
         self._closing: Final = threading.Event()
-        self._failed: DiskFailedError | None = None
+        # Why the device failed. Not the error itself: its traceback would keep an instance open.
+        self._failed: str | None = None
         self._full = False  # RocksDB has met the end of the disk, and must be opened again
+        self._troubled: Final = threading.Event()  # one of the two is known
         self._times_opened = 1
         self._next_opening = 0.0
         self._next_point = 0.0
@@ -120,8 +123,7 @@ class Database:
     ) -> None:
         """Apply `changes`. A `patient` write waits for RocksDB as long as it takes: it completes
         what an earlier write began. One that `frees_room` may use the room that is kept back."""
-        if self._failed is not None:
-            raise self._failed
+        self._check_device()
         if self._full:
             raise DiskFullError(f"{self.path}: the disk was full and has not been looked at since")
         if not frees_room:
@@ -183,7 +185,8 @@ class Database:
         except Exception as error:  # the binding raises nothing more precise
             if "Write stall" in str(error):
                 return False
-            raise self._explain_write(error) from error
+            del opened, handle, batch  # whoever keeps the traceback must not keep them, too
+            raise self._explain_write(str(error)) from error
         self._unsynced = True
         return True
 
@@ -198,8 +201,7 @@ class Database:
                     _log.warning("flush_failed", path=self.path, reason=str(error))
 
     def _sync_once(self) -> None:
-        if self._failed is not None:
-            raise self._failed
+        self._check_device()
         database = self.opened().database
         sequence = database.latest_sequence_number()
         self._unsynced = False
@@ -208,7 +210,8 @@ class Database:
         except Exception as error:  # the binding raises nothing more precise
             # After a failed sync the kernel may drop the dirty pages and report success the next
             # time. Trying again would acknowledge records that are gone.
-            raise self._explain_write(error) from error
+            del database
+            raise self._explain_write(str(error)) from error
         now = self._clock.monotonic()
         if now >= self._next_point:
             self._next_point = now + _POINT_SECONDS
@@ -217,17 +220,25 @@ class Database:
     def _flush_log(self, database: Rdict) -> None:
         database.flush_wal(True)
 
-    def _explain_write(self, error: Exception) -> StoreError:
-        reason = str(error)
+    def _explain_write(self, reason: str) -> StoreError:
+        if "previous error" in reason:
+            # Another thread has met the cause, and is about to say which it was.
+            self._clock.wait(self._troubled, _CAUSE_SECONDS)
         if "No space left" in reason or "quota exceeded" in reason or self._full:
             if not self._full:
                 _log.error("disk_full", path=self.path, reason=reason)
             self._full = True
+            self._troubled.set()
             return DiskFullError(f"{self.path}: {reason}")
         if self._failed is None:
-            self._failed = DiskFailedError(self.path, reason)
+            self._failed = reason
+            self._troubled.set()
             _log.error("disk_failed", path=self.path, reason=reason)
-        return self._failed
+        return DiskFailedError(self.path, self._failed)
+
+    def _check_device(self) -> None:
+        if self._failed is not None:
+            raise DiskFailedError(self.path, self._failed)
 
     def _check_room(self, size: int) -> None:
         self._unchecked_size += size
@@ -255,7 +266,13 @@ class Database:
                 raise DiskFullError(f"{self.path}: the disk was full a moment ago")
             self._next_opening = now + _REOPEN_SECONDS
             self._opened = None
-            self._opened = self._open_when_free()
+            try:
+                self._opened = self._open_when_free()
+            except DiskFullError:
+                # Nothing is written this way, so that reads at least go on.
+                self._opened = self._open(AccessType.read_only(False))
+                raise
+            self._troubled.clear()
             self._full = False
             self._times_opened += 1
             _log.info("opened_again", path=self.path)
@@ -269,13 +286,14 @@ class Database:
                 self._clock.wait(self._closing, _REOPEN_PAUSE_SECONDS)
         raise DiskFullError(f"{self.path}: still in use; it will be opened again later")
 
-    def _open(self) -> Opened:
+    def _open(self, access: AccessType | None = None) -> Opened:
         options = build_options(self.settings, self._cache)
         try:
             there = self._disk.exists(f"{self.path}/CURRENT")
             present = Rdict.list_cf(self.path, options) if there else []
             names = dict.fromkeys(["default", *self._names, *present])
-            database = Rdict(self.path, options, dict.fromkeys(names, options))
+            access = AccessType.read_write() if access is None else access
+            database = Rdict(self.path, options, dict.fromkeys(names, options), access)
             return Opened(
                 database,
                 {name: database.get_column_family(name) for name in names},

@@ -63,7 +63,11 @@ class RocksDBStorageEngine(ShardedEngine[RocksDBShard]):
     ) -> Self:
         """Open a RocksDB instance that only this engine uses."""
         database = Database(path, (DB_COLUMN_FAMILY_BROKER,), settings=settings)
-        return cls(database, clock, owns_database=True)
+        try:
+            return cls(database, clock, owns_database=True)
+        except BaseException:
+            database.close()
+            raise
 
     @property
     def capabilities(self) -> Capabilities:

@@ -36,8 +36,9 @@ class Family:
         self._database.write(self.name, changes, patient=patient, frees_room=frees_room)
 
     def get(self, key: bytes) -> bytes | None:
+        rows = self._rows()
         try:
-            row: bytes | None = self._rows().get(key)
+            row: bytes | None = rows.get(key)
         except Exception as error:  # the binding raises nothing more precise
             raise self._explain(error) from error
         return row

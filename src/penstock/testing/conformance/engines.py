@@ -26,7 +26,6 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.record import Flush, QueueKind
 from penstock.testing.conformance.harness import EngineHarness
 
-
 SMALL_SIZES: Final = FileSizes(
     commit_log_file_size=16 << 20,
     consume_queue_file_size=100 * 20,
