@@ -16,6 +16,7 @@ first needed, and an idle shard takes some 300 bytes of memory and 40 on disk.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Self, assert_never
 
 import msgspec
@@ -52,6 +53,7 @@ class _Packed(Struct, array_like=True, gc=False):
     truncations: list[tuple[int, int]] = []
     dropped: bool = False
     config: bytes = b""
+    lost: list[int] = []
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -62,6 +64,7 @@ class ShardState:
     __slots__ = (
         "_deleted",
         "_epochs",
+        "_lost",
         "_producers",
         "commit_offset",
         "config",
@@ -105,6 +108,7 @@ class ShardState:
         """(position, offset): when the log ended at `position`, this shard was cut to `offset`. A
         replay of the log must do the same, or the dead records would come back."""
         self._deleted: DeletedRanges | None = None
+        self._lost: DeletedRanges | None = None
         self._producers: ProducerTable | None = None
         self._epochs: EpochTable | None = None
 
@@ -142,6 +146,25 @@ class ShardState:
             return True
         return self._deleted is not None and offset in self._deleted
 
+    def note_lost(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Learn that the log no longer holds these records: damage took them."""
+        if self._lost is None:
+            self._lost = DeletedRanges()
+        self._lost.add_ranges(ranges)
+
+    def first_lost(self, start: int, end: int) -> int | None:
+        """Return the first offset of `[start, end)` whose record should be there and is lost."""
+        if self._lost is None:
+            return None
+        for first, stop in self._lost.overlapping(max(start, self.floor_offset), end):
+            offset = max(first, start, self.floor_offset)
+            for deleted, until in self.deleted_between(offset, stop):
+                if deleted <= offset:
+                    offset = until
+            if offset < min(stop, end):
+                return offset
+        return None
+
     def apply(self, command: Command, control_offset: int) -> bool:
         """Fold the command at `control_offset` of the companion queue, which must be committed.
 
@@ -170,6 +193,8 @@ class ShardState:
         self.floor_offset = Offset(offset)
         if self._deleted is not None:
             self._deleted.drop_before(offset)
+        if self._lost is not None:
+            self._lost.drop_before(offset)
         if self._epochs is not None:
             # An epoch that begins past the end would be taken for one with records.
             self._epochs.drop_before(self.earliest_offset)
@@ -182,6 +207,8 @@ class ShardState:
         assert offset >= 0
         self.latest_offset = min(self.latest_offset, Offset(offset))
         self.commit_offset = min(self.commit_offset, self.latest_offset)
+        if self._lost is not None:
+            self._lost.cut_from(offset)
         if self._epochs is not None:
             self._epochs.cut_from(offset)
         return [] if self._producers is None else self._producers.cut_from(offset)
@@ -199,7 +226,7 @@ class ShardState:
         self.sealed = False
         self.floor_offset = self.commit_offset = self.latest_offset = Offset(0)
         self.control_offset = Offset(0)
-        self._deleted = self._producers = self._epochs = None
+        self._deleted = self._lost = self._producers = self._epochs = None
         self.config = b""
 
     def start_at(self, offset: int) -> None:
@@ -234,6 +261,7 @@ class ShardState:
                 truncations=list(self.truncations),
                 dropped=self.dropped,
                 config=self.config,
+                lost=[] if self._lost is None else self._lost.to_steps(),
             )
         )
 
@@ -266,6 +294,8 @@ class ShardState:
         state.config = packed.config
         if packed.deleted:
             state._deleted = DeletedRanges.from_steps(packed.deleted)
+        if packed.lost:
+            state._lost = DeletedRanges.from_steps(packed.lost)
         if packed.epochs:
             state._epochs = EpochTable.from_list(packed.epochs)
         if packed.producers:
