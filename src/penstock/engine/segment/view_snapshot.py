@@ -19,7 +19,7 @@ from penstock.engine.segment.checkpoint import (
     read_rocketmq,
 )
 from penstock.engine.segment.control import is_control
-from penstock.engine.segment.file_set import FileSet
+from penstock.engine.segment.file_set import FileSet, is_file_name
 from penstock.engine.segment.format import TIME_BLOCK
 from penstock.engine.segment.index_view import IndexView
 from penstock.engine.segment.page_sums import PageSums
@@ -33,7 +33,7 @@ from penstock.engine.segment.store_sizes import is_store, stored_sizes
 from penstock.engine.segment.time_blocks import TimeBlocks
 from penstock.engine.segment.unit_files import OpenFiles, UnitFiles
 from penstock.engine.segment.view_states import KnownStates, has_states, read_states
-from penstock.errors import CorruptionError, NotAStoreError, UnknownShardError
+from penstock.errors import CorruptionError, NotAStoreError, StoreError, UnknownShardError
 from penstock.metrics import SegmentMetrics
 from penstock.record import QueueKind, ShardId, StoredRecord
 
@@ -172,7 +172,12 @@ class SnapshotSource:
                 continue
         return self._take()
 
-    def _take(self) -> Snapshot:
+    def take_anyway(self) -> tuple[Snapshot, list[StoreError]]:
+        """Look at a directory that may be damaged; return what `take` would raise, too."""
+        problems: list[StoreError] = []
+        return self._take(problems), problems
+
+    def _take(self, problems: list[StoreError] | None = None) -> Snapshot:
         disk, paths = self.disk, self.paths
         sizes = stored_sizes(disk, paths)
         files = FileSet(
@@ -184,7 +189,14 @@ class SnapshotSource:
             point = read_derived(disk, paths.derived)
             copies = read_states(disk, paths)
         # States before files: bounds then never reach past the last file.
-        files.load(repair=False)
+        try:
+            files.load(repair=False)
+        except (CorruptionError, NotAStoreError) as error:
+            if problems is None:
+                raise
+            problems.append(error)
+            names = [name for name in disk.list(paths.commit_log) if is_file_name(name)]
+            files.take([int(name) for name in names if int(name) % files.file_size == 0])
         known = None if copies is None else copies.newest(files.start)
         return Snapshot(self, sizes, files, known, point)
 
