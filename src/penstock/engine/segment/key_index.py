@@ -10,7 +10,9 @@ Only a hash is stored: whoever looks up must compare the true key, and take a hi
 queue unit of the record's offset points back to it (a truncated shard leaves dead records behind).
 
 Entries never change once written, and slots and chains follow from them. So a checkpoint keeps the
-checksum of the entries only, and opening rebuilds the slots from entries that pass it.
+checksum of the entries of the newest file, and opening rebuilds its slots from entries that pass
+it. All older files are sealed, with page checksums; the checkpoint names them, so that a missing
+one is noticed, too. Whatever does not agree is not repaired: the index is rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Final
 
 from msgspec import Struct
@@ -40,6 +43,11 @@ class IndexMark(Struct, frozen=True):
     name: str
     header: bytes
     entries_crc: int
+    older: tuple[tuple[str, int], ...] = ()
+    """The sealed files before it, each with the position of its last record."""
+
+
+_NO_MARK: Final = IndexMark("", b"", 0)
 
 
 class _IndexFile:
@@ -74,7 +82,12 @@ class KeyIndex:
         self._attached: list[_IndexFile] = []
         self._sealed: dict[str, _IndexFile] = {}
         self._running_crc: tuple[str, int, int] = ("", 1, 0)
+        self._ends: dict[str, int] = {}
+        """The position of the last record of each sealed file."""
+        self._last_sealed = _NO_MARK
         self._lock: Final = threading.RLock()
+        self._sealing: Final = threading.Lock()
+        """Taken before `_lock`, and held while a full file goes to the device."""
 
     @property
     def entries_max(self) -> int:
@@ -86,22 +99,22 @@ class KeyIndex:
         for name in self.names:
             file = self._disk.open(f"{self.directory}/{name}", writable=False)
             size = file.size()
+            header = file.read_at(0, INDEX_HEADER.size)
             file.close()
             if size != self._sizes.index_file_size:
                 return False
+            self._ends[name] = _end_of(header)
         return True
 
-    def restore(self, mark: IndexMark | None, appender: Appender) -> bool:
+    def restore(self, mark: IndexMark | None, appender: Appender, log_start: int) -> bool:
         """Bring the files back to `mark` and attach the newest; return False when they do not
         agree with it, so that the index must be rebuilt."""
         if mark is None or not mark.name:
             self.clear()
             return True
-        if mark.name not in self.names:
-            return False
         with self._lock:
-            for name in self.names[self.names.index(mark.name) + 1 :]:
-                self._remove(name)
+            if mark.name not in self.names or not self._restore_older(mark, log_start):
+                return False
             newest = _IndexFile(self._disk, self.directory, mark.name, writable=True)
             count = max(1, int(INDEX_HEADER.unpack(mark.header)[-1]))
             if self._entries_crc(newest, 1, count, 0) != mark.entries_crc:
@@ -115,9 +128,25 @@ class KeyIndex:
             self._running_crc = (mark.name, count, mark.entries_crc)
             return True
 
+    def _restore_older(self, mark: IndexMark, log_start: int) -> bool:
+        """Return whether all files that the mark names are there, or went with the log's files;
+        remove those that it does not name."""
+        older = dict(mark.older)
+        if any(name not in self.names and end >= log_start for name, end in mark.older):
+            return False
+        self._ends = older
+        for name in [n for n in self.names if n != mark.name and n not in older]:
+            self._remove(name)
+        return True
+
     def adopt(self, appender: Appender) -> None:
-        """Go on with the newest file as it is: the way to open a store without checkpoint."""
+        """Go on with the newest file as it is: the way to open a store without checkpoint. The
+        older ones are believed as they are now."""
+        for name in self.names[:-1]:
+            with closing(self._disk.open(f"{self.directory}/{name}", writable=False)) as file:
+                self._sums.seal(f"index/{name}", file)
         if self.names:
+            self._ends.pop(self.names[-1], None)
             newest = _IndexFile(self._disk, self.directory, self.names[-1], writable=True)
             self._attach(newest, appender)
 
@@ -147,35 +176,56 @@ class KeyIndex:
 
     def seal_full(self, appender: Appender) -> None:
         """Put full files on the device with their checksums; they take no more entries."""
-        while appender.index_full and len(self._attached) > 1:
-            with self._lock:
+        with self._sealing:
+            while appender.index_full and len(self._attached) > 1:
                 full = self._attached[0]
-                full.file.sync()
-                self._sums.seal(f"index/{full.name}", full.file)
-                appender.release_index()
-                del self._attached[0]
-                self._sealed[full.name] = full
+                self._seal(full)
+                with self._lock:
+                    appender.release_index()
+                    del self._attached[0]
+                    self._sealed[full.name] = full
+
+    def _seal(self, full: _IndexFile) -> None:
+        """Put a full file on the device, once. The caller holds `_sealing`."""
+        if full.name in self._ends:
+            return
+        full.file.sync()
+        self._sums.seal(f"index/{full.name}", full.file)
+        header = bytes(full.mapping.buffer[: INDEX_HEADER.size])
+        crc = self._entries_crc(full, 1, full.count, 0)
+        self._last_sealed = IndexMark(full.name, header, crc)
+        self._ends[full.name] = _end_of(header)
 
     def begin_mark(self) -> tuple[_IndexFile, bytes] | None:
         """Take the header of the file being filled; the caller holds the log's lock, so that it
         fits a position of the log. `finish_mark` does the long part without it."""
-        filled = [index for index in self._attached if index.count > 1]
+        with self._lock:
+            filled = [index for index in self._attached if index.count > 1]
         if not filled:
             return None
         return filled[-1], bytes(filled[-1].mapping.buffer[: INDEX_HEADER.size])
 
     def finish_mark(self, begun: tuple[_IndexFile, bytes] | None) -> IndexMark:
-        if begun is None:
-            return IndexMark("", b"", 0)
-        newest, header = begun
-        with self._lock:
+        with self._sealing:
+            if begun is None:
+                # The file being filled has no entry yet: the one before it is the newest.
+                last = self._last_sealed
+                return self._with_older(last if last.name in self.names else _NO_MARK)
+            newest, header = begun
+            for index in [i for i in self._attached if i.name < newest.name]:
+                self._seal(index)
             count = max(1, int(INDEX_HEADER.unpack(header)[-1]))
             name, done, crc = self._running_crc
             if name != newest.name or done > count:
                 done, crc = 1, 0
             crc = self._entries_crc(newest, done, count, crc)
             self._running_crc = (newest.name, count, crc)
-            return IndexMark(newest.name, header, crc)
+            return self._with_older(IndexMark(newest.name, header, crc))
+
+    def _with_older(self, mark: IndexMark) -> IndexMark:
+        with self._lock:
+            older = [(n, self._ends[n]) for n in self.names if n < mark.name and n in self._ends]
+        return IndexMark(mark.name, mark.header, mark.entries_crc, tuple(older))
 
     def _entries_crc(self, index: _IndexFile, first: int, stop: int, crc: int) -> int:
         base = INDEX_HEADER.size + 4 * self._sizes.index_slots
@@ -191,10 +241,16 @@ class KeyIndex:
     def lookup(self, text: str, begin_ms: int, end_ms: int, count_max: int) -> Iterator[int]:
         """Yield positions of records that may carry `text`, newest first.
 
-        A damaged sealed file raises `CorruptionError`: the caller rebuilds the index.
+        A damaged or missing sealed file raises `CorruptionError`: the caller rebuilds the index.
         """
         for name in reversed(list(self.names)):
-            index = self._readable(name)
+            try:
+                index = self._readable(name)
+            except FileNotFoundError as error:
+                if name not in self.names:
+                    continue  # removed meanwhile, with the records it spoke of
+                path = f"{self.directory}/{name}"
+                raise CorruptionError(path, position=0, reason="the file is missing") from error
             yield from core.index_lookup(
                 index.mapping.buffer,
                 self._sizes.index_slots,
@@ -221,37 +277,43 @@ class KeyIndex:
             return found
 
     def _verify(self, index: _IndexFile) -> None:
-        sums = self._sums.load(f"index/{index.name}")
-        if sums is not None and next(sums.damaged_pages(index.file), None) is not None:
+        path = f"{self.directory}/{index.name}"
+        try:
+            sums = self._sums.load(f"index/{index.name}")
+            if sums is None:
+                raise CorruptionError(path, position=0, reason="it has no checksums")
+            if next(sums.damaged_pages(index.file), None) is not None:
+                raise CorruptionError(path, position=0, reason="page checksum does not match")
+        except CorruptionError:
             index.release()
-            raise CorruptionError(
-                f"{self.directory}/{index.name}", position=0, reason="page checksum does not match"
-            )
+            raise
 
     def remove_before(self, position: int) -> None:
         """Remove the files whose entries all lie below `position` of the log."""
-        attached = {index.name for index in self._attached}
-        for name in list(self.names):
-            if name in attached:
-                return
-            index = self._readable(name)
-            if int(INDEX_HEADER.unpack_from(index.mapping.buffer)[3]) >= position:
-                return
-            self._remove(name)
+        with self._lock:
+            attached = {index.name for index in self._attached}
+            for name in list(self.names):
+                if name in attached or self._ends.get(name, position) >= position:
+                    return
+                self._remove(name)
 
     def _remove(self, name: str) -> None:
         with self._lock:
             opened = self._sealed.pop(name, None)
             if opened is not None:
                 opened.release()
+            self.names.remove(name)
+            self._ends.pop(name, None)
             self._disk.remove(f"{self.directory}/{name}")
             self._sums.remove(f"index/{name}")
-            self.names.remove(name)
 
     def clear(self) -> None:
-        """Remove all files that are not attached."""
+        """Remove all files; none may be attached."""
         for name in list(self.names):
             self._remove(name)
+        # A new file may get the name of an old one.
+        self._running_crc = ("", 1, 0)
+        self._last_sealed = _NO_MARK
 
     def detach(self, appender: Appender) -> None:
         """Let go of the files being filled; a spare that holds nothing is removed, because
@@ -278,6 +340,11 @@ class KeyIndex:
         for index in self._sealed.values():
             index.release()
         self._sealed.clear()
+
+
+def _end_of(header: bytes) -> int:
+    """Return the position of the last record that a file has an entry for."""
+    return int(INDEX_HEADER.unpack(header)[3]) if len(header) == INDEX_HEADER.size else 0
 
 
 def _name_for(now_ms: int, newest: str) -> str:

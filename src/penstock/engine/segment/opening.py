@@ -149,7 +149,7 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
         and not damaged
         and log.files.start <= point.position <= log.files.stop
         and index_loaded
-        and parts.index.restore(point.index, log.appender)
+        and parts.index.restore(point.index, log.appender, log.files.start)
     )
     if bounded:
         assert point is not None
