@@ -25,6 +25,7 @@ from contextlib import closing
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.disk import Disk, File, Mapping
 from penstock.engine.segment.format import INDEX_ENTRY, INDEX_HEADER
@@ -43,6 +44,8 @@ class IndexMark(Struct, frozen=True):
     name: str
     header: bytes
     entries_crc: int
+    slots_crc: int | None = None
+    """Kept when the store is closed: slots that pass it need not be rebuilt."""
     older: tuple[tuple[str, int], ...] = ()
     """The sealed files before it, each with the position of its last record."""
 
@@ -120,10 +123,8 @@ class KeyIndex:
             if self._entries_crc(newest, 1, count, 0) != mark.entries_crc:
                 newest.release()
                 return False
-            buffer = newest.mapping.buffer
-            buffer[: INDEX_HEADER.size] = mark.header
-            core.index_relink(buffer, self._sizes.index_slots, self._sizes.index_entries_max, count)
-            del buffer
+            if self._head_of(newest) != mark.header or self._slots_crc(newest) != mark.slots_crc:
+                self._relink(newest, mark.header, count)
             self._attach(newest, appender)
             self._running_crc = (mark.name, count, mark.entries_crc)
             return True
@@ -138,6 +139,19 @@ class KeyIndex:
         for name in [n for n in self.names if n != mark.name and n not in older]:
             self._remove(name)
         return True
+
+    def _relink(self, newest: _IndexFile, header: bytes, count: int) -> None:
+        buffer = newest.mapping.buffer
+        buffer[: INDEX_HEADER.size] = header
+        core.index_relink(buffer, self._sizes.index_slots, self._sizes.index_entries_max, count)
+
+    def _head_of(self, index: _IndexFile) -> bytes:
+        return bytes(index.mapping.buffer[: INDEX_HEADER.size])
+
+    def _slots_crc(self, index: _IndexFile) -> int:
+        end = INDEX_HEADER.size + 4 * self._sizes.index_slots
+        with memoryview(index.mapping.buffer) as buffer, buffer[INDEX_HEADER.size : end] as slots:
+            return zlib.crc32(slots)
 
     def adopt(self, appender: Appender) -> None:
         """Go on with the newest file as it is: the way to open a store without checkpoint. The
@@ -203,9 +217,11 @@ class KeyIndex:
             filled = [index for index in self._attached if index.count > 1]
         if not filled:
             return None
-        return filled[-1], bytes(filled[-1].mapping.buffer[: INDEX_HEADER.size])
+        return filled[-1], self._head_of(filled[-1])
 
-    def finish_mark(self, begun: tuple[_IndexFile, bytes] | None) -> IndexMark:
+    def finish_mark(
+        self, begun: tuple[_IndexFile, bytes] | None, *, clean: bool = False
+    ) -> IndexMark:
         with self._sealing:
             if begun is None:
                 # The file being filled has no entry yet: the one before it is the newest.
@@ -220,12 +236,13 @@ class KeyIndex:
                 done, crc = 1, 0
             crc = self._entries_crc(newest, done, count, crc)
             self._running_crc = (newest.name, count, crc)
-            return self._with_older(IndexMark(newest.name, header, crc))
+            slots_crc = self._slots_crc(newest) if clean else None
+            return self._with_older(IndexMark(newest.name, header, crc, slots_crc))
 
     def _with_older(self, mark: IndexMark) -> IndexMark:
         with self._lock:
             older = [(n, self._ends[n]) for n in self.names if n < mark.name and n in self._ends]
-        return IndexMark(mark.name, mark.header, mark.entries_crc, tuple(older))
+        return replace(mark, older=tuple(older))
 
     def _entries_crc(self, index: _IndexFile, first: int, stop: int, crc: int) -> int:
         base = INDEX_HEADER.size + 4 * self._sizes.index_slots

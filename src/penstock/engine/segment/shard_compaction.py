@@ -19,7 +19,8 @@ def superseded(store: SegmentStore, shard: ShardId) -> tuple[list[int], int]:
     newest: dict[bytes, tuple[int, int]] = {}
     replaced: list[int] = []
     size = 0
-    offset, end = store.bounds(shard).earliest, store.bounds(shard).commit
+    bounds = store.bounds(shard)
+    offset, end = int(bounds.earliest), int(bounds.commit)
     while offset < end:
         page = store.read_page(
             shard, offset, max_records=_RECORDS_PER_PAGE, max_size=_SIZE_PER_PAGE
