@@ -7,7 +7,7 @@ operation `stop_at` on nothing is done any more: that is where the crash is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from penstock.errors import BusyError, DiskFailedError, DiskFullError, StoreError
 from penstock.meta.database import Batch
@@ -48,6 +48,9 @@ class SimulatedDatabase:
         batch = Batch()
         batch.put(family, key, value)
         self.write(batch)
+
+    def putter(self, family: str) -> Callable[[bytes, bytes], None]:
+        return lambda key, value: self.put(family, key, value)
 
     def write(self, batch: Batch) -> None:
         is_last = self._step("write")

@@ -19,7 +19,7 @@ A write survives the end of the process when `write` has returned, and a power c
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, Protocol
 
 from rocksdict import Options, Rdict, ReadOptions, WriteBatch, WriteOptions
@@ -82,6 +82,10 @@ class Database(Protocol):
         """Write one row: as `write` with a batch of one, and cheaper."""
         ...
 
+    def putter(self, family: str) -> Callable[[bytes, bytes], None]:
+        """Return `put` of one family, with as little around it as can be."""
+        ...
+
     def write(self, batch: Batch) -> None: ...
 
     def sync(self) -> None:
@@ -101,7 +105,6 @@ class RocksDatabase:
         self._clock = clock
         self._families: Final = {name: database.get_column_family(name) for name in families}
         self._handles: Final = {name: database.get_column_family_handle(name) for name in families}
-        self._puts: Final = {name: family.put for name, family in self._families.items()}
         self._never: Final = threading.Event()
         self._closing = threading.Lock()
         self._is_closed = False
@@ -117,8 +120,13 @@ class RocksDatabase:
         clock: Clock | None = None,
         write_buffer_size: int = 8 << 20,
         wal_size_max: int = 64 << 20,
+        in_place: bool = False,
     ) -> RocksDatabase:
-        """Open or create the instance in `path`, with exactly these families."""
+        """Open or create the instance in `path`, with exactly these families.
+
+        `in_place`: a row that is written again takes the place of the old one in memory. For few
+        rows that change all the time; a scan beside writers then sees no single moment.
+        """
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.create_missing_column_families(True)
@@ -128,6 +136,10 @@ class RocksDatabase:
         options.set_stats_persist_period_sec(0)
         family_options = Options(raw_mode=True)
         family_options.set_write_buffer_size(write_buffer_size)
+        if in_place:
+            for each in (options, family_options):
+                each.set_allow_concurrent_memtable_write(False)
+                each.set_inplace_update_support(True)
         try:
             database = Rdict(path, options, dict.fromkeys(families, family_options))
         except Exception as error:
@@ -161,14 +173,22 @@ class RocksDatabase:
             raise self._error(error) from error
 
     def put(self, family: str, key: bytes, value: bytes) -> None:
-        try:
-            self._puts[family](key, value, self._options)
-        except Exception as error:
-            if not _is_stall(error):
-                raise self._error(error) from error
-            batch = Batch()
-            batch.put(family, key, value)
-            self.write(batch)
+        self.putter(family)(key, value)
+
+    def putter(self, family: str) -> Callable[[bytes, bytes], None]:
+        raw_put, options = self._families[family].put, self._options
+
+        def put(key: bytes, value: bytes) -> None:
+            try:
+                raw_put(key, value, options)
+            except Exception as error:
+                if not _is_stall(error):
+                    raise self._error(error) from error
+                batch = Batch()
+                batch.put(family, key, value)
+                self.write(batch)
+
+        return put
 
     def write(self, batch: Batch) -> None:
         assert batch.size <= 2 * BATCH_SIZE_MAX, f"a batch of {batch.size} bytes holds up all"
@@ -205,7 +225,6 @@ class RocksDatabase:
             self._is_closed = True
         # Handles and iterators that are still held would keep the database, and its lock, open.
         self._handles.clear()
-        self._puts.clear()
         for family in self._families.values():
             family.close()
         self._database.close()

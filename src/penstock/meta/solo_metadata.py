@@ -303,8 +303,10 @@ def _expect(answer: cmd.Answer, kind: type[ResultT]) -> ResultT:
     return answer.result
 
 
-def _named(config: TopicConfig) -> TopicConfig:
+def _named(config: object) -> TopicConfig:
     """Return the configuration with the full name of its storage type."""
+    if not isinstance(config, TopicConfig):
+        raise BadRequestError(f"config must be a TopicConfig, not {config!r}")
     full = storage_type(config.storage_type)
     if full is None:
         known = ", ".join([*sorted(STORAGE_TYPES), *STORAGE_ALIASES])

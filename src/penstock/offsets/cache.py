@@ -1,0 +1,380 @@
+"""Consumers' offsets, committed to the local RocksDB and saved in batches.
+
+    commit ──▶ local RocksDB, in the page cache ──▶ every 100 ms: one save ──▶ meta service
+                                                        then the local rows go
+
+Consumers commit far more often than the meta service should write: one commit per message is
+common. The newest commit of each (namespace, group, shard) waits here and is sent with all others.
+
+What may be lost, and is then read again by the consumers:
+
+  * this process is killed: nothing. The local rows are in the page cache, and the next start sends
+    them again (compensation). Until then, and if the node never comes back, other nodes see the
+    offsets as last saved
+  * the machine loses power, or the disk: commits that were not saved, which is the last
+    `flush_interval_ms` and the duration of one save, or everything since saves began to fail
+  * never: an offset that was saved, a reset, a removal. An entry is stored only if its pair (epoch,
+    sequence) is greater, so what is sent late or twice undoes nothing newer
+
+Bounds: at most `pending_max` offsets wait. At the limit, commits of offsets that already wait go
+on, since they replace; commits of others wait for room, so that a slow meta service slows consumers
+down and never grows this process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from penstock.clock import Clock
+from penstock.errors import BadRequestError, BusyError, RequestError, StoreError
+from penstock.log import get_logger
+from penstock.meta.client import CommittedOffset, GroupOffsets, OffsetClient, OffsetEntry
+from penstock.meta.database import Batch, Database
+from penstock.meta.state.keys import after_prefix, decode_texts, encode_key
+from penstock.meta.state.model import INT_MAX
+from penstock.meta.state.offset_rows import (
+    OFFSET_ROW,
+    OFFSETS_TABLE,
+    offset_key,
+    unpack_offset,
+    unpack_pair,
+)
+from penstock.offsets.config import CACHE_FAMILY, OffsetConfig
+from penstock.offsets.groups import GroupTable, LocalGroup, Pending
+from penstock.offsets.strategy import (
+    NO_LEADER_EPOCH,
+    OffsetCommit,
+    check_leader_epoch,
+    check_metadata,
+    check_offset,
+    check_shard,
+    not_an_offset,
+)
+from penstock.record import Offset, ShardId
+
+_log: Final = get_logger(__name__)
+
+_SAVE_ENTRIES_MAX: Final = 2_000
+_SETTLE_ROWS_MAX: Final = 500
+"""Rows that are removed under one hold of the lock: commits wait for about half a millisecond."""
+
+_pack: Final = OFFSET_ROW.pack
+
+Waiting = tuple[LocalGroup, ShardId, Pending]
+
+
+class OffsetCacheManager:
+    """Commits kept locally until the meta service has them.
+
+    `step` saves what waits; `start` does it in a thread of its own, every `flush_interval_ms`.
+    """
+
+    def __init__(
+        self,
+        meta: OffsetClient,
+        database: Database,
+        table: GroupTable,
+        clock: Clock,
+        config: OffsetConfig,
+    ) -> None:
+        """Load what an earlier process left unsaved; the first step sends it again."""
+        self._meta = meta
+        self._database = database
+        self._put = database.putter(CACHE_FAMILY)
+        self._table = table
+        self._groups = table.groups
+        self._lock = table.lock
+        self._clock = clock
+        self._now_ms = clock.now_ms
+        self._config = config
+        self._count = 0
+        self._saving = threading.Lock()
+        self._room = threading.Event()
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+        self._failures = 0
+        self._load()
+
+    # -- commits ----------------------------------------------------------------------------------
+
+    def commit_one(
+        self,
+        namespace: str,
+        group: str,
+        shard: ShardId,
+        offset: int,
+        metadata: str = "",
+        leader_epoch: int = NO_LEADER_EPOCH,
+    ) -> None:
+        """Commit one offset: as `commit`, without anything around it."""
+        table = self._table
+        while True:
+            with self._lock:
+                local = self._groups.get((namespace, group))
+                if local is not None and local.epoch and not local.is_held:
+                    waiting = local.pending.get(shard)
+                    if waiting is not None:
+                        # The one path that many commits take every second: no call can be spared.
+                        table.sequence += 1
+                        if metadata or leader_epoch != NO_LEADER_EPOCH:
+                            value = _value(
+                                local.epoch,
+                                table.sequence,
+                                OffsetCommit(Offset(offset), metadata, leader_epoch),
+                                self._now_ms(),
+                            )
+                        elif offset.__class__ is int and 0 <= offset <= INT_MAX:
+                            value = _pack(
+                                local.epoch, table.sequence, offset, NO_LEADER_EPOCH, self._now_ms()
+                            )
+                        else:
+                            raise not_an_offset(offset)
+                        key = waiting[0]
+                        self._put(key, value)
+                        local.pending[shard] = (key, value)
+                        return
+                    if self._count < self._config.pending_max:
+                        commit = OffsetCommit(Offset(offset), metadata, leader_epoch)
+                        self._begin_waiting(local, {shard: commit})
+                        return
+            self._make_ready(namespace, group, 1)
+
+    def commit(self, namespace: str, group: str, offsets: Mapping[ShardId, OffsetCommit]) -> None:
+        """Commit offsets of a group, all or none. They survive the end of this process when this
+        returns; see the module's head for what does not."""
+        if len(offsets) > self._config.pending_max:
+            raise BadRequestError(
+                f"{len(offsets)} offsets in one commit; at most {self._config.pending_max}"
+            )
+        while offsets:
+            with self._lock:
+                local = self._groups.get((namespace, group))
+                if local is not None and local.epoch and not local.is_held:
+                    new = sum(shard not in local.pending for shard in offsets)
+                    if self._count + new <= self._config.pending_max:
+                        self._begin_waiting(local, offsets)
+                        return
+            self._make_ready(namespace, group, len(offsets))
+
+    def _begin_waiting(self, local: LocalGroup, offsets: Mapping[ShardId, OffsetCommit]) -> None:
+        """Write the commits and let them wait; the lock is held, and there is room."""
+        now_ms = self._now_ms()
+        sequence = self._table.sequence
+        rows: list[tuple[ShardId, Pending]] = []
+        batch = Batch()
+        for shard, commit in offsets.items():
+            sequence += 1
+            key = offset_key(local.prefix, check_shard(shard).name)
+            value = _value(local.epoch, sequence, commit, now_ms)
+            rows.append((shard, (key, value)))
+            batch.put(CACHE_FAMILY, key, value)
+        self._database.write(batch)
+        self._table.sequence = sequence
+        self._count += sum(shard not in local.pending for shard, _ in rows)
+        local.pending.update(rows)
+
+    def _make_ready(self, namespace: str, group: str, room: int) -> None:
+        """Wait for what stands in the way of a commit: an epoch, a held group, missing room."""
+        local = self._table.join(namespace, group)
+        self._table.wait_while_held(local)
+        deadline = self._clock.monotonic() + self._config.commit_timeout_ms / 1000
+        while True:
+            with self._lock:
+                if self._count + room <= self._config.pending_max:
+                    return
+                self._room.clear()
+            self._wake.set()
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                raise BusyError(
+                    f"{self._count} offsets wait to be saved, at most "
+                    f"{self._config.pending_max} may; the meta service takes none"
+                )
+            self._clock.wait(self._room, left)
+
+    # -- reads ------------------------------------------------------------------------------------
+
+    def find(self, namespace: str, group: str, shard: ShardId) -> CommittedOffset | None:
+        """Return the commit that waits, or None."""
+        return self.find_all(namespace, group, shard).get(shard)
+
+    def find_all(
+        self, namespace: str, group: str, shard: ShardId | None = None
+    ) -> dict[ShardId, CommittedOffset]:
+        """Return the commits of a group that wait, or that of one shard.
+
+        What an earlier process left is sent first: only the meta service knows whether the group
+        was removed or reset since.
+        """
+        local = self._table.find(namespace, group)
+        if local is None:
+            return {}
+        if local.is_recovered:
+            self.flush_group(local)
+        with self._lock:
+            if shard is None:
+                waiting = dict(local.pending)
+            else:
+                waiting = {shard: local.pending[shard]} if shard in local.pending else {}
+        return {found: unpack_offset(value) for found, (_, value) in waiting.items()}
+
+    @property
+    def pending_count(self) -> int:
+        """How many offsets wait to be saved."""
+        return self._count
+
+    # -- saving -----------------------------------------------------------------------------------
+
+    def step(self) -> int:
+        """Save what waits now; return how many offsets. When it fails, everything still waits."""
+        return self._save(self._table.with_pending())
+
+    def flush_group(self, local: LocalGroup) -> None:
+        """Save what waits of one group."""
+        self._save([local])
+
+    def drop(self, local: LocalGroup, shards: Iterable[ShardId], below: tuple[int, int]) -> None:
+        """Forget commits of `shards` that wait with a pair lower than `below`: they were overtaken
+        by one that the meta service has."""
+        with self._lock:
+            overtaken = [
+                (local, shard, local.pending[shard])
+                for shard in shards
+                if shard in local.pending and unpack_pair(local.pending[shard][1]) < below
+            ]
+            self._settle(overtaken)
+
+    def _save(self, groups: Iterable[LocalGroup]) -> int:
+        with self._saving:
+            waiting: list[Waiting] = []
+            groups = list(groups)
+            for local in groups:
+                with self._lock:
+                    waiting += [(local, shard, row) for shard, row in local.pending.items()]
+            for start in range(0, len(waiting), _SAVE_ENTRIES_MAX):
+                self._save_part(waiting[start : start + _SAVE_ENTRIES_MAX])
+            for local in groups:
+                local.is_recovered = False
+            return len(waiting)
+
+    def _save_part(self, waiting: list[Waiting]) -> None:
+        try:
+            stale = self._meta.save_offsets(_as_groups(waiting))
+        except RequestError as error:
+            # One entry that can never be stored must not keep all others from it.
+            if len(waiting) > 1:
+                middle = len(waiting) // 2
+                self._save_part(waiting[:middle])
+                self._save_part(waiting[middle:])
+                return
+            local, shard, _ = waiting[0]
+            _log.error("offset_refused", cause=error, group=local.name.group, shard=shard.name)
+        else:
+            for entry in stale:
+                lost = self._table.find(entry.namespace, entry.group)
+                if lost is not None:
+                    self._table.lost_to(lost, entry.epoch)
+        for start in range(0, len(waiting), _SETTLE_ROWS_MAX):
+            with self._lock:
+                self._settle(waiting[start : start + _SETTLE_ROWS_MAX])
+        self._room.set()
+
+    def _settle(self, waiting: list[Waiting]) -> None:
+        """Forget rows that the meta service has, unless a later commit took their place. Under the
+        lock, the local rows too: else this would remove the row of a commit made meanwhile."""
+        batch = Batch()
+        done = [one for one in waiting if one[0].pending.get(one[1]) is one[2]]
+        for _, _, (key, _) in done:
+            batch.delete(CACHE_FAMILY, key)
+        if done:
+            self._database.write(batch)
+        for local, shard, _ in done:
+            del local.pending[shard]
+        self._count -= len(done)
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        assert self._thread is None, "a cache is started once"
+        self._thread = threading.Thread(target=self._run, name="penstock-offsets", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and save what waits. Should that fail, the local rows are put on the
+        device, and the next start sends them again."""
+        self._is_stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._try_step()
+        self._database.sync()
+        if self._count:
+            _log.warning("offsets_kept_for_the_next_start", offsets=self._count)
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            doubled = self._config.flush_interval_ms * 2 ** min(self._failures, 16)
+            longest = max(self._config.flush_interval_ms, self._config.retry_interval_max_ms)
+            self._clock.wait(self._wake, min(doubled, longest) / 1000)
+            self._wake.clear()
+            if not self._is_stopping:
+                self._try_step()
+
+    def _try_step(self) -> None:
+        try:
+            self.step()
+        except StoreError as error:
+            if self._failures == 0:
+                _log.warning("offsets_not_saved", offsets=self._count, reason=str(error))
+            self._failures += 1
+        else:
+            if self._failures:
+                _log.info("offsets_saved_again", failures=self._failures)
+            self._failures = 0
+
+    def _load(self) -> None:
+        prefix = encode_key(OFFSETS_TABLE)
+        for key, value in self._database.scan(CACHE_FAMILY, prefix, after_prefix(prefix)):
+            namespace, group, shard = decode_texts(key)
+            local = self._table.add(namespace, group)
+            local.pending[ShardId.parse(shard)] = (key, value)
+            local.is_recovered = True
+            self._count += 1
+        if self._count:
+            _log.info("offsets_found_unsaved", offsets=self._count)
+
+
+def _value(epoch: int, sequence: int, commit: OffsetCommit, now_ms: int) -> bytes:
+    """Return the row of a commit, checked."""
+    offset = check_offset(commit.offset)
+    leader_epoch = check_leader_epoch(commit.leader_epoch)
+    metadata = check_metadata(commit.metadata)
+    return _pack(epoch, sequence, offset, leader_epoch, now_ms) + metadata.encode()
+
+
+def _as_groups(waiting: list[Waiting]) -> list[GroupOffsets]:
+    """Return the entries as the meta service takes them; each group comes in one piece."""
+    groups: list[GroupOffsets] = []
+    entries: list[OffsetEntry] = []
+    for number, (local, shard, (_, value)) in enumerate(waiting, start=1):
+        committed = unpack_offset(value)
+        entries.append(
+            OffsetEntry(
+                shard=shard.name,
+                offset=committed.offset,
+                epoch=committed.epoch,
+                sequence=committed.sequence,
+                commit_timestamp_ms=committed.commit_timestamp_ms,
+                leader_epoch=committed.leader_epoch,
+                metadata=committed.metadata,
+            )
+        )
+        if number == len(waiting) or waiting[number][0] is not local:
+            name = local.name
+            groups.append(GroupOffsets(name.namespace, name.group, tuple(entries)))
+            entries = []
+    return groups

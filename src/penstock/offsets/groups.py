@@ -1,0 +1,136 @@
+"""The groups that this process commits for: their epochs, sequence numbers, and what waits.
+
+Every commit carries a pair (epoch, sequence). The epoch is granted by the meta service when this
+process first commits for a group; sequence numbers are counted here, over all groups. A process
+that starts again takes new epochs, so its commits are newer than whatever the last one left behind.
+
+One lock guards everything here, held for microseconds and never across a call of the meta service.
+A group can be held (`hold`) for a change that must not meet a commit on its way: commits of that
+group then wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from penstock.meta.client import GroupName, OffsetClient
+from penstock.meta.rejections import check_text
+from penstock.meta.state.offset_rows import group_prefix
+from penstock.record import ShardId
+
+_GROUPS_MAX: Final = 100_000
+"""Groups that are remembered while nothing of them waits; a forgotten one takes a new epoch."""
+
+Pending = tuple[bytes, bytes]
+"""A row of the local cache, key and value: a commit that the meta service lacks. A later commit
+puts another object in its place; what was saved is recognised by its identity."""
+
+
+class LocalGroup:
+    """What this process knows of one group."""
+
+    __slots__ = ("epoch", "is_held", "is_recovered", "name", "pending", "prefix")
+
+    def __init__(self, name: GroupName) -> None:
+        self.name: Final = name
+        self.prefix: Final = group_prefix(name.namespace, name.group)
+        self.epoch = 0  # 0: not taken
+        self.is_held = False
+        self.is_recovered = False  # an earlier process left commits that were not sent again yet
+        self.pending: Final[dict[ShardId, Pending]] = {}
+
+
+class GroupTable:
+    def __init__(self, meta: OffsetClient) -> None:
+        self._meta = meta
+        self.lock: Final = threading.Lock()
+        self._changed: Final = threading.Condition(self.lock)
+        self._taking: Final = threading.Lock()
+        self.groups: Final[dict[tuple[str, str], LocalGroup]] = {}
+        self.sequence = 0
+
+    def find(self, namespace: str, group: str) -> LocalGroup | None:
+        with self.lock:
+            return self.groups.get((namespace, group))
+
+    def with_pending(self) -> list[LocalGroup]:
+        with self.lock:
+            return [group for group in self.groups.values() if group.pending]
+
+    def join(self, namespace: str, group: str) -> LocalGroup:
+        """Return a group with an epoch; take one if there is none. May call the meta service."""
+        with self.lock:
+            known = self.groups.get((namespace, group))
+            if known is not None and known.epoch:
+                return known
+        with self._taking:
+            local = self.add(namespace, group)
+            if not local.epoch:
+                (epoch,) = self._meta.take_coordinator_epochs([local.name])
+                self.renew(local, epoch)
+            return local
+
+    def add(self, namespace: str, group: str) -> LocalGroup:
+        """Return a group, with or without an epoch; a new one is checked and remembered."""
+        check_text("a namespace", namespace)
+        check_text("a group", group)
+        with self.lock:
+            local = self.groups.get((namespace, group))
+            if local is None:
+                local = self.groups[namespace, group] = LocalGroup(GroupName(namespace, group))
+                self._forget_oldest()
+            return local
+
+    def next_pair(self, local: LocalGroup) -> tuple[int, int]:
+        """Return the pair of the next commit of a group that has an epoch."""
+        with self.lock:
+            self.sequence += 1
+            return local.epoch, self.sequence
+
+    def renew(self, local: LocalGroup, epoch: int) -> None:
+        """Commit under `epoch` from now on (0: take one first); never under an older one."""
+        with self.lock:
+            local.epoch = 0 if epoch == 0 else max(local.epoch, epoch)
+
+    def lost_to(self, local: LocalGroup, epoch: int) -> None:
+        """A commit met a higher epoch: forget the own one, unless it was renewed since."""
+        with self.lock:
+            if local.epoch < epoch:
+                local.epoch = 0
+
+    def wait_while_held(self, local: LocalGroup) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not local.is_held)
+
+    @contextmanager
+    def hold(self, namespace: str, group: str) -> Iterator[LocalGroup]:
+        """Let no commit of the group begin while the block runs."""
+        local = self._hold(namespace, group)
+        try:
+            yield local
+        finally:
+            with self._changed:
+                local.is_held = False
+                self._changed.notify_all()
+
+    def _hold(self, namespace: str, group: str) -> LocalGroup:
+        while True:
+            local = self.add(namespace, group)
+            with self._changed:
+                while local.is_held:
+                    self._changed.wait()
+                # It may have been forgotten, and added again, while this waited.
+                if self.groups.get((namespace, group)) is local:
+                    local.is_held = True
+                    return local
+
+    def _forget_oldest(self) -> None:
+        if len(self.groups) <= _GROUPS_MAX:
+            return
+        for key, group in self.groups.items():
+            if not group.pending and not group.is_held:
+                del self.groups[key]
+                return

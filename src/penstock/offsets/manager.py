@@ -1,0 +1,288 @@
+"""`OffsetManager`: what groups of consumers have read, for every storage engine alike.
+
+    manager = OffsetManager.open("data/offsets", meta)
+    manager.commit_offset("billing", ShardId("orders-01J…", 0), 17)
+    manager.get_offset("billing", ShardId("orders-01J…", 0)).offset      # 17: the next to read
+
+An offset is keyed by (namespace, group, shard) and is the next one to read; a later commit
+replaces an earlier one, whether it lies before or behind it. Each commit is kept by one of two
+strategies, chosen by `enable_cache` in the settings or in the call: cached (see `cache` for the
+window that it may lose) or direct. Both may be mixed, even for one shard: reads always show the
+newest commit.
+
+Methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import BadRequestError
+from penstock.meta.client import (
+    DEFAULT_NAMESPACE,
+    CommittedOffset,
+    GroupInfo,
+    GroupName,
+    NewOffset,
+    OffsetClient,
+)
+from penstock.meta.database import Database, RocksDatabase
+from penstock.offsets.cache import OffsetCacheManager
+from penstock.offsets.config import CACHE_FAMILY, OffsetConfig
+from penstock.offsets.groups import GroupTable
+from penstock.offsets.persistent import OffsetStorageManager
+from penstock.offsets.strategy import (
+    NO_LEADER_EPOCH,
+    OffsetCommit,
+    check_leader_epoch,
+    check_metadata,
+    check_offset,
+    check_shard,
+)
+from penstock.record import Offset, ShardId
+
+
+class OffsetManager:
+    """Entering starts the flusher; leaving saves what waits."""
+
+    def __init__(
+        self,
+        meta: OffsetClient,
+        database: Database,
+        *,
+        clock: Clock | None = None,
+        config: OffsetConfig | None = None,
+        owns_database: bool = False,
+    ) -> None:
+        """`database` has the family `CACHE_FAMILY`; it is closed by `stop` only if owned."""
+        clock = clock if clock is not None else SystemClock()
+        self._meta = meta
+        self._database = database
+        self._owns_database = owns_database
+        self._clock = clock
+        self._config = config if config is not None else OffsetConfig()
+        self._enable_cache = self._config.enable_cache
+        self._table = GroupTable(meta)
+        self.cache = OffsetCacheManager(meta, database, self._table, clock, self._config)
+        self.storage = OffsetStorageManager(meta, self._table, clock)
+        self._is_stopped = False
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        meta: OffsetClient,
+        *,
+        clock: Clock | None = None,
+        config: OffsetConfig | None = None,
+    ) -> OffsetManager:
+        """Open or create a small RocksDB for the cache in `path`, and start."""
+        database = RocksDatabase.open(path, [CACHE_FAMILY], clock=clock, in_place=True)
+        try:
+            manager = cls(meta, database, clock=clock, config=config, owns_database=True)
+            manager.start()
+        except BaseException:
+            database.close()
+            raise
+        return manager
+
+    def start(self) -> None:
+        """Begin to save cached commits in the background."""
+        self.cache.start()
+
+    def stop(self) -> None:
+        """Save everything that waits and end. Stopping twice does nothing."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        try:
+            self.cache.stop()
+        finally:
+            if self._owns_database:
+                self._database.close()
+
+    def __enter__(self) -> OffsetManager:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # -- commits ----------------------------------------------------------------------------------
+
+    def commit_offset(
+        self,
+        group: str,
+        shard: ShardId,
+        offset: int,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        metadata: str = "",
+        leader_epoch: int = NO_LEADER_EPOCH,
+        enable_cache: bool | None = None,
+    ) -> None:
+        """Commit the next offset to read of one shard."""
+        if self._enable_cache if enable_cache is None else enable_cache:
+            self.cache.commit_one(namespace, group, shard, offset, metadata, leader_epoch)
+        else:
+            commit = OffsetCommit(Offset(offset), metadata, leader_epoch)
+            self._commit_directly(namespace, group, {shard: commit})
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[ShardId, OffsetCommit],
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        enable_cache: bool | None = None,
+    ) -> None:
+        """Commit offsets of several shards, all or none."""
+        if self._enable_cache if enable_cache is None else enable_cache:
+            self.cache.commit(namespace, group, offsets)
+        else:
+            self._commit_directly(namespace, group, offsets)
+
+    def _commit_directly(
+        self, namespace: str, group: str, offsets: Mapping[ShardId, OffsetCommit]
+    ) -> None:
+        if offsets:
+            local = self._table.join(namespace, group)
+            pair = self.storage.commit_in(local, offsets)
+            self.cache.drop(local, offsets, pair)
+
+    def compare_and_set(
+        self,
+        group: str,
+        shard: ShardId,
+        offset: int,
+        *,
+        expected: int | None,
+        namespace: str = DEFAULT_NAMESPACE,
+        metadata: str = "",
+        leader_epoch: int = NO_LEADER_EPOCH,
+    ) -> None:
+        """Commit `offset` only if the shard's offset is `expected` (None: there is none), else
+        raise `StaleWriteError`. Always direct; earlier cached commits of the group are counted."""
+        if expected is not None:
+            check_offset(expected)
+        commit = OffsetCommit(Offset(offset), metadata, leader_epoch)
+        with self._table.hold(namespace, group) as local:
+            self._table.join(namespace, group)
+            self.cache.flush_group(local)
+            entry = self.storage.entry(local, shard, commit)
+            self._meta.compare_and_set_offset(namespace, group, entry, expected=expected)
+
+    def reset_offsets(
+        self,
+        group: str,
+        offsets: Mapping[ShardId, OffsetCommit],
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        request_id: str = "",
+    ) -> None:
+        """Set offsets, also backwards, so that no commit made before can undo it, on this node or
+        another, sent again or late."""
+        if not offsets:
+            raise BadRequestError("a reset names at least one shard")
+        new = [
+            NewOffset(
+                check_shard(shard).name,
+                check_offset(commit.offset),
+                check_leader_epoch(commit.leader_epoch),
+                check_metadata(commit.metadata),
+            )
+            for shard, commit in offsets.items()
+        ]
+        with self._table.hold(namespace, group) as local:
+            epoch = self._meta.reset_offsets(namespace, group, new, request_id=request_id)
+            self._table.renew(local, epoch)
+            self.cache.drop(local, offsets, (epoch, 0))
+
+    # -- reads ------------------------------------------------------------------------------------
+
+    def get_offset(
+        self, group: str, shard: ShardId, *, namespace: str = DEFAULT_NAMESPACE
+    ) -> CommittedOffset | None:
+        """Return what a group has committed for a shard, or None."""
+        # What waits is read first: it can be saved, and forgotten here, between the two reads.
+        waiting = self.cache.find(namespace, group, shard)
+        saved = self._meta.get_offset(namespace, group, check_shard(shard).name)
+        return _newer(waiting, saved)
+
+    def get_offsets(
+        self, group: str, *, namespace: str = DEFAULT_NAMESPACE
+    ) -> dict[ShardId, CommittedOffset]:
+        """Return all that a group has committed; unknown group: empty."""
+        waiting = self.cache.find_all(namespace, group)
+        found = dict(waiting)
+        for name, saved in self._meta.get_offsets(namespace, group).items():
+            shard = ShardId.parse(name)
+            newer = _newer(waiting.get(shard), saved)
+            assert newer is not None, "one of the two is there"
+            found[shard] = newer
+        return found
+
+    def list_groups(self, namespace: str | None = None) -> list[GroupInfo]:
+        return self._meta.list_groups(namespace)
+
+    def get_group(self, group: str, *, namespace: str = DEFAULT_NAMESPACE) -> GroupInfo | None:
+        return self._meta.get_group(namespace, group)
+
+    # -- removals ---------------------------------------------------------------------------------
+
+    def delete_offsets(
+        self, group: str, shards: Sequence[ShardId], *, namespace: str = DEFAULT_NAMESPACE
+    ) -> int:
+        """Remove offsets of a group; return how many there were."""
+        names = [check_shard(shard).name for shard in shards]
+        if not names:
+            return 0
+        with self._table.hold(namespace, group) as local:
+            self.cache.flush_group(local)
+            # The removal has a new epoch; later commits must have a newer one.
+            self._table.renew(local, 0)
+            return self._meta.delete_offsets(namespace, group, names)
+
+    def delete_group(self, group: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Remove a group and all of its offsets; `UnknownGroupError` if there is none."""
+        with self._table.hold(namespace, group) as local:
+            self.cache.flush_group(local)
+            self._table.renew(local, 0)
+            self._meta.delete_group(namespace, group)
+
+    def expire_idle_groups(
+        self, idle_ms: int, *, keep: Collection[GroupName] = ()
+    ) -> list[GroupName]:
+        """Forget groups that have not committed for `idle_ms`, except those in `keep` (which have
+        members, say); return them."""
+        self.flush()
+        return self._meta.expire_groups(max(0, self._clock.now_ms() - idle_ms), keep=keep)
+
+    def forget_topic(self, topic_id: str) -> int:
+        """Remove all groups' offsets of a deleted topic; return how many there were."""
+        self.flush()
+        return self._meta.forget_topic_offsets(topic_id)
+
+    # -- saving -----------------------------------------------------------------------------------
+
+    def flush(self) -> int:
+        """Save what waits now and return how many offsets; raise when that fails."""
+        return self.cache.step()
+
+    def hand_over(self, group: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Save what waits of a group and commit no more under its epoch: another node may take
+        it. A later commit here takes it back, under a new epoch."""
+        with self._table.hold(namespace, group) as local:
+            self.cache.flush_group(local)
+            self._table.renew(local, 0)
+
+    @property
+    def pending_count(self) -> int:
+        """How many cached offsets wait to be saved."""
+        return self.cache.pending_count
+
+
+def _newer(first: CommittedOffset | None, second: CommittedOffset | None) -> CommittedOffset | None:
+    if first is None or second is None:
+        return first if second is None else second
+    return max(first, second, key=lambda committed: committed.pair)
