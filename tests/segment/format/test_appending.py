@@ -244,7 +244,7 @@ def test_a_cut_queue_forgets_what_lies_behind_the_cut(core: Core) -> None:
     appender.cut_queue(handle, 1, 1)
     assert appender.peek_units(handle) == (1, b"")
     assert bench.append(V) == 1
-    for offset, unit in ((9, 9), (9, 1), (1, 9), (0, -1)):
+    for offset, unit in ((9, 9), (9, 1), (1, 9), (0, -1), (-1, 0)):
         with pytest.raises(BadRequestError):
             appender.cut_queue(handle, offset, unit)
 

@@ -104,7 +104,7 @@ class Queue:
 
     def cut(self, next_offset: int, next_unit: int) -> None:
         """Forget everything from `next_offset`, which is unit `next_unit`, on."""
-        if next_offset > self.next_offset or next_unit > self.next_unit or next_unit < 0:
+        if not (0 <= next_offset <= self.next_offset and 0 <= next_unit <= self.next_unit):
             raise BadRequestError(
                 f"shard {self.shard!r} cannot be cut to offset {next_offset}, unit {next_unit}: "
                 f"it ends at offset {self.next_offset}, unit {self.next_unit}"
@@ -158,14 +158,14 @@ class QueueTable:
         self._next_handle = 0
 
     def add(self, topic: str, queue_id: int, kind: int, next_offset: int, next_unit: int) -> Queue:
-        if (topic, queue_id) in self._by_name:
-            raise AlreadyExistsError(f"shard '{topic}_{queue_id}' has a queue")
         if kind not in (KIND_SIMPLE, KIND_BATCH):
             raise BadRequestError(f"kind {kind} is no kind of queue")
         if not topic or next_offset < 0 or next_unit < 0:
             raise BadRequestError(
                 f"topic {topic!r}, offset {next_offset}, unit {next_unit} make no queue"
             )
+        if (topic, queue_id) in self._by_name:
+            raise AlreadyExistsError(f"shard '{topic}_{queue_id}' has a queue")
         queue = Queue(self._next_handle, topic, queue_id, kind, next_offset, next_unit)
         self._by_handle[queue.handle] = queue
         self._by_name[topic, queue_id] = queue
