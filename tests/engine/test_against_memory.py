@@ -6,7 +6,6 @@ The memory engine is the specification. A line in `ENGINES` brings a new engine 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from msgspec.structs import replace
+from tests.engine.quick_directory import quick_directory
 
 from penstock.engine.contract import (
     AdapterOffsetStrategy,
@@ -38,9 +38,6 @@ from penstock.testing.conformance.engines import ENGINES, MemoryHarness
 DELETED: Final = ShardId("plain", 0)
 COMPACTED: Final = ShardId("compacted", 1)
 SHARDS: Final = (DELETED, COMPACTED)
-
-WITHOUT_DEVICE: Final = next((d for d in ("/dev/shm",) if Path(d).is_dir()), None)
-"""Histories restart often; what they test does not need a device that syncs slowly."""
 
 shards = st.sampled_from(SHARDS)
 keys = st.sampled_from([b"a", b"b", b"c", b"", b"a\x00", b"\xff", b"k" * 200])
@@ -67,7 +64,7 @@ class SideBySide(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = tempfile.TemporaryDirectory(dir=WITHOUT_DEVICE)
+        self.directory = quick_directory()
         self.harness = type(self).make_harness(Path(self.directory.name))
         self.clock = self.harness.clock
         self.clock.set_now_ms(0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.engine.quick_directory import quick_directory
 
 from penstock.testing.conformance import EngineConformance, EngineHarness
 from penstock.testing.conformance.engines import ENGINES
@@ -12,6 +14,7 @@ from penstock.testing.conformance.engines import ENGINES
 
 class TestEveryEngine(EngineConformance):
     @pytest.fixture(params=sorted(ENGINES))
-    def harness(self, request: pytest.FixtureRequest, tmp_path: Path) -> EngineHarness:
+    def harness(self, request: pytest.FixtureRequest) -> Iterator[EngineHarness]:
         name: str = request.param
-        return ENGINES[name](tmp_path)
+        with quick_directory() as directory:
+            yield ENGINES[name](Path(directory))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
+from tests.engine.quick_directory import quick_directory
 
 from penstock.engine.contract import Cleanup, ShardConfig
 from penstock.engine.rocksdb import DB_COLUMN_FAMILY_BROKER, Database, RocksDBStorageEngine
@@ -27,8 +28,9 @@ SHARD = ShardId("orders", 0)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "db")
+def path() -> Iterator[str]:
+    with quick_directory() as directory:
+        yield f"{directory}/db"
 
 
 def kinds(engine: RocksDBStorageEngine) -> dict[str, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from penstock.clock import Clock
 from penstock.engine.contract import Cleanup, Compacted, ShardConfig, ShardInfo, Written
+from penstock.engine.rocksdb import reads
 from penstock.engine.rocksdb.changes import CHANGES_SIZE_MAX, Changes
 from penstock.engine.rocksdb.database import Database
 from penstock.engine.rocksdb.family import Family
@@ -34,8 +35,6 @@ from penstock.engine.rocksdb.rows import (
     decode_record,
     encode_end,
     encode_shard,
-    moments,
-    payload_size,
 )
 from penstock.engine.rocksdb.shard_rows import ShardRows
 from penstock.errors import RetryableError, ShardSealedError, UnknownShardError
@@ -232,75 +231,31 @@ class RocksDBShard:
     # Reading
 
     def page(self, start: int, max_records: int, max_size: int) -> list[StoredRecord]:
-        found: list[StoredRecord] = []
-        now_ms, total = self._clock.now_ms(), 0
-        for offset, row in self._live_range(start):
-            if moments(row)[0] <= now_ms:
-                continue
-            total += payload_size(row)
-            if found and total > max_size:
-                break
-            found.append(decode_record(offset, row))
-            if len(found) == max_records:
-                break
-        return found
+        return reads.page(self._rows, self._bounds(start), max_records, max_size)
 
     def page_of_tag(
         self, tag: str, start: int, max_records: int, max_size: int
     ) -> list[StoredRecord]:
-        found: list[StoredRecord] = []
-        now_ms, total = self._clock.now_ms(), 0
-        start, end = self._bounds(start)
-        for offset, expires_ms in self._rows.of_tag(tag, start, end):
-            if expires_ms <= now_ms:
-                continue
-            row = self._family.get(self._rows.keys.record(offset))
-            if row is None:
-                continue  # deleted since the scan began
-            total += payload_size(row)
-            if found and total > max_size:
-                break
-            found.append(decode_record(offset, row))
-            if len(found) == max_records:
-                break
-        return found
+        return reads.page_of_tag(self._rows, tag, self._bounds(start), max_records, max_size)
 
     def history(
         self, key: bytes, begin_ms: int | None, end_ms: int | None, limit: int
     ) -> list[StoredRecord]:
-        found: list[StoredRecord] = []
-        now_ms = self._clock.now_ms()
-        for offset, expires_ms, timestamp_ms in self._rows.of_key_back(key, *self._bounds(0)):
-            if (
-                expires_ms <= now_ms
-                or (begin_ms is not None and timestamp_ms < begin_ms)
-                or (end_ms is not None and timestamp_ms > end_ms)
-            ):
-                continue
-            record = self._rows.record(offset)
-            if record is not None:
-                found.append(record[0])
-                if len(found) == limit:
-                    break
-        return found
+        return reads.history(self._rows, key, self._bounds(), begin_ms, end_ms, limit)
 
     def first_since(self, timestamp_ms: int) -> Offset | None:
-        now_ms = self._clock.now_ms()
-        start, behind = self._bounds(0)
-        for first, last in self._rows.blocks_since(timestamp_ms, self._end):
-            for offset, row in self._rows.records(max(first, start), min(last, behind)):
-                expires_ms, own_ms = moments(row)
-                if own_ms >= timestamp_ms and expires_ms > now_ms:
-                    return Offset(offset)
-        return None
+        bounds = self._bounds()
+        return reads.first_since(self._rows, timestamp_ms, self._end, bounds)
 
-    def _live_range(self, start: int) -> Iterator[tuple[int, bytes]]:
-        return self._rows.records(*self._bounds(start))
+    def first_within(self, size: int) -> int:
+        bounds = self._bounds()
+        return reads.first_after(self._rows, bounds, self._end.size - size)
 
-    def _bounds(self, start: int) -> tuple[int, int]:
+    def _bounds(self, start: int = 0) -> reads.Bounds:
         """Return the readable offsets from `start` on; never a start behind the end."""
-        commit = self._commit  # before the rows, see the module's head
-        return min(max(start, self._end.earliest), commit), commit
+        commit = self._commit  # before any row, see the module's head
+        start = min(max(start, self._end.earliest), commit)
+        return reads.Bounds(start, commit, self._clock.now_ms())
 
     # Deleting
 
@@ -347,7 +302,7 @@ class RocksDBShard:
         if self.config.cleanup is not Cleanup.COMPACT:
             return Compacted(0, 0)
         count = size = 0
-        superseded = self._superseded()
+        superseded = reads.superseded(self._rows, self._bounds())
         while part := list(islice(superseded, SWEEP_RECORDS)):
             with self._lock:
                 self._begin_change()
@@ -383,29 +338,6 @@ class RocksDBShard:
                 removed = self._remove(here, patient=count > 0)
                 count, size = count + removed[0], size + removed[1]
         return Compacted(count, size)
-
-    def first_within(self, size: int) -> int:
-        start, behind = self._bounds(0)
-        excess = self._end.size - size
-        for offset, row in self._rows.records(start, behind):
-            if excess <= 0:
-                return offset
-            excess -= len(row)
-        return behind
-
-    def _superseded(self) -> Iterator[tuple[bytes, int, int]]:
-        """Yield the live records that a later live one of the same key supersedes: what the key's
-        rows begin with, the offset of the newest, and their own."""
-        now_ms = self._clock.now_ms()
-        start, behind = self._bounds(0)
-        newest: tuple[bytes, int] | None = None
-        for prefix, offset, expires_ms in self._rows.of_all_keys_back():
-            if not start <= offset < behind or expires_ms <= now_ms:
-                continue
-            if newest is not None and newest[0] == prefix:
-                yield prefix, newest[1], offset
-            else:
-                newest = prefix, offset
 
     def _remove(self, offsets: list[int], *, patient: bool = False) -> tuple[int, int]:
         """Remove a few records, if they are there; return how many there were, and their size."""

@@ -1,0 +1,115 @@
+"""Reading one shard's rows between two offsets.
+
+The callers take the bounds before these functions look at any row, and rows below the commit offset
+are complete. Between an index row and its record the record may be deleted: it is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from penstock.engine.rocksdb.rows import End, decode_record, moments, payload_size
+from penstock.engine.rocksdb.shard_rows import ShardRows
+from penstock.record import Offset, StoredRecord
+
+
+class Bounds(NamedTuple):
+    """The offsets [start, end) that may be read, and the time that decides about expiry."""
+
+    start: int
+    end: int
+    now_ms: int
+
+
+def page(rows: ShardRows, bounds: Bounds, max_records: int, max_size: int) -> list[StoredRecord]:
+    live = (
+        (offset, row)
+        for offset, row in rows.records(bounds.start, bounds.end)
+        if moments(row)[0] > bounds.now_ms
+    )
+    return _fill(live, max_records, max_size)
+
+
+def page_of_tag(
+    rows: ShardRows, tag: str, bounds: Bounds, max_records: int, max_size: int
+) -> list[StoredRecord]:
+    return _fill(_tagged(rows, tag, bounds), max_records, max_size)
+
+
+def _tagged(rows: ShardRows, tag: str, bounds: Bounds) -> Iterator[tuple[int, bytes]]:
+    for offset, expires_ms in rows.of_tag(tag, bounds.start, bounds.end):
+        if expires_ms > bounds.now_ms:
+            row = rows.family.get(rows.keys.record(offset))
+            if row is not None:
+                yield offset, row
+
+
+def _fill(live: Iterable[tuple[int, bytes]], max_records: int, max_size: int) -> list[StoredRecord]:
+    """Return records until a limit is reached, and the first one in any case."""
+    found: list[StoredRecord] = []
+    size = 0
+    for offset, row in live:
+        size += payload_size(row)
+        if found and size > max_size:
+            break
+        found.append(decode_record(offset, row))
+        if len(found) == max_records:
+            break
+    return found
+
+
+def history(
+    rows: ShardRows,
+    key: bytes,
+    bounds: Bounds,
+    begin_ms: int | None,
+    end_ms: int | None,
+    limit: int,
+) -> list[StoredRecord]:
+    """Return the live records of `key`, the last written first."""
+    found: list[StoredRecord] = []
+    for offset, expires_ms, timestamp_ms in rows.of_key_back(key, bounds.start, bounds.end):
+        if (
+            expires_ms > bounds.now_ms
+            and (begin_ms is None or timestamp_ms >= begin_ms)
+            and (end_ms is None or timestamp_ms <= end_ms)
+        ):
+            record = rows.record(offset)
+            if record is not None:
+                found.append(record[0])
+                if len(found) == limit:
+                    break
+    return found
+
+
+def first_since(rows: ShardRows, timestamp_ms: int, end: End, bounds: Bounds) -> Offset | None:
+    """Return the first live record with a timestamp >= `timestamp_ms`."""
+    for first, last in rows.blocks_since(timestamp_ms, end):
+        for offset, row in rows.records(max(first, bounds.start), min(last, bounds.end)):
+            expires_ms, own_ms = moments(row)
+            if own_ms >= timestamp_ms and expires_ms > bounds.now_ms:
+                return Offset(offset)
+    return None
+
+
+def superseded(rows: ShardRows, bounds: Bounds) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the live records that a later live one of the same key supersedes: what the key's rows
+    begin with, the offset of the newest, and their own."""
+    newest: tuple[bytes, int] | None = None
+    for prefix, offset, expires_ms in rows.of_all_keys_back():
+        if not bounds.start <= offset < bounds.end or expires_ms <= bounds.now_ms:
+            continue
+        if newest is not None and newest[0] == prefix:
+            yield prefix, newest[1], offset
+        else:
+            newest = prefix, offset
+
+
+def first_after(rows: ShardRows, bounds: Bounds, size: int) -> int:
+    """Return the first offset behind records that take `size` bytes together, or more."""
+    for offset, row in rows.records(bounds.start, bounds.end):
+        if size <= 0:
+            return offset
+        size -= len(row)
+    return bounds.end
