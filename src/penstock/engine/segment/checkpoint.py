@@ -103,6 +103,23 @@ def read_durable(disk: Disk, path: str) -> tuple[int, int, int]:
     return newest
 
 
+def damaged_slots(disk: Disk, path: str) -> list[int]:
+    """Return the positions of slots that were written and are not what was written."""
+    if not disk.exists(path):
+        return []
+    file = disk.open(path, writable=False)
+    found = []
+    for slot in range(2):
+        data = file.read_at(slot * _SLOT_DISTANCE, DURABLE_SLOT.size)
+        if not data.strip(b"\0"):
+            continue
+        checksum = zlib.crc32(data[: DURABLE_SLOT.position_of("checksum")])
+        if len(data) < DURABLE_SLOT.size or DURABLE_SLOT.unpack(data)[-1] != checksum:
+            found.append(slot * _SLOT_DISTANCE)
+    file.close()
+    return found
+
+
 def write_derived(disk: Disk, path: str, point: DerivedPoint) -> None:
     document = msgspec.msgpack.encode(point)
     disk.replace(path, CHECKPOINT_HEAD.pack(_MAGIC, zlib.crc32(document)) + document)
