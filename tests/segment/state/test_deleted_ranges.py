@@ -94,7 +94,7 @@ def test_coalesced_ranges_hold_the_same_offsets_in_the_fewest_ranges(
 
 def test_a_hundred_thousand_single_offsets_are_deleted_in_a_second_however_they_come() -> None:
     singles = range(0, 200_000, 2)
-    started = time.perf_counter()
+    started = time.thread_time()
     at_once = DeletedRanges()
     at_once.add_many(singles)
     one_by_one = DeletedRanges()
@@ -107,7 +107,7 @@ def test_a_hundred_thousand_single_offsets_are_deleted_in_a_second_however_they_
         assert at_once.overlapping(100_000, 100_010) == [
             (n, n + 1) for n in range(100000, 100010, 2)
         ]
-    elapsed = time.perf_counter() - started
+    elapsed = time.thread_time() - started
     assert at_once.to_list() == one_by_one.to_list() == in_tens.to_list()
     assert at_once.count == 100_000
     assert elapsed < 3, f"took {elapsed:.1f} s"

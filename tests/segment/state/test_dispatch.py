@@ -72,6 +72,7 @@ def test_a_shard_of_holes_is_passed_over(bench: Bench) -> None:
     assert collector.batches == []
     assert bench.pipeline.lag("collector") == {ORDERS: 0}
     assert bench.pipeline.position("collector", ORDERS) == 5
+    assert bench.shards.reads == 1
 
 
 def test_after_a_restart_a_dispatcher_goes_on_where_it_was(bench: Bench) -> None:
@@ -161,6 +162,9 @@ def test_a_streak_of_failures_is_logged_once_and_its_end_too(
         bench.pipeline.run_once()
         bench.clock.advance(RETRY_MAX_S)
     collector.broken.clear()
+    bench.pipeline.run_once()
+    assert bench.pipeline.failures("collector") == {}
+    bench.shards.append(ORDERS)
     bench.pipeline.run_once()
     assert caplog.messages == ["dispatch_failed", "dispatch_recovered"]
 
@@ -293,8 +297,8 @@ def test_positions_that_cannot_be_saved_are_saved_later(
 ) -> None:
     bench.pipeline.register(Collector())
     bench.disk.fail("replace", error_number=errno.ENOSPC, times=3)
+    bench.shards.append(ORDERS, 4)
     for _ in range(4):
-        bench.shards.append(ORDERS)
         bench.clock.advance(1.0)
         bench.pipeline.run_once()
     assert caplog.messages == ["dispatch_position_not_saved"]

@@ -117,9 +117,12 @@ def test_a_deletion_outlives_the_wrong_record_at_its_offset() -> None:
 
 def test_a_replica_that_lags_hides_what_was_deleted_before_it_came() -> None:
     state = ShardState(QueueKind.SIMPLE)
+    state.epochs.note(1, 0)
+    state.epochs.note(2, 50)
     state.latest_offset = Offset(80)
     state.apply(DeleteBefore(offset=100), 0)
     assert state.earliest_offset == 80
+    assert state.epochs.end_of(1, 80) == (1, 80)
     state.latest_offset = Offset(120)
     assert state.earliest_offset == 100
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +37,13 @@ def test_every_flipped_bit_and_every_cut_is_found() -> None:
 def test_bytes_behind_the_end_are_found(more: bytes) -> None:
     with pytest.raises(CorruptionError):
         unwrap(KIND, "file", wrap(KIND, 2, b"content") + more)
+
+
+def test_a_size_that_is_not_the_body_s_is_refused_whatever_the_checksum_says() -> None:
+    content = bytearray(wrap(KIND, 2, b"content")[:-4])
+    content[23] += 1
+    with pytest.raises(CorruptionError, match="size does not match"):
+        unwrap(KIND, "file", bytes(content) + zlib.crc32(content).to_bytes(4, "big"))
 
 
 def test_a_newer_version_is_no_damage() -> None:

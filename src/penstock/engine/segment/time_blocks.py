@@ -27,7 +27,7 @@ from contextlib import closing
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from penstock.disk import Disk, File
+from penstock.disk import Disk
 from penstock.engine.segment.sidecar import read_whole
 from penstock.errors import NotSupportedError
 from penstock.layout import Field, Layout
@@ -126,7 +126,7 @@ class TimeBlocks:
         with closing(self._disk.open(self._path, create=True)) as file:
             if not table.values:
                 self._created = True
-                _start_file(file, start)
+                file.write_at(0, _pack_header(start))
             file.write_at(_position(len(table.values)), _pack(start, new))
         if table.values:
             table.values.extend(new)
@@ -245,14 +245,6 @@ class TimeBlocks:
 
 def _position(index: int) -> int:
     return TIMES_HEADER.size + index * TIMES_ENTRY.size
-
-
-def _start_file(file: File, first_block: int) -> None:
-    if file.size():
-        # Entries of another life, which must not come back behind a new header.
-        file.truncate(0)
-        file.sync()
-    file.write_at(0, _pack_header(first_block))
 
 
 def _pack_header(first_block: int) -> bytes:
