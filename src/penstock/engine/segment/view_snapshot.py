@@ -54,6 +54,8 @@ class Snapshot:
         point: DerivedPoint | None,
     ) -> None:
         disk, paths = source.disk, source.paths
+        self.disk: Final = disk
+        self.paths: Final = paths
         self.sizes: Final = sizes
         self.files: Final = files
         self.known: Final = known
@@ -64,6 +66,7 @@ class Snapshot:
         )
         self.unclosed: Final = disk.exists(paths.abort)
         """A writer has the store open, or did not close it."""
+        self.has_properties: Final = disk.exists(paths.properties)
         closed = not self.unclosed
         self.index: Final = IndexView(disk, paths.index, sizes, source.sealed, point, closed=closed)
         self.reader: Final = ShardReader(
@@ -121,7 +124,7 @@ class Snapshot:
 
     def _found_shards(self) -> dict[ShardId, ShardView]:
         """The queues of a directory that says nothing more about its shards."""
-        disk, paths = self._source.disk, self._source.paths
+        disk, paths = self.disk, self.paths
         found: dict[ShardId, ShardView] = {}
         for kind in QueueKind:
             root = paths.queue_root(kind)

@@ -1,0 +1,58 @@
+"""Looking into a store directory: what is there, record by record, and whether it is whole.
+
+Everything here only reads, through a `StoreView`, and works beside a running writer, except
+`rebuild`, which takes the lock and writes the derived files anew.
+"""
+
+from penstock.engine.segment.inspect.derive import rebuild
+from penstock.engine.segment.inspect.listing import (
+    Hit,
+    LogEntry,
+    RecordDetail,
+    find_by_key,
+    find_by_tag,
+    find_by_time,
+    log_entries,
+    record_detail,
+    records,
+    shards_named,
+)
+from penstock.engine.segment.inspect.report import Checked, Finding, Progress, VerifyReport
+from penstock.engine.segment.inspect.summary import (
+    CheckpointInfo,
+    FileInfo,
+    PartInfo,
+    ShardInfo,
+    StoreInfo,
+    files,
+    info,
+    shard_infos,
+)
+from penstock.engine.segment.inspect.verify import verify
+
+__all__ = [
+    "Checked",
+    "CheckpointInfo",
+    "FileInfo",
+    "Finding",
+    "Hit",
+    "LogEntry",
+    "PartInfo",
+    "Progress",
+    "RecordDetail",
+    "ShardInfo",
+    "StoreInfo",
+    "VerifyReport",
+    "files",
+    "find_by_key",
+    "find_by_tag",
+    "find_by_time",
+    "info",
+    "log_entries",
+    "rebuild",
+    "record_detail",
+    "records",
+    "shard_infos",
+    "shards_named",
+    "verify",
+]

@@ -1,0 +1,56 @@
+"""Builds everything derived anew from the commit log: queues, key index, times, checksums.
+
+What the log alone cannot say (deleted ranges, truncations, offsets of removed records) is kept; it
+is folded again from the log where its files are damaged.
+"""
+
+from __future__ import annotations
+
+from penstock.clock import Clock, SystemClock
+from penstock.disk import Disk
+from penstock.disk_local import LocalDisk
+from penstock.engine.segment.paths import StorePaths
+from penstock.engine.segment.recovery import Progress, RecoveryReport
+from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment.store_sizes import is_store
+from penstock.errors import NotAStoreError
+
+
+def rebuild(
+    path: str,
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+    settings: SegmentSettings | None = None,
+    progress: Progress | None = None,
+) -> RecoveryReport:
+    """Rebuild the derived files of the store in a directory, ours or RocketMQ's; return what was
+    found and done. Raises `LockedError` while somebody has the store open."""
+    disk = disk or LocalDisk()
+    settings = settings or SegmentSettings(background=False)
+    paths = StorePaths(path, settings)
+    if not is_store(disk, paths):
+        raise NotAStoreError(
+            f"{paths.root} is no store: it has no commitlog/ and no store.properties"
+        )
+    _forget_derived(disk, paths)
+    with SegmentStore.open(
+        path, settings, disk=disk, clock=clock or SystemClock(), progress=progress
+    ) as store:
+        return store.report
+
+
+def _forget_derived(disk: Disk, paths: StorePaths) -> None:
+    """Remove the checkpoint first: without it, whatever happens next, opening the store builds
+    everything anew from the log."""
+    lock = disk.lock(paths.lock)
+    try:
+        if disk.exists(paths.derived):
+            disk.remove(paths.derived)
+            disk.sync_directory(paths.own)
+        for name in disk.list(paths.index):
+            disk.remove(f"{paths.index}/{name}")
+        disk.remove_tree(f"{paths.sums}/index")
+    finally:
+        lock.release()

@@ -1,0 +1,44 @@
+"""Tag codes that a RocketMQ broker keeps outside the queue, in consumequeue_ext."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Final
+
+from penstock.engine.segment.file_set import is_file_name
+from penstock.engine.segment.format import QUEUE_UNIT, Damage
+from penstock.engine.segment.queue_ext import ext_position, is_ext_address, read_ext_unit
+from penstock.engine.segment.view_snapshot import Snapshot
+from penstock.record import ShardId
+
+_CODE_AT: Final = QUEUE_UNIT.position_of("tag_code")
+
+
+class ExtCodes:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot: Final = snapshot
+        self._file: tuple[str, bytes] = ("", b"")
+
+    def means(self, shard: ShardId, expected: bytes, found: bytes) -> bool:
+        """Say whether a queue unit stands for `expected`, its tag code being in the extension."""
+        code = int.from_bytes(found[_CODE_AT:], "big", signed=True)
+        if expected[:_CODE_AT] != found[:_CODE_AT] or not is_ext_address(code):
+            return False
+        wanted = int.from_bytes(expected[_CODE_AT:], "big", signed=True)
+        return self._code_at(shard, ext_position(code)) == wanted
+
+    def _code_at(self, shard: ShardId, position: int) -> int | None:
+        root = self._snapshot.paths.root
+        directory = f"{root}/consumequeue_ext/{shard.topic}/{shard.partition}"
+        names = [name for name in self._snapshot.disk.list(directory) if is_file_name(name)]
+        below = [name for name in names if int(name) <= position]
+        if not below:
+            return None
+        unit = read_ext_unit(self._load(f"{directory}/{below[-1]}"), int(below[-1]), position)
+        return None if unit is None or isinstance(unit, Damage) else unit.tag_code
+
+    def _load(self, path: str) -> bytes:
+        if self._file[0] != path:
+            with closing(self._snapshot.disk.open(path, writable=False)) as file:
+                self._file = (path, file.read_at(0, file.size()))
+        return self._file[1]

@@ -1,0 +1,226 @@
+"""Reads the whole commit log once, and derives from it what the other files should hold.
+
+Every record is checked (its checksums, its identity, its position, its group). The units, index
+entries and times that follow from it go to the checks that compare them with the files. Memory is
+bounded by one log file: everything derived is handed on and forgotten.
+
+    log ──▶ replay ──┬──▶ units            QueueCheck
+                     ├──▶ index entries    IndexCheck
+                     └──▶ block times      QueueCheck
+
+Damage past the durable point, in a store that was not closed, is the torn tail of a crash; before
+it, and anywhere in a closed store of ours, it is corruption.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.engine.segment.control import CONTROL_SUFFIX
+from penstock.engine.segment.format import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT_SIZE,
+    Damage,
+    RawRecord,
+    index_file_size,
+)
+from penstock.engine.segment.inspect.index_check import IndexCheck
+from penstock.engine.segment.inspect.queue_check import QueueCheck
+from penstock.engine.segment.inspect.report import DamagedSpans, Findings, TornTail
+from penstock.engine.segment.twin import Appender, core
+from penstock.engine.segment.twin_interface import (
+    REPLAY_CUT_BATCH_QUEUE,
+    REPLAY_DAMAGE,
+    REPLAY_DONE,
+    REPLAY_NO_INDEX_ROOM,
+)
+from penstock.engine.segment.view_snapshot import Snapshot
+from penstock.record import ShardId
+
+_HOST: Final = bytes(8)
+_RECORD_SIZE_MAX: Final = 1 << 31
+_SLOTS: Final = 1
+_ENTRIES_MAX: Final = 1 << 16
+"""Index entries derived at once; no record has more keys than this."""
+_ENTRIES_AT: Final = INDEX_HEADER.size + INDEX_SLOT_SIZE * _SLOTS
+_CHUNK_SIZE: Final = 1 << 20
+
+
+class _DerivedIndex:
+    """Index files in memory that the replay fills, and from which entries are taken in order."""
+
+    def __init__(self, appender: Appender) -> None:
+        self._appender: Final = appender
+        self._files: list[bytearray] = []
+        self._taken = 1
+        self.add()
+
+    def add(self) -> None:
+        file = bytearray(index_file_size(_SLOTS, _ENTRIES_MAX))
+        self._files.append(file)
+        self._appender.attach_index(file, _SLOTS, _ENTRIES_MAX)
+
+    def take(self) -> bytes:
+        """Return the entries since the last call."""
+        parts = []
+        while self._files:
+            file = self._files[0]
+            count = max(1, INDEX_HEADER.unpack_from(file)[-1])
+            start, stop = (_ENTRIES_AT + INDEX_ENTRY.size * n for n in (self._taken, count))
+            parts.append(bytes(file[start:stop]))
+            self._taken = count
+            if count < _ENTRIES_MAX or len(self._files) == 1:
+                break
+            self._appender.release_index()
+            del self._files[0]
+            self._taken = 1
+        return b"".join(parts)
+
+
+class LogCheck:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        queues: QueueCheck,
+        index: IndexCheck,
+        damaged: DamagedSpans,
+        findings: Findings,
+    ) -> None:
+        self._files: Final = snapshot.files
+        self._findings: Final = findings
+        self._queues: Final = queues
+        self._index: Final = index
+        self._damaged: Final = damaged
+        self._closed: Final = not snapshot.unclosed
+        self._own: Final = snapshot.is_own
+        self._durable: Final = _durable_end(snapshot)
+        self._appender: Final[Appender] = core.Appender(_HOST, _HOST, _RECORD_SIZE_MAX)
+        self._derived: Final = _DerivedIndex(self._appender)
+        self._cuts: Final = _truncations(snapshot)
+        self._size: Final = len(self._files.bases) * self._files.file_size
+
+    def run(self) -> int:
+        """Check all files; return where the log ends."""
+        position = self._files.start
+        for base in self._files.bases:
+            self._findings.checked.log_files += 1
+            position = max(position, base)
+            position, ended = self._check_file(base, position)
+            if ended:
+                break
+        self._check_rest(position)
+        self._cut_shards(self._files.stop)
+        self._index.finish(position)
+        self._queues.finish()
+        return position
+
+    def _check_file(self, base: int, position: int) -> tuple[int, bool]:
+        """Check the records of one file; return where to go on, and whether the log ended."""
+        file_end = base + len(self._files.buffer(base))
+        while position < file_end:
+            self._cut_shards(position)
+            after, ended = self._step(base, position, file_end)
+            self._findings.checked.log_bytes += after - position
+            self._findings.progress("commit log", self._findings.checked.log_bytes, self._size)
+            position = after
+            if ended:
+                return position, True
+        return position, False
+
+    def _step(self, base: int, position: int, file_end: int) -> tuple[int, bool]:
+        stop = min([file_end, *(cut for cut, _, _ in self._cuts[:1] if cut > position)])
+        buffer = self._files.buffer(base)
+        after, status, damage = self._replay(buffer, base, position, stop, groups=True)
+        if status == REPLAY_DAMAGE:
+            assert damage is not None
+            if after >= self._durable:
+                return self._end_at(after, damage.reason)
+            if damage.position > after:
+                # The first records of a group whose rest is damaged: they are served.
+                again, _, _ = self._replay(buffer, base, after, damage.position, groups=False)
+                after = max(again, damage.position)
+            return self._behind_damage(buffer, base, Damage(after, damage.reason), file_end), False
+        if status == REPLAY_DONE and after < stop:
+            if after >= self._durable:
+                return after, True
+            reason = Damage(after, "zeros where records were synced")
+            return self._behind_damage(buffer, base, reason, file_end), False
+        return after, False
+
+    def _replay(
+        self, buffer: memoryview, base: int, start: int, stop: int, *, groups: bool
+    ) -> tuple[int, int, Damage | None]:
+        """Replay a part of the log, and hand on what follows from it."""
+        after, records, status, damage, specials = self._appender.replay(
+            buffer, base, start, stop, True, CONTROL_SUFFIX, groups
+        )
+        self._findings.checked.records += records
+        if status == REPLAY_CUT_BATCH_QUEUE:
+            position, handle = specials[-1]
+            raw = core.decode_raw(buffer, base, position, True)
+            assert isinstance(raw, RawRecord), "the replay has just read it"
+            self._queues.take(self._appender)
+            self._queues.cut(self._appender, handle, raw.queue_offset)
+        if status == REPLAY_NO_INDEX_ROOM:
+            self._derived.add()
+        self._queues.take(self._appender)
+        self._index.take(self._derived.take())
+        return after, status, damage
+
+    def _behind_damage(self, buffer: memoryview, base: int, damage: Damage, file_end: int) -> int:
+        """Report damage; return where the next whole record lies, or the end of the file."""
+        path = self._files.path_of(base)
+        self._findings.add(path, damage.position - base, damage.reason)
+        found = core.find_record(buffer, base, damage.position + 1, file_end)
+        after = file_end if found < 0 else found
+        self._damaged.add(damage.position, after)
+        return after
+
+    def _end_at(self, position: int, reason: str) -> tuple[int, bool]:
+        base = self._files.base_of(position)
+        inside = position - base
+        if self._closed and self._own:
+            self._findings.add(self._files.path_of(base), inside, reason)
+        else:
+            self._findings.torn_tail = TornTail(self._files.path_of(base), inside, reason)
+        return position, True
+
+    def _check_rest(self, end: int) -> None:
+        """Behind the end there is nothing but zeros, unless a crash or a writer put it there."""
+        if not (self._closed and self._own) or self._findings.found:
+            return
+        for base in self._files.bases:
+            buffer = self._files.buffer(base)
+            for at in range(max(0, end - base), len(buffer), _CHUNK_SIZE):
+                chunk = bytes(buffer[at : at + _CHUNK_SIZE])
+                if chunk.count(0) != len(chunk):
+                    first = at + len(chunk) - len(chunk.lstrip(b"\0"))
+                    reason = "bytes behind the end of the log are not zero"
+                    self._findings.add(self._files.path_of(base), first, reason)
+                    return
+
+    def _cut_shards(self, position: int) -> None:
+        """Repeat the truncations of shards that happened when the log ended here."""
+        while self._cuts and self._cuts[0][0] <= position:
+            _, shard, offset = self._cuts.pop(0)
+            for handle, topic, partition, _, next_offset, _ in self._appender.queues():
+                if (topic, partition) == shard and next_offset > offset:
+                    self._queues.cut(self._appender, handle, offset)
+
+
+def _durable_end(snapshot: Snapshot) -> int:
+    """Return the position below which every byte of the log was promised."""
+    point = snapshot.point
+    if point is not None and point.clean and not snapshot.unclosed:
+        return max(point.position, snapshot.durable)
+    return snapshot.durable
+
+
+def _truncations(snapshot: Snapshot) -> list[tuple[int, ShardId, int]]:
+    states = {} if snapshot.known is None else snapshot.known.states
+    return sorted(
+        (position, shard, offset)
+        for shard, state in states.items()
+        for position, offset in state.truncations
+    )

@@ -1,0 +1,145 @@
+"""What a check of a store found: damage with file, position and reason, and how much was checked.
+
+A torn tail is no damage: it is how a log ends after a crash, and the next writer cuts it. Records
+that cannot be served because of damage are named by their offsets, beside the damage itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.errors import CorruptionError, StoreError
+
+FINDINGS_MAX: Final = 1_000
+"""Findings kept in a report; further ones are only counted."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being checked, the bytes or items done, and how many there are."""
+
+
+class Finding(Struct, frozen=True):
+    """One place where the store is not what it should be."""
+
+    path: str
+    position: int
+    """Bytes from the begin of the file."""
+    reason: str
+
+
+class Checked(Struct):
+    """How much was looked at."""
+
+    log_files: int = 0
+    log_bytes: int = 0
+    records: int = 0
+    shards: int = 0
+    units: int = 0
+    index_files: int = 0
+    index_entries: int = 0
+    pages: int = 0
+    states: int = 0
+    control_records: int = 0
+    time_blocks: int = 0
+
+
+class TornTail(Struct, frozen=True):
+    """The end of a log that was not closed: from here on there is nothing that was promised."""
+
+    path: str
+    position: int
+    reason: str
+
+
+class LostRange(Struct, frozen=True):
+    """The offsets [first, end) of a shard whose records are damaged."""
+
+    shard: str
+    first: int
+    end: int
+
+
+class VerifyReport(Struct):
+    """The result of `verify`."""
+
+    path: str
+    checked: Checked
+    findings: list[Finding]
+    findings_left_out: int
+    lost: list[LostRange]
+    notes: list[str]
+    """What could not be checked, and why."""
+    torn_tail: TornTail | None
+    seconds: float
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.findings
+
+
+class DamagedSpans:
+    """The parts of the log that hold no record although they should, ascending."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
+    def add(self, start: int, end: int) -> None:
+        self._starts.append(start)
+        self._ends.append(end)
+
+    def __contains__(self, position: int) -> bool:
+        at = bisect_right(self._starts, position) - 1
+        return at >= 0 and position < self._ends[at]
+
+
+class Findings:
+    """Collects what the single checks find."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.checked: Final = Checked()
+        self.found: Final[list[Finding]] = []
+        self.left_out = 0
+        self.lost: Final[list[LostRange]] = []
+        self.notes: Final[list[str]] = []
+        self.torn_tail: TornTail | None = None
+        self._progress: Final = progress
+        self._places: set[tuple[str, int]] = set()
+
+    def add(self, path: str, position: int, reason: str) -> None:
+        if (path, position) in self._places:
+            return
+        self._places.add((path, position))
+        if len(self.found) < FINDINGS_MAX:
+            self.found.append(Finding(path, position, reason))
+        else:
+            self.left_out += 1
+
+    def add_error(self, path: str, error: StoreError) -> None:
+        """Add what a reader raised; `path` is for errors that do not name their file."""
+        if isinstance(error, CorruptionError):
+            self.add(error.path, error.position, error.reason)
+        else:
+            self.add(path, 0, str(error))
+
+    def lose(self, shard: str, first: int, end: int) -> None:
+        """Note offsets that damage took; neighbours are joined."""
+        last = self.lost[-1] if self.lost else None
+        if last is not None and last.shard == shard and last.end == first:
+            self.lost[-1] = LostRange(shard, last.first, end)
+        else:
+            self.lost.append(LostRange(shard, first, end))
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(what, done, total)

@@ -1,0 +1,216 @@
+"""Checks what RocketMQ's files cannot say: states, control records, checkpoints, page checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Final
+
+from penstock.engine.segment import control
+from penstock.engine.segment.checkpoint import ROCKETMQ_CHECKPOINT_SIZE, damaged_slots, read_derived
+from penstock.engine.segment.control import DeleteBefore, DeleteOffsets, Seal
+from penstock.engine.segment.format import CHECKPOINT
+from penstock.engine.segment.inspect.report import Findings
+from penstock.engine.segment.page_sums import PAGE_SIZE, PageSums
+from penstock.engine.segment.reader import Query
+from penstock.engine.segment.rocketmq_json import read_topics
+from penstock.engine.segment.shard_state import ShardState
+from penstock.engine.segment.shard_view import ShardView
+from penstock.engine.segment.sidecar import read_whole, unwrap
+from penstock.engine.segment.state_files import SHARD_STATES, bucket_of
+from penstock.engine.segment.view_snapshot import Snapshot
+from penstock.errors import CorruptionError, RequestError, StoreError
+from penstock.record import ShardId
+
+_RECORDS_PER_STEP: Final = 1_024
+_SIZE_PER_STEP: Final = 4 << 20
+
+
+class StateCheck:
+    def __init__(self, snapshot: Snapshot, findings: Findings) -> None:
+        self._snapshot: Final = snapshot
+        self._findings: Final = findings
+        self._closed: Final = not snapshot.unclosed
+
+    def run(self, log_end: int) -> None:
+        """Check everything; the log was found to end at `log_end`."""
+        self._check_rocketmq_checkpoint(log_end)
+        if not self._snapshot.is_own:
+            return
+        self._check_topics()
+        self._check_points(log_end)
+        self._check_states()
+        self._check_sums()
+
+    # States
+
+    def _check_states(self) -> None:
+        known = self._snapshot.known
+        assert known is not None
+        for path, error in damaged_files(self._snapshot):
+            self._findings.add_error(path, error)
+        for shard, state in known.states.items():
+            self._findings.checked.states += 1
+            if state.dropped or control.is_control(shard):
+                continue
+            companion = self._snapshot.shards.get(control.control_shard(shard))
+            if companion is not None:
+                self._check_commands(shard, state, companion)
+
+    def _check_commands(self, shard: ShardId, state: ShardState, companion: ShardView) -> None:
+        """Every command that is committed must be in the state: no deleted record may come back."""
+        path = f"{self._snapshot.paths.shards}/{bucket_of(shard):02d}"
+        offset = companion.earliest
+        try:
+            while offset < companion.commit:
+                query = Query(offset, companion.commit, _RECORDS_PER_STEP, _SIZE_PER_STEP)
+                page = self._snapshot.reader.read(companion, query)
+                for record in page.records:
+                    self._findings.checked.control_records += 1
+                    if not _is_folded(state, control.decode(record), record.offset):
+                        reason = (
+                            f"the command at offset {record.offset} of {companion.shard.name} "
+                            f"is not in the state of {shard.name}"
+                        )
+                        self._findings.add(path, 0, reason)
+                if page.next_offset <= offset:
+                    break
+                offset = page.next_offset
+        except RequestError as error:
+            self._findings.note(f"{companion.shard.name}: {error}")
+        except CorruptionError as error:
+            self._findings.add_error(companion.units.directory, error)
+
+    def _check_topics(self) -> None:
+        """RocketMQ learns from topics.json which topics have batch queues."""
+        path = self._snapshot.paths.topics
+        data = read_whole(self._snapshot.disk, path)
+        if data is None:
+            return
+        try:
+            topics = read_topics(data, path).configs
+        except CorruptionError as error:
+            self._findings.add_error(path, error)
+            return
+        for shard, log in self._snapshot.shards.items():
+            config = topics.get(shard.topic)
+            if config is not None and config.kind is not log.kind:
+                reason = f"topic {shard.topic!r} has {log.kind.value}, the file says otherwise"
+                self._findings.add(path, 0, reason)
+
+    # Checkpoints
+
+    def _check_points(self, log_end: int) -> None:
+        paths, disk = self._snapshot.paths, self._snapshot.disk
+        point = read_derived(disk, paths.derived)
+        if point is None:
+            reason = "damaged" if disk.exists(paths.derived) else "missing"
+            self._findings.add(paths.derived, 0, f"the checkpoint is {reason}")
+        elif point.position > log_end:
+            reason = f"the checkpoint is at {point.position}, the log ends at {log_end}"
+            self._findings.add(paths.derived, 0, reason)
+        elif self._closed and point.position < log_end:
+            reason = f"the store was closed at {point.position}, but the log ends at {log_end}"
+            self._findings.add(paths.derived, 0, reason)
+        for position in damaged_slots(disk, paths.durable):
+            reason = "a durable point does not match its checksum"
+            self._findings.add(paths.durable, position, reason)
+        if self._snapshot.durable > log_end:
+            reason = f"the log was synced up to {self._snapshot.durable}, but ends at {log_end}"
+            self._findings.add(paths.durable, 0, reason)
+
+    def _check_rocketmq_checkpoint(self, log_end: int) -> None:
+        path = self._snapshot.paths.checkpoint
+        data = read_whole(self._snapshot.disk, path)
+        if data is None:
+            if self._snapshot.is_own and self._closed:
+                self._findings.add(path, 0, "the checkpoint for RocketMQ is missing")
+            return
+        if len(data) != ROCKETMQ_CHECKPOINT_SIZE:
+            reason = f"the file has {len(data)} bytes, expected {ROCKETMQ_CHECKPOINT_SIZE}"
+            self._findings.add(path, min(len(data), ROCKETMQ_CHECKPOINT_SIZE), reason)
+            return
+        fields = CHECKPOINT.unpack_from(data)
+        for name, value in zip(_POSITIONS, fields[3:], strict=True):
+            if not 0 <= value <= log_end:
+                reason = f"{name} is {value}, the log ends at {log_end}"
+                self._findings.add(path, CHECKPOINT.position_of(name), reason)
+
+    # Page checksums
+
+    def _check_sums(self) -> None:
+        sums = PageSums(self._snapshot.disk, self._snapshot.paths.sums)
+        sealed = list(self._sealed_files(self._snapshot.paths.sums, ""))
+        for number, relative_path in enumerate(sealed):
+            self._findings.progress("page checksums", number, len(sealed))
+            try:
+                self._check_pages(sums, relative_path)
+            except StoreError as error:
+                self._findings.add_error(sums.path_of(relative_path), error)
+
+    def _check_pages(self, sums: PageSums, relative_path: str) -> None:
+        found = sums.load(relative_path)
+        path = self._path_of(relative_path)
+        if found is None or path is None:
+            return
+        if not self._snapshot.disk.exists(path):
+            self._findings.add(path, 0, "this sealed file is missing")
+            return
+        with closing(self._snapshot.disk.open(path, writable=False)) as file:
+            for page in found.damaged_pages(file):
+                reason = "page checksum does not match"
+                self._findings.add(path, page * PAGE_SIZE, reason)
+        self._findings.checked.pages += found.page_count
+
+    def _sealed_files(self, directory: str, relative: str) -> Iterator[str]:
+        for name in self._snapshot.disk.list(directory):
+            path = f"{directory}/{name}"
+            if self._snapshot.disk.is_directory(path):
+                yield from self._sealed_files(path, f"{relative}{name}/")
+            elif not name.endswith(".tmp"):
+                yield f"{relative}{name}"
+
+    def _path_of(self, relative_path: str) -> str | None:
+        root, _, rest = relative_path.partition("/")
+        paths = self._snapshot.paths
+        roots = {
+            "consumequeue": paths.consume_queue,
+            "batchconsumequeue": paths.batch_queue,
+            "index": paths.index,
+        }
+        return f"{roots[root]}/{rest}" if root in roots else None
+
+
+_POSITIONS: Final = ("flushed_position", "confirmed_position", "queues_position")
+
+
+def damaged_files(snapshot: Snapshot) -> Iterator[tuple[str, StoreError]]:
+    """Yield every file of states that cannot be read, also where another copy can."""
+    for directory in (snapshot.paths.shards, snapshot.paths.copies):
+        for name in snapshot.disk.list(directory):
+            path = f"{directory}/{name}"
+            data = read_whole(snapshot.disk, path) if name.isdigit() else None
+            if data is not None:
+                try:
+                    unwrap(SHARD_STATES, path, data)
+                except StoreError as error:
+                    yield path, error
+
+
+def _is_folded(state: ShardState, command: control.Command, offset: int) -> bool:
+    if offset >= state.control_offset:
+        return False
+    match command:
+        case DeleteOffsets():
+            return all(_covers(state, start, end) for start, end in command.ranges)
+        case DeleteBefore():
+            return command.offset <= state.floor_offset
+        case Seal():
+            return state.sealed
+
+
+def _covers(state: ShardState, start: int, end: int) -> bool:
+    start = max(start, state.floor_offset)
+    return start >= end or any(
+        first <= start and end <= last for first, last in state.deleted_between(start, end)
+    )

@@ -1,0 +1,52 @@
+"""A full check of a store: the log, and everything that follows from it. Nothing is changed."""
+
+from __future__ import annotations
+
+from penstock.clock import Clock, SystemClock
+from penstock.disk import Disk
+from penstock.disk_local import LocalDisk
+from penstock.engine.segment.inspect.index_check import IndexCheck
+from penstock.engine.segment.inspect.log_check import LogCheck
+from penstock.engine.segment.inspect.queue_check import QueueCheck
+from penstock.engine.segment.inspect.report import DamagedSpans, Findings, Progress, VerifyReport
+from penstock.engine.segment.inspect.state_check import StateCheck
+from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment.view_snapshot import SnapshotSource
+
+
+def verify(
+    path: str,
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+    settings: SegmentSettings | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Check the store in a directory, ours or RocketMQ's, also beside a running writer.
+
+    Checked are every record (checksums, identity, position, groups), that queues and index agree
+    with the log in both directions, page checksums, states, times and checkpoints. Beside a
+    writer, what it published is checked; what it appends meanwhile is left out.
+    """
+    clock = clock or SystemClock()
+    started = clock.monotonic()
+    source = SnapshotSource(path, settings or SegmentSettings(), disk or LocalDisk(), clock)
+    findings = Findings(progress)
+    snapshot, problems = source.take_anyway()
+    for problem in problems:
+        findings.add_error(snapshot.paths.commit_log, problem)
+    damaged = DamagedSpans()
+    queues = QueueCheck(snapshot, damaged, findings)
+    index = IndexCheck(snapshot, damaged, findings)
+    end = LogCheck(snapshot, queues, index, damaged, findings).run()
+    StateCheck(snapshot, findings).run(end)
+    return VerifyReport(
+        path=snapshot.paths.root,
+        checked=findings.checked,
+        findings=findings.found,
+        findings_left_out=findings.left_out,
+        lost=findings.lost,
+        notes=findings.notes,
+        torn_tail=findings.torn_tail,
+        seconds=clock.monotonic() - started,
+    )
