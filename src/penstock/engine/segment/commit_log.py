@@ -8,8 +8,7 @@ Invariants, asserted where they are made and relied on:
     pages and would report success the next time, so trying again could acknowledge lost records
 
 Appends happen in the caller's thread under `lock`. Group commit needs no thread of its own either:
-whoever holds the flush lock syncs for everybody who has appended by then, and those waiting behind
-it find their records durable when they get the lock.
+of those who wait for the device, one syncs for all who have appended by then.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import Final
 from penstock.engine.segment.checkpoint import DurablePoint
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment.sync_turns import SyncTurns
 from penstock.engine.segment.twin import Appender, core
 from penstock.engine.segment.twin_interface import NO_LOG_ROOM
 from penstock.errors import DiskFailedError, DiskFullError, StoreError
@@ -50,7 +50,7 @@ class CommitLog:
         self._durable: Final = durable
         self._settings: Final = settings
         self._metrics: Final = metrics
-        self._flush_lock: Final = threading.Lock()
+        self._turns: Final = SyncTurns()
         self._roll_lock: Final = threading.Lock()
         self._current = 0
         self._warmed = 0
@@ -160,23 +160,23 @@ class CommitLog:
 
     def flush(self) -> int:
         """Put everything appended so far on the device; return the durable position."""
-        with self._flush_lock:
-            return self._flush_until(self.end)
+        target = self.end
+        self.wait_durable(target)
+        return max(target, self.durable)
 
     def wait_durable(self, position: int) -> None:
         """Return when the log is on the device up to `position`, syncing it if nobody else does."""
-        if self._durable.position >= position:
-            return
-        with self._flush_lock:
-            if self._durable.position < position:
-                self._flush_until(self.end)
+        while self._durable.position < position:
+            if self._turns.lead_or_wait():
+                try:
+                    self._sync_until(self.end)
+                finally:
+                    self._turns.finish()
 
-    def _flush_until(self, target: int) -> int:
+    def _sync_until(self, target: int) -> None:
         if isinstance(self.blocked, DiskFailedError):
             raise _again(self.blocked)
         start = self._durable.position
-        if start >= target:
-            return start
         timestamp_ms = self.appender.last_store_timestamp_ms
         try:
             with self._metrics.flush_seconds.time():
@@ -187,7 +187,6 @@ class CommitLog:
             _log.error("log_stopped", path=failed.path, error=str(error))
             raise failed from error
         self._note_durable(target, timestamp_ms)
-        return target
 
     def _note_durable(self, position: int, timestamp_ms: int) -> None:
         try:
