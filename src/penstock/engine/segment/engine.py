@@ -44,6 +44,9 @@ from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 RECORD_OVERHEAD_MAX: Final = 96 << 10
 """Bytes that a record takes in the log beyond its contents: head, topic, properties."""
 _LARGE: Final = RECORD_SIZE_MAX // 2
+_FAR: Final = 1 << 60
+"""Past any offset, size or time of a store: what callers may ask for has no bound, machine words
+have one."""
 
 
 class SegmentEngine:
@@ -182,7 +185,12 @@ class SegmentEngine:
         _check_page(offset, max_records, max_size)
         if not isinstance(isolation, Isolation):
             raise BadRequestError(f"isolation must be an Isolation, not {isolation!r}")
-        return self.store.read(shard, offset, max_records=max_records, max_size=max_size)
+        return self.store.read(
+            shard,
+            min(offset, _FAR),
+            max_records=min(max_records, _FAR),
+            max_size=min(max_size, _FAR),
+        )
 
     def read_by_tag(
         self,
@@ -197,7 +205,11 @@ class SegmentEngine:
         check_text(tag, "tag")
         _check_page(start_offset, max_records, max_size)
         return self.store.read_page(
-            shard, start_offset, max_records=max_records, max_size=max_size, tag=tag
+            shard,
+            min(start_offset, _FAR),
+            max_records=min(max_records, _FAR),
+            max_size=min(max_size, _FAR),
+            tag=tag,
         ).records
 
     def read_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
@@ -231,7 +243,8 @@ class SegmentEngine:
         check_time(timestamp_ms, "timestamp_ms")
         if not isinstance(strategy, AdapterOffsetStrategy):
             raise BadRequestError(f"strategy must be an AdapterOffsetStrategy, not {strategy!r}")
-        found = self.store.offset_by_timestamp(shard, timestamp_ms)
+        wanted = max(-_FAR, min(timestamp_ms, _FAR))
+        found = self.store.offset_by_timestamp(shard, wanted)
         if found is not None:
             return Offset(found)
         bounds = self.store.bounds(shard)
@@ -249,7 +262,7 @@ class SegmentEngine:
     def delete_by_offset(self, shard: ShardId, offset: Offset) -> bool:
         self._config(shard)
         check_offset(offset)
-        found = self.store.read(shard, offset, max_records=1)
+        found = self.store.read(shard, min(offset, _FAR), max_records=1)
         if not found or found[0].offset != offset:
             return False
         return self.store.delete_offsets(shard, [offset]) == 1
@@ -257,7 +270,7 @@ class SegmentEngine:
     def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
         self._config(shard)
         check_offset(offset)
-        return Offset(self.store.delete_before(shard, offset))
+        return Offset(self.store.delete_before(shard, min(offset, _FAR)))
 
     def compact(self, shard: ShardId) -> Compacted:
         if self._config(shard).cleanup is not Cleanup.COMPACT:
