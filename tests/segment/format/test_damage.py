@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.segment.format.test_replay import PLAIN
 from tests.segment.format.workbench import HOST_IPV6, NOW, Workbench
 
 from penstock.engine.segment.format import (
@@ -237,7 +239,7 @@ def test_any_bytes_are_a_record_or_damage(core: Core, data: bytes, magic: bool) 
 
 
 @given(
-    edits=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=4),
+    edits=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=5),
     ipv6=st.booleans(),
 )
 def test_changed_bytes_never_make_another_record(
@@ -251,6 +253,15 @@ def test_changed_bytes_never_make_another_record(
         bench.log[at] = byte
     found = core.decode_raw(bench.log, 0, 0, True)
     assert isinstance(found, Damage) or found == whole
+
+
+@pytest.mark.parametrize("ending", [b"deviceId\x011234567890\x02", b"a\x01" + b"0" * 18])
+def test_properties_that_only_look_a_little_like_a_checksum_are_none(
+    core: Core, ending: bytes
+) -> None:
+    name, _, value = ending.decode().rstrip("\x02").partition("\x01")
+    data = core.encode_raw(replace(PLAIN, properties=((name, value),)), False)
+    assert isinstance(core.decode_raw(data, 0, 0, True), RawRecord)
 
 
 def test_a_checksum_whose_name_is_hit_does_not_pass_for_none(core: Core) -> None:

@@ -217,6 +217,27 @@ def test_a_damaged_log_is_judged_alike(
 
 @often
 @given(
+    record=any_records,
+    edits=st.lists(st.tuples(st.integers(1, 24), st.integers(0, 255)), max_size=9),
+    elsewhere=st.none() | st.integers(0, 80),
+)
+def test_a_damaged_checksum_is_judged_alike(
+    both: Twins, record: Record, edits: list[tuple[int, int]], elsewhere: int | None
+) -> None:
+    writer = History(both[0], (HOST, HOST))
+    writer.do(("append", SIMPLE, record, NOW, 0))
+    log = bytearray(writer.logs[0][: writer.appender.end])
+    if elsewhere is not None:
+        log[elsewhere] ^= 1
+    for from_end, byte in edits:
+        log[-from_end] = byte
+    pure, native = both
+    ours = ask(pure.decode_raw, log, 0, 0, True)
+    assert ask(native.decode_raw, log, 0, 0, True) == ours
+
+
+@often
+@given(
     history=st.lists(operations, min_size=1, max_size=8),
     edits=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=2),
     handle=st.sampled_from([SIMPLE, BATCH]),

@@ -24,6 +24,8 @@ _CONTROL: Final = 32
 _SIZE_END: Final = KAFKA_BATCH.position_of("leader_epoch")
 _CHECKED_FROM: Final = KAFKA_BATCH.position_of("attributes")
 _VARINT_SIZE_MAX: Final = 10
+_INT64_MIN: Final = -(1 << 63)
+_INT64_MAX: Final = (1 << 63) - 1
 
 
 class _Head(NamedTuple):
@@ -106,6 +108,8 @@ def _read_messages(
         delta = message.take_varint()
         if not 0 <= delta <= head.last_offset_delta:
             raise ValueError(f"Kafka message {delta} of a batch of {head.last_offset_delta + 1}")
+        if not _INT64_MIN <= timestamp_ms <= _INT64_MAX or base_offset + delta > _INT64_MAX:
+            raise ValueError("Kafka message with a time or an offset beyond 64 bits")
         key = message.take_optional()
         value = message.take_optional()
         headers = tuple(message.take_headers())
