@@ -24,9 +24,11 @@ from penstock.engine.segment.inspect.summary import (
     PartInfo,
     ShardInfo,
     StoreInfo,
+    TopicInfo,
     files,
     info,
     shard_infos,
+    topic_infos,
 )
 from penstock.engine.segment.inspect.verify import verify
 
@@ -42,6 +44,7 @@ __all__ = [
     "RecordDetail",
     "ShardInfo",
     "StoreInfo",
+    "TopicInfo",
     "VerifyReport",
     "files",
     "find_by_key",
@@ -54,5 +57,6 @@ __all__ = [
     "records",
     "shard_infos",
     "shards_named",
+    "topic_infos",
     "verify",
 ]

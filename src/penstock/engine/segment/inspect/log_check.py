@@ -14,6 +14,7 @@ it, and anywhere in a closed store of ours, it is corruption.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from penstock.engine.segment.control import CONTROL_SUFFIX
@@ -36,6 +37,7 @@ from penstock.engine.segment.twin_interface import (
     REPLAY_NO_INDEX_ROOM,
 )
 from penstock.engine.segment.view_snapshot import Snapshot
+from penstock.errors import CorruptionError
 from penstock.record import ShardId
 
 _HOST: Final = bytes(8)
@@ -210,11 +212,16 @@ class LogCheck:
 
 
 def _durable_end(snapshot: Snapshot) -> int:
-    """Return the position below which every byte of the log was promised."""
-    point = snapshot.point
-    if point is not None and point.clean and not snapshot.unclosed:
-        return max(point.position, snapshot.durable)
-    return snapshot.durable
+    """Return the position below which every byte of the log was promised: what was synced and,
+    after a clean stop, everything that a checkpoint or a queue speaks of."""
+    ends = [snapshot.durable]
+    if not snapshot.unclosed:
+        if snapshot.point is not None and snapshot.point.clean:
+            ends.append(snapshot.point.position)
+        for log in snapshot.shards.values():
+            with suppress(CorruptionError):
+                ends.append(snapshot.end_for(log))
+    return max(ends)
 
 
 def _truncations(snapshot: Snapshot) -> list[tuple[int, ShardId, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from itertools import groupby
 from typing import Final
 
 from msgspec import Struct
@@ -69,6 +70,15 @@ class ShardInfo(Struct, frozen=True):
         return self.commit - self.earliest - self.deleted
 
 
+class TopicInfo(Struct, frozen=True):
+    """A topic, as the sum of its shards."""
+
+    topic: str
+    kind: str
+    shards: int
+    records: int
+
+
 class CheckpointInfo(Struct, frozen=True):
     """How far a start after a crash may rely on what is on the device."""
 
@@ -123,6 +133,14 @@ def shard_infos(view: StoreView) -> Iterator[ShardInfo]:
     for shard in sorted(snapshot.shards):
         if not is_control(shard):
             yield _shard_info(snapshot.shards[shard])
+
+
+def topic_infos(view: StoreView) -> Iterator[TopicInfo]:
+    """Yield every topic of the user, sorted."""
+    for topic, group in groupby(shard_infos(view), lambda each: each.topic):
+        shards = list(group)
+        records = sum(each.records for each in shards)
+        yield TopicInfo(topic, shards[0].kind, len(shards), records)
 
 
 def _shard_info(log: ShardView) -> ShardInfo:

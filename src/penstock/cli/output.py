@@ -1,0 +1,158 @@
+"""How commands print: tables for people, JSON lines for programs, progress on stderr.
+
+Bytes that are text are printed as text; control characters are escaped, so that no record can
+play tricks with a terminal. In JSON, bytes that are not UTF-8 are `{"base64": …}`.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from penstock.record import ShardId, StoredRecord
+
+PREVIEW_MAX: Final = 60
+"""Characters of a key or a value in a table."""
+
+Cell = str | int | Text | None
+
+
+def print_json(items: Iterable[object]) -> None:
+    """Print one line of JSON for each item."""
+    for item in items:
+        sys.stdout.buffer.write(msgspec.json.encode(item) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[Cell]], title: str = "") -> None:
+    """Print a table; numbers are flush right. Columns that begin with `#` hold numbers."""
+    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for name in columns:
+        number = name.startswith("#")
+        table.add_column(name.removeprefix("#"), justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    console().print(table)
+
+
+def print_fields(fields: Iterable[tuple[str, Cell]], title: str = "") -> None:
+    """Print names and values, one pair per line."""
+    table = Table(box=None, show_header=False, title=title or None, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in fields:
+        table.add_row(name, _cell(value))
+    console().print(table)
+
+
+def print_line(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def console() -> Console:
+    """Return a console for the standard output of this moment. Pipes get long lines, not
+    lines broken for a terminal that is not there."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=10_000)
+
+
+def _cell(value: Cell) -> Text:
+    return value if isinstance(value, Text) else Text("" if value is None else str(value))
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int], None] | None]:
+    """Show on stderr how far long work is; nothing when that is no terminal."""
+    target = Console(stderr=True)
+    if not target.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=target, transient=True) as progress:
+        tasks = {"": progress.add_task("", total=None, visible=False)}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done, total=total)
+
+        yield show
+
+
+def printable(data: bytes | str | None, limit: int | None = None) -> str:
+    """Return text for a terminal: what cannot be shown is escaped."""
+    if data is None:
+        return ""
+    text = data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else data
+    if limit is not None and len(text) > limit:
+        text = text[: limit - 1] + "…"
+    return "".join(each if each.isprintable() else _escape(each) for each in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def value_text(value: bytes | None, limit: int | None = None) -> Text:
+    """Return a value for a terminal; a null is not an empty value."""
+    if value is None:
+        return Text("(null)", style="dim")
+    return Text(printable(value, limit))
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes as people read it."""
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def time_text(timestamp_ms: int | None) -> str:
+    if timestamp_ms is None:
+        return ""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
+
+
+def json_bytes(data: bytes | str | None) -> str | dict[str, str] | None:
+    """Return bytes as JSON can hold them."""
+    if data is None:
+        return None
+    raw = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(raw).decode("ascii")}
+
+
+def json_record(shard: ShardId, record: StoredRecord) -> dict[str, object]:
+    """Return all fields of a record as JSON has them."""
+    return {
+        "shard": shard.name,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": json_bytes(record.key),
+        "value": json_bytes(record.value),
+        "tags": [json_bytes(tag) for tag in record.tags],
+        "headers": [[json_bytes(name), json_bytes(value)] for name, value in record.headers],
+        "expires_at_ms": record.expires_at_ms,
+        "store_timestamp_ms": record.store_timestamp_ms,
+        "leader_epoch": record.leader_epoch,
+    }

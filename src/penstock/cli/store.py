@@ -1,0 +1,237 @@
+"""`penstock store …`: looking into a store directory, checking it, rebuilding what is derived.
+
+All commands but `rebuild` only read, take no lock, and work beside a running writer.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from typing import Annotated, Final
+
+import typer
+
+from penstock.cli import store_output
+from penstock.cli.arguments import (
+    AsJson,
+    Directory,
+    ShardName,
+    read_key,
+    read_shard,
+    read_time,
+)
+from penstock.cli.output import progress_bar
+from penstock.engine.segment import inspect
+from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment.view import StoreView
+from penstock.errors import BadRequestError
+
+DAMAGED: Final = 1
+LIMIT: Final = 100
+
+app: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+
+
+class Listed(Enum):
+    """What `ls` lists."""
+
+    TOPICS = "topics"
+    SHARDS = "shards"
+    FILES = "files"
+
+
+@app.callback()
+def store(
+    context: typer.Context,
+    commit_log_path: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Where the log lies, if not in the store.")
+    ] = None,
+    consume_queue_path: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Where the queues lie, likewise.")
+    ] = None,
+    index_path: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Where the key index lies, likewise.")
+    ] = None,
+) -> None:
+    """Look into a store directory, check it, rebuild what is derived.
+
+    Works on Penstock's stores and on those of Apache RocketMQ. All commands but [b]rebuild[/b]
+    only read: they need no lock, and may run beside a broker.
+    """
+    context.obj = SegmentSettings(
+        commit_log_path=commit_log_path,
+        consume_queue_path=consume_queue_path,
+        index_path=index_path,
+        background=False,
+    )
+
+
+def _open(context: typer.Context, directory: str) -> StoreView:
+    return StoreView.open(directory, settings=_settings(context))
+
+
+def _settings(context: typer.Context) -> SegmentSettings:
+    found = context.obj
+    assert isinstance(found, SegmentSettings)
+    return found
+
+
+@app.command()
+def info(context: typer.Context, directory: Directory, as_json: AsJson = False) -> None:
+    """Say what a store consists of: files, sizes, shards and their bounds, checkpoints.
+
+    Example: [b]penstock store info data[/b]
+    """
+    with _open(context, directory) as view:
+        store_output.print_info(inspect.info(view), as_json=as_json)
+
+
+@app.command()
+def ls(
+    context: typer.Context,
+    directory: Directory,
+    listed: Annotated[Listed, typer.Argument(metavar="[topics|shards|files]")] = Listed.SHARDS,
+    as_json: AsJson = False,
+) -> None:
+    """List the topics, the shards or the files of a store.
+
+    Example: [b]penstock store ls data files[/b]
+    """
+    with _open(context, directory) as view:
+        match listed:
+            case Listed.TOPICS:
+                store_output.print_topics(inspect.topic_infos(view), as_json=as_json)
+            case Listed.SHARDS:
+                store_output.print_shards(inspect.shard_infos(view), as_json=as_json)
+            case Listed.FILES:
+                store_output.print_files(inspect.files(view), as_json=as_json)
+
+
+@app.command()
+def cat(
+    context: typer.Context,
+    directory: Directory,
+    shard: ShardName,
+    start: Annotated[
+        int | None, typer.Option("--from", min=0, help="The first offset.", show_default="earliest")
+    ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(min=0, help="The offset behind the last one.", show_default="the end"),
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Only records of this tag.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="How many records.", show_default="all")
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The exact bytes of the values, nothing between them.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the values of a shard, one per line, oldest first.
+
+    Example: [b]penstock store cat data orders_0 --from 100 --limit 10[/b]
+    """
+    with _open(context, directory) as view:
+        name = read_shard(shard)
+        found = inspect.records(view, name, offset=start, until=until, tag=tag, limit=limit)
+        store_output.print_values(name, found, raw=raw, as_json=as_json)
+
+
+@app.command()
+def get(
+    context: typer.Context,
+    directory: Directory,
+    shard: ShardName,
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Print one record with all its fields.
+
+    Example: [b]penstock store get data orders_0 17[/b]
+    """
+    with _open(context, directory) as view:
+        detail = inspect.record_detail(view, read_shard(shard), offset)
+        store_output.print_detail(detail, as_json=as_json)
+
+
+@app.command()
+def query(
+    context: typer.Context,
+    directory: Directory,
+    within: Annotated[
+        str | None,
+        typer.Option("--in", metavar="NAME", help="Only this topic, or this shard."),
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Records of this key, newest first.")] = None,
+    key_hex: Annotated[
+        str | None, typer.Option(metavar="HEX", help="The same, for a key that is no text.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Records of this tag, oldest first.")] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="The first record of each shard from this time on."),
+    ] = None,
+    begin: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With a key: nothing older.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With a key: nothing newer.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many records at most.")] = LIMIT,
+    as_json: AsJson = False,
+) -> None:
+    """Find records by key, by tag or by time.
+
+    A TIME is ISO (2026-01-31T12:00:00+01:00, UTC without a zone) or milliseconds since 1970.
+
+    Examples: [b]penstock store query data --key o-17[/b],
+    [b]penstock store query data --in orders --time 2026-01-31T12:00:00[/b]
+    """
+    wanted = read_key(key, key_hex)
+    moment = read_time(time)
+    if [wanted, tag, moment].count(None) != 2:
+        raise BadRequestError("say what to look for: one of --key, --key-hex, --tag and --time")
+    with _open(context, directory) as view:
+        shards = inspect.shards_named(view, within)
+        if wanted is not None:
+            begin_ms, end_ms = read_time(begin) or 0, read_time(end)
+            hits = inspect.find_by_key(
+                view, shards, wanted, begin_ms=begin_ms, end_ms=end_ms, limit=limit
+            )
+        elif tag is not None:
+            hits = inspect.find_by_tag(view, shards, tag, limit=limit)
+        else:
+            hits = inspect.find_by_time(view, shards, moment or 0)
+        store_output.print_hits(hits, as_json=as_json)
+
+
+@app.command()
+def verify(context: typer.Context, directory: Directory, as_json: AsJson = False) -> None:
+    """Check everything: records, queues, key index, checksums, states, times, checkpoints.
+
+    Every finding names its file and position. Exits with 1 when there is any. Nothing is changed.
+
+    Example: [b]penstock store verify data[/b]
+    """
+    with progress_bar() as progress:
+        report = inspect.verify(directory, settings=_settings(context), progress=progress)
+    store_output.print_verify(report, as_json=as_json)
+    sys.exit(0 if report.is_whole else DAMAGED)
+
+
+@app.command()
+def rebuild(context: typer.Context, directory: Directory, as_json: AsJson = False) -> None:
+    """Build queues, key index, times and checksums anew from the log.
+
+    Takes the lock: nobody else may have the store open. Records and deletions stay as they are.
+
+    Example: [b]penstock store rebuild data[/b]
+    """
+    with progress_bar() as progress:
+        report = inspect.rebuild(
+            directory,
+            settings=_settings(context),
+            progress=progress and (lambda done, total: progress("commit log", done, total)),
+        )
+    store_output.print_rebuild(directory, report, as_json=as_json)
