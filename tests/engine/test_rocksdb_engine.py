@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 from tests.engine.quick_directory import quick_directory
 
-from penstock.engine.contract import Cleanup, ShardConfig
+from penstock.engine.contract import AdapterOffsetStrategy, Cleanup, ShardConfig
 from penstock.engine.rocksdb import DB_COLUMN_FAMILY_BROKER, Database, RocksDBStorageEngine
 from penstock.engine.rocksdb.changes import CHANGES_SIZE_MAX, Changes
 from penstock.engine.rocksdb.keys import ShardKeys, offset_of, shard_of_row, shard_row
@@ -169,6 +170,41 @@ def test_a_sweep_that_did_not_end_goes_on_with_the_next(path: str) -> None:
     with closing(RocksDBStorageEngine.open(path)) as engine:
         assert engine.delete_records_before(SHARD, Offset(0)) == 1_500
         assert kinds(engine)["R"] == 500
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_times_are_found_through_blocks_and_groups(
+    path: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.engine.rocksdb.shard_rows.BLOCK_BITS", 2)
+    monkeypatch.setattr("penstock.engine.rocksdb.shard_rows.GROUP_BITS", 4)
+    choose = random.Random(seed)
+    times: dict[int, int] = {}
+    latest = AdapterOffsetStrategy.LATEST
+    engine = RocksDBStorageEngine.open(path)
+    engine.create_shard(SHARD, ShardConfig())
+    for turn in range(30):
+        batch = [
+            choose.randint(0, 40) + choose.choice([0, turn]) for _ in range(choose.randint(1, 9))
+        ]
+        first = engine.batch_write(
+            SHARD, [Record(value=b"v", timestamp_ms=time) for time in batch]
+        ).first
+        times.update(enumerate(batch, first))
+        for offset in choose.sample(sorted(times), k=min(len(times), 2)):
+            if engine.delete_by_offset(SHARD, Offset(offset)):
+                del times[offset]
+        if turn % 7 == 6:
+            earliest = engine.delete_records_before(SHARD, Offset(choose.randint(0, first)))
+            times = {offset: time for offset, time in times.items() if offset >= earliest}
+        if turn % 10 == 9:
+            engine.close()
+            engine = RocksDBStorageEngine.open(path)
+        end = engine.shard_info(SHARD).latest
+        for wanted in range(0, 75, 4):
+            expected = min((o for o, time in times.items() if time >= wanted), default=end)
+            assert engine.get_offset_by_timestamp(SHARD, wanted, latest) == expected
+    engine.close()
 
 
 def test_readers_see_synchronous_records_only_after_the_sync(path: str) -> None:

@@ -35,8 +35,6 @@ from penstock.record import Record, StoredRecord
 
 BLOCK_BITS: Final = 10
 GROUP_BITS: Final = 20
-_BLOCK_LAST: Final = (1 << BLOCK_BITS) - 1
-_GROUP_LAST: Final = (1 << GROUP_BITS) - 1
 _BLOCKS, _GROUPS = 0, 1  # levels of block rows
 
 
@@ -82,11 +80,12 @@ class ShardRows:
 
         `newest` and `group` are the newest timestamps of the block and of its group so far.
         """
-        if offset & _BLOCK_LAST != _BLOCK_LAST:
+        following = offset + 1
+        if following & ((1 << BLOCK_BITS) - 1):
             return newest, group
         changes.put(self.keys.block(_BLOCKS, offset >> BLOCK_BITS), BLOCK_ROW.pack(newest))
         group = max(group, newest)
-        if offset & _GROUP_LAST != _GROUP_LAST:
+        if following & ((1 << GROUP_BITS) - 1):
             return INT64_MIN, group
         changes.put(self.keys.block(_GROUPS, offset >> GROUP_BITS), BLOCK_ROW.pack(group))
         return INT64_MIN, INT64_MIN
