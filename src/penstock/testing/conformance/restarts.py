@@ -153,6 +153,21 @@ class Restarts(Conformance):
         assert bounds(engine) == (0, 0)
         assert read_all(engine) == []
 
+    def test_a_shard_created_after_a_restart_shares_nothing_with_older_ones(
+        self, harness: EngineHarness, engine: StorageEngine, restart: str
+    ) -> None:
+        shards = [SHARD]
+        for number in range(1, 4):
+            put(engine, Record(value=b"%d" % number, key=b"k", tags=("t",)), shard=shards[-1])
+            engine = self.again(harness, restart)
+            shards.append(ShardId("later", number))
+            engine.create_shard(shards[-1], harness.config())
+        for number, shard in enumerate(shards, 1):
+            expected = [b"%d" % number] if number < 4 else []
+            assert values(read_all(engine, shard)) == expected
+            assert values(engine.query_by_key(shard, b"k")) == expected
+            assert values(engine.read_by_tag(shard, "t")) == expected
+
     def test_a_shard_created_again_holds_only_its_new_records(
         self, harness: EngineHarness, engine: StorageEngine, restart: str
     ) -> None:
