@@ -60,6 +60,8 @@ class _Derived:
 
     def cut(self, offset: int) -> None:
         self.next = min(self.next, offset)
+        if self.first is not None and self.first >= offset:
+            self.first = None
         self.runs = [run for run in self.runs if run.first < offset]
         if self.runs:
             self.runs[-1].end = min(self.runs[-1].end, offset)
@@ -138,10 +140,10 @@ class QueueCheck:
 
     def _take_simple(self, queue: _Derived, first: int, data: bytes) -> None:
         count = len(data) // QUEUE_UNIT.size
+        if first < queue.next:
+            queue.cut(first)
         if queue.first is None:
             queue.first = first
-        elif first < queue.next:
-            queue.cut(first)
         queue.next = first + count
         queue.records += count
         log = queue.log
@@ -270,20 +272,20 @@ class QueueCheck:
                 self._findings.add(path, position, self._reason(queue, log, run))
 
     def _reason(self, queue: _Derived, log: ShardView, run: _Run) -> str:
-        units = f"the units of offsets {run.first} to {run.end - 1} are"
+        whose = f"of offsets {run.first} to {run.end - 1}"
         if run.end == run.first + 1 or queue.kind is QueueKind.BATCH:
-            units = f"the unit of offset {run.first} is"
+            whose = f"of offset {run.first}"
         if run.expected == PRE_BLANK:
-            return f"{units} not those of any record in the log"
+            return f"the log holds no record {whose}"
         found = log.units.read(self._unit_of(queue, run.first), 1)
         if found.count(0) == len(found):
-            return f"{units} missing; the record lies at {_position(run.expected)} of the log"
+            return f"no unit {whose}; the record lies at {_position(run.expected)} of the log"
         if _position(found) != _position(run.expected):
             return (
-                f"{units} wrong: it says position {_position(found)} of the log, "
+                f"wrong unit {whose}: it says position {_position(found)} of the log, "
                 f"the record lies at {_position(run.expected)}"
             )
-        return f"{units} wrong: size, tag code or time are not those of the record"
+        return f"wrong unit {whose}: size, tag code or time are not those of the record"
 
     def _place(self, queue: _Derived, log: ShardView, offset: int) -> tuple[str, int]:
         return _place_of(log, self._unit_of(queue, offset))
