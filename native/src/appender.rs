@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, TryLockError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::append::{Batch, Rows, Stamp};
+use crate::append::{Batch, Stamp};
 use crate::bytes::View;
 use crate::encode::Hosts;
 use crate::errors::{poisoned, Refusal};
-use crate::extract::{int64, take_producer, Columns, Many, Taken};
+use crate::extract::{int64, take_producer, take_record, Columns, Many};
+use crate::message::Message;
 use crate::python::{damage_or_none, text, Encoded, Reserved};
 use crate::queue::Kind;
 use crate::replay::{replay, Request};
@@ -60,18 +61,6 @@ impl Appender {
         work: impl FnOnce(&mut State) -> Result<R, Refusal> + Send,
     ) -> PyResult<R> {
         self.with(py, work)?.map_err(|refusal| refusal.raise(py))
-    }
-
-    fn append_rows(
-        &self,
-        py: Python<'_>,
-        handle: i64,
-        rows: &impl Rows,
-        stamp: Stamp,
-        producer: Option<&[u8]>,
-    ) -> PyResult<i64> {
-        let work = |state: &mut State| state.append_rows(handle, rows, stamp, producer);
-        self.detached(py, work)?.map_err(|refusal| refusal.raise(py))
     }
 }
 
@@ -319,9 +308,8 @@ impl Appender {
         epoch: &Bound<'_, PyAny>,
     ) -> PyResult<i64> {
         let stamp = Stamp { now_ms, epoch: int64(epoch, "epoch")? };
-        let taken = Taken::new(record)?;
-        let message = &taken.message;
-        let work = |state: &mut State| state.append_one(handle, message, stamp);
+        let (message, _held) = take_record(record)?;
+        let work = |state: &mut State| state.append_one(handle, &message, stamp);
         let done = if message.payload_size() > ATTACHED_SIZE_MAX {
             self.detached(py, work)
         } else {
@@ -343,7 +331,12 @@ impl Appender {
         let producer = take_producer(producer)?;
         let many = Many::new(records)?;
         let producer = producer.as_ref().map(Encoded::bytes);
-        self.append_rows(py, handle, &many.messages(), stamp, producer)
+        let messages = &many.messages[..];
+        let work = |state: &mut State| state.append_group(handle, messages, stamp, producer);
+        let size: usize = messages.iter().map(Message::payload_size).sum();
+        let done =
+            if size > ATTACHED_SIZE_MAX { self.detached(py, work) } else { self.with(py, work) };
+        done?.map_err(|refusal| refusal.raise(py))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -364,7 +357,9 @@ impl Appender {
         let producer = take_producer(producer)?;
         let columns = Columns::new(count, values, keys, tags, timestamps)?;
         let producer = producer.as_ref().map(Encoded::bytes);
-        self.append_rows(py, handle, &columns, stamp, producer)
+        let work =
+            |state: &mut State| state.append_group(handle, &columns.messages(), stamp, producer);
+        self.detached(py, work)?.map_err(|refusal| refusal.raise(py))
     }
 
     #[allow(clippy::too_many_arguments)]

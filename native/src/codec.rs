@@ -234,9 +234,10 @@ pub fn warm(
                 return;
             };
             // SAFETY: the byte is valid for writes; an atomic or-with-0 makes its page present and
-            // dirty, and cannot undo what the writer stores at the same time.
+            // dirty, and cannot undo what the writer stores at the same time. The compiler must not
+            // know that it is 0: it would make a read of it, which leaves the page read-only.
             let byte = unsafe { AtomicU8::from_ptr(byte) };
-            byte.fetch_or(0, Ordering::Relaxed);
+            byte.fetch_or(std::hint::black_box(0), Ordering::Relaxed);
         }
     });
     Ok(())

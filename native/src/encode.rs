@@ -5,9 +5,12 @@
 
 use crate::bytes::{put, Decimal, Writer};
 use crate::errors::Refusal;
-use crate::hash::checksum;
-use crate::message::{key_token, Message, Tags, KEY_TOKEN_MAX, TAGS_MAX};
+use crate::hash::{checksum, index_hash};
+use crate::message::{
+    is_plain_text, key_token, plain_key_hash, Message, Tags, KEY_TOKEN_MAX, TAGS_MAX,
+};
 use crate::python::Reserved;
+use crate::queue::Queue;
 use crate::record::{
     put_trailer, BODY_CRC_AT, BORN_HOST_AT, BORN_IPV6, BORN_TIMESTAMP_AT, MAGIC_V1, MAGIC_V2,
     POSITION_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, STORE_IPV6, SYS_FLAG_AT, TRAILER_SIZE,
@@ -16,6 +19,7 @@ use crate::record::{
 pub const PROPERTIES_SIZE_MAX: usize = 32_767;
 pub const TOPIC_SIZE_V1_MAX: usize = 127;
 pub const TOPIC_SIZE_MAX: usize = 32_767;
+const HEAD_SIZE_IPV4: usize = 88;
 const ENVELOPE_PROPERTY_SIZE: usize = 11;
 pub const MULTI_TAG: &[u8] = b"*multi*";
 
@@ -24,6 +28,7 @@ pub struct Shape {
     head: Vec<u8>,
     topic: Vec<u8>,
     sys_flag: i32,
+    /// Where these are behind the fixed part, which ends before the born host.
     store_at: usize,
     epoch_at: usize,
 }
@@ -49,7 +54,8 @@ impl Shape {
         };
         sized.extend_from_slice(topic);
         let sys_flag = hosts.sys_flag();
-        Ok(Self { head, topic: sized, sys_flag, store_at, epoch_at: tail_at + 4 })
+        let epoch_at = tail_at + 4 - BORN_HOST_AT;
+        Ok(Self { head, topic: sized, sys_flag, store_at: store_at - BORN_HOST_AT, epoch_at })
     }
 
     fn record_size(&self, body_size: usize, properties_size: usize) -> usize {
@@ -144,18 +150,42 @@ impl Tail<'_> {
     }
 }
 
+/// Where a message's contents go. As wide as the sizes beside it: a byte that is written alone and
+/// read back with its neighbours makes the processor wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+enum Form {
+    /// Into body and properties.
+    Plain,
+    /// Into the body; TAGS holds the one tag itself.
+    Envelope,
+    /// Into the body; TAGS, if any, says so.
+    EnvelopeWithTags,
+}
+
 /// How a record will be written.
 #[derive(Clone, Copy)]
 pub struct Plan {
     pub size: usize,
-    pub is_plain: bool,
-    /// TAGS holds the one tag itself.
-    pub has_tag: bool,
+    form: Form,
     body_size: usize,
     properties_size: usize,
+    /// Hash of the index entry for what KEYS will hold.
+    pub key_hash: u32,
 }
 
 impl Plan {
+    #[inline(always)]
+    pub fn is_plain(&self) -> bool {
+        self.form == Form::Plain
+    }
+
+    /// TAGS holds the one tag itself.
+    #[inline(always)]
+    pub fn has_tag(&self) -> bool {
+        self.form != Form::EnvelopeWithTags
+    }
+
     /// Entries that the key index takes.
     #[inline]
     pub fn index_count(message: &Message<'_>) -> usize {
@@ -165,44 +195,55 @@ impl Plan {
     #[inline]
     pub fn of_message(
         message: &Message<'_>,
-        shape: &Shape,
+        queue: &Queue,
         tail: &Tail<'_>,
         reserved: &Reserved,
     ) -> Result<Self, Refusal> {
-        if message.is_plain(reserved) {
-            let body_size = message.value.map_or(0, <[u8]>::len);
-            let mut properties_size = tail.size();
-            if let Some(key) = message.key {
-                properties_size += 6 + key.len();
-            }
-            if let Tags::One(tag) = message.tags {
-                properties_size += 6 + tag.len();
-            }
-            for (name, value) in &message.headers {
-                properties_size += 2 + name.len() + value.map_or(0, <[u8]>::len);
-            }
-            if properties_size <= PROPERTIES_SIZE_MAX {
-                let size = shape.record_size(body_size, properties_size);
-                return Ok(Self {
-                    size,
-                    is_plain: true,
-                    has_tag: true,
-                    body_size,
-                    properties_size,
-                });
+        let shape = &queue.shape;
+        let mut properties_size = tail.size();
+        let mut is_plain = message.value.is_some();
+        let mut key_hash = 0;
+        if let Some(key) = message.key {
+            properties_size += 6 + key.len();
+            match plain_key_hash(queue.hash_seed, key) {
+                Some(hash) => key_hash = index_hash(hash),
+                None => is_plain = false,
             }
         }
-        Self::of_envelope(message, shape, tail)
+        match message.tags {
+            Tags::None => (),
+            Tags::One(tag) => {
+                properties_size += 6 + tag.len();
+                is_plain &= queue.is_known_tag(tag) || is_plain_text(tag);
+            }
+            Tags::Many(_) => is_plain = false,
+        }
+        if !message.headers.is_empty() {
+            is_plain = is_plain && message.has_plain_headers(reserved);
+            for (name, value) in message.headers {
+                properties_size += 2 + name.len() + value.map_or(0, <[u8]>::len);
+            }
+        }
+        if !is_plain || properties_size > PROPERTIES_SIZE_MAX {
+            return Self::of_envelope(message, queue, tail);
+        }
+        let body_size = message.value.map_or(0, <[u8]>::len);
+        let size = shape.record_size(body_size, properties_size);
+        Ok(Self { size, form: Form::Plain, body_size, properties_size, key_hash })
     }
 
     #[cold]
-    fn of_envelope(message: &Message<'_>, shape: &Shape, tail: &Tail<'_>) -> Result<Self, Refusal> {
+    fn of_envelope(message: &Message<'_>, queue: &Queue, tail: &Tail<'_>) -> Result<Self, Refusal> {
         if message.tags.as_slice().len() > TAGS_MAX {
             return Err(Refusal::bad("tags: at most 65535 of them"));
         }
         let mut fixed_size = tail.size() + ENVELOPE_PROPERTY_SIZE;
+        let mut key_hash = 0;
         if let Some(key) = message.key {
-            fixed_size += 6 + key_token(key, &mut [0; KEY_TOKEN_MAX]);
+            let mut token = [0; KEY_TOKEN_MAX];
+            let size = key_token(key, &mut token);
+            fixed_size += 6 + size;
+            key_hash = queue.key_hash(&token[..size]);
         }
         let with_tag = message.plain_tag().map(|tag| fixed_size + 6 + tag.len());
         let has_tag = with_tag.is_some_and(|size| size <= PROPERTIES_SIZE_MAX);
@@ -215,8 +256,9 @@ impl Plan {
             return Err(Refusal::bad("producer: the text is too long"));
         }
         let body_size = message.envelope_size();
-        let size = shape.record_size(body_size, properties_size);
-        Ok(Self { size, is_plain: false, has_tag, body_size, properties_size })
+        let size = queue.shape.record_size(body_size, properties_size);
+        let form = if has_tag { Form::Envelope } else { Form::EnvelopeWithTags };
+        Ok(Self { size, form, body_size, properties_size, key_hash })
     }
 
     pub fn of_body(body_size: usize, shape: &Shape, tail: &Tail<'_>) -> Result<Self, Refusal> {
@@ -225,7 +267,7 @@ impl Plan {
             return Err(Refusal::bad("producer: the text is too long"));
         }
         let size = shape.record_size(body_size, properties_size);
-        Ok(Self { size, is_plain: true, has_tag: false, body_size, properties_size })
+        Ok(Self { size, form: Form::Plain, body_size, properties_size, key_hash: 0 })
     }
 }
 
@@ -239,16 +281,16 @@ pub fn write_message(
     tail: &Tail<'_>,
     place: &Place,
 ) {
-    let mut writer = Writer::new(out);
-    write_head(&mut writer, plan, shape, place);
-    if plan.is_plain {
+    write_head(out, plan, shape, place);
+    let mut writer = Writer::new(out.get_mut(shape.head.len()..).unwrap_or(&mut []));
+    if plan.is_plain() {
         writer.put(message.value.unwrap_or(&[]));
     } else {
         message.write_envelope(&mut writer);
     }
     write_topic(&mut writer, plan, shape);
     if let Some(key) = message.key {
-        if plan.is_plain {
+        if plan.is_plain() {
             writer.property(b"KEYS", key);
         } else {
             let mut token = [0; KEY_TOKEN_MAX];
@@ -258,15 +300,15 @@ pub fn write_message(
     }
     match message.tags {
         Tags::None => (),
-        Tags::One(tag) if plan.has_tag => writer.property(b"TAGS", tag),
+        Tags::One(tag) if plan.has_tag() => writer.property(b"TAGS", tag),
         _ => writer.property(b"TAGS", MULTI_TAG),
     }
-    if plan.is_plain {
-        for (name, value) in &message.headers {
+    if plan.is_plain() {
+        for (name, value) in message.headers {
             writer.property(name, value.unwrap_or(&[]));
         }
     }
-    tail.write(&mut writer, !plan.is_plain);
+    tail.write(&mut writer, !plan.is_plain());
     seal(out, plan, shape);
 }
 
@@ -280,8 +322,8 @@ pub fn write_body(
     tail: &Tail<'_>,
     place: &Place,
 ) {
-    let mut writer = Writer::new(out);
-    write_head(&mut writer, plan, shape, place);
+    write_head(out, plan, shape, place);
+    let mut writer = Writer::new(out.get_mut(shape.head.len()..).unwrap_or(&mut []));
     writer.put(body);
     write_topic(&mut writer, plan, shape);
     tail.write(&mut writer, false);
@@ -292,21 +334,30 @@ pub fn write_body(
 }
 
 #[inline(always)]
-fn write_head(writer: &mut Writer<'_>, plan: &Plan, shape: &Shape, place: &Place) {
-    let mut head = [0u8; 112];
-    let Some(head) = head.get_mut(..shape.head.len()) else {
+fn write_head(out: &mut [u8], plan: &Plan, shape: &Shape, place: &Place) {
+    let Some(head) = out.get_mut(..shape.head.len()) else {
         return;
     };
-    head.copy_from_slice(&shape.head);
-    put(head, 0, &(plan.size as u32).to_be_bytes());
-    put(head, QUEUE_OFFSET_AT, &place.offset.to_be_bytes());
-    put(head, POSITION_AT, &place.position.to_be_bytes());
-    put(head, SYS_FLAG_AT, &(shape.sys_flag | place.sys_flag).to_be_bytes());
-    put(head, BORN_TIMESTAMP_AT, &place.born_ms.to_be_bytes());
-    put(head, shape.store_at, &place.store_ms.to_be_bytes());
-    put(head, shape.epoch_at, &place.epoch.to_be_bytes());
-    put(head, shape.epoch_at + 8, &(plan.body_size as u32).to_be_bytes());
-    writer.put(head);
+    if let (Ok(usual), Ok(head)) = (
+        <&[u8; HEAD_SIZE_IPV4]>::try_from(&shape.head[..]),
+        <&mut [u8; HEAD_SIZE_IPV4]>::try_from(&mut *head),
+    ) {
+        *head = *usual;
+    } else {
+        head.copy_from_slice(&shape.head);
+    }
+    let Some((fixed, rest)) = head.split_first_chunk_mut::<BORN_HOST_AT>() else {
+        return;
+    };
+    fixed[..4].copy_from_slice(&(plan.size as u32).to_be_bytes());
+    fixed[QUEUE_OFFSET_AT..POSITION_AT].copy_from_slice(&place.offset.to_be_bytes());
+    fixed[POSITION_AT..SYS_FLAG_AT].copy_from_slice(&place.position.to_be_bytes());
+    let sys_flag = shape.sys_flag | place.sys_flag;
+    fixed[SYS_FLAG_AT..BORN_TIMESTAMP_AT].copy_from_slice(&sys_flag.to_be_bytes());
+    fixed[BORN_TIMESTAMP_AT..].copy_from_slice(&place.born_ms.to_be_bytes());
+    put(rest, shape.store_at, &place.store_ms.to_be_bytes());
+    put(rest, shape.epoch_at, &place.epoch.to_be_bytes());
+    put(rest, shape.epoch_at + 8, &(plan.body_size as u32).to_be_bytes());
 }
 
 #[inline(always)]

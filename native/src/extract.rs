@@ -6,46 +6,50 @@
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PyTuple};
+use pyo3::types::{PyBytes, PyInt, PyList, PyTuple};
 
-use crate::append::Rows;
 use crate::bytes::View;
 use crate::errors::Refusal;
 use crate::message::{Header, Message, Tags};
 use crate::python::{classes, unbound, Encoded, RecordFields};
 
-/// A record's message, and the objects that it points into.
-pub struct Taken<'py> {
-    pub message: Message<'py>,
-    _held: [Bound<'py, PyAny>; 4],
-    _texts: Vec<Encoded<'py>>,
+/// What a message points into.
+pub struct Held<'py> {
+    _objects: [Bound<'py, PyAny>; 4],
+    _lists: Option<Box<Lists<'py>>>,
 }
 
-impl<'py> Taken<'py> {
-    #[inline]
-    pub fn new(record: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let py = record.py();
-        let classes = classes(py)?;
-        if !record.is_instance(classes.record.bind(py))? {
-            let kind = record.get_type().name()?;
-            return Err(Refusal::bad(format!("expected a Record, not {kind}")).raise(py));
-        }
-        let fields = &classes.record_fields;
-        let value = fields.get(record, RecordFields::VALUE)?;
-        let key = fields.get(record, RecordFields::KEY)?;
-        let tags = fields.get(record, RecordFields::TAGS)?;
-        let headers = fields.get(record, RecordFields::HEADERS)?;
-        let mut texts = Vec::new();
-        let message = Message {
-            value: take_bytes(&value, "value")?,
-            key: take_bytes(&key, "key")?,
-            tags: take_tags(&tags, &mut texts)?,
-            headers: take_headers(&headers, &mut texts)?,
-            timestamp_ms: take_int(&fields.get(record, RecordFields::TIMESTAMP)?, "timestamp_ms")?,
-            expires_at_ms: take_int(&fields.get(record, RecordFields::EXPIRES)?, "expires_at_ms")?,
-        };
-        Ok(Self { message, _held: [value, key, tags, headers], _texts: texts })
+/// Lists that only some messages need: several tags, headers, text with escapes.
+#[derive(Default)]
+struct Lists<'py> {
+    tags: Vec<&'py [u8]>,
+    headers: Vec<Header<'py>>,
+    copies: Vec<Encoded<'py>>,
+}
+
+/// Take a record's message. It must not be used longer than what holds it.
+#[inline]
+pub fn take_record<'py>(record: &Bound<'py, PyAny>) -> PyResult<(Message<'py>, Held<'py>)> {
+    let py = record.py();
+    let classes = classes(py)?;
+    if !record.is_instance(classes.record.bind(py))? {
+        return Err(wrong("record", "a Record", record));
     }
+    let fields = &classes.record_fields;
+    let value = fields.get(record, RecordFields::VALUE)?;
+    let key = fields.get(record, RecordFields::KEY)?;
+    let tags = fields.get(record, RecordFields::TAGS)?;
+    let headers = fields.get(record, RecordFields::HEADERS)?;
+    let mut lists = None;
+    let message = Message {
+        value: take_bytes(&value, "value")?,
+        key: take_bytes(&key, "key")?,
+        tags: take_tags(&tags, &mut lists)?,
+        headers: take_headers(&headers, &mut lists)?,
+        timestamp_ms: take_int(&fields.get(record, RecordFields::TIMESTAMP)?, "timestamp_ms")?,
+        expires_at_ms: take_int(&fields.get(record, RecordFields::EXPIRES)?, "expires_at_ms")?,
+    };
+    Ok((message, Held { _objects: [value, key, tags, headers], _lists: lists }))
 }
 
 fn wrong(field: &str, expected: &str, found: &Bound<'_, PyAny>) -> PyErr {
@@ -90,7 +94,10 @@ pub fn int64(found: &Bound<'_, PyAny>, field: &str) -> PyResult<i64> {
 }
 
 #[inline]
-fn take_tags<'py>(found: &Bound<'py, PyAny>, texts: &mut Vec<Encoded<'py>>) -> PyResult<Tags<'py>> {
+fn take_tags<'py>(
+    found: &Bound<'py, PyAny>,
+    lists: &mut Option<Box<Lists<'py>>>,
+) -> PyResult<Tags<'py>> {
     let Ok(tags) = found.cast::<PyTuple>() else {
         return Err(wrong("tags", "a tuple of str", found));
     };
@@ -99,7 +106,7 @@ fn take_tags<'py>(found: &Bound<'py, PyAny>, texts: &mut Vec<Encoded<'py>>) -> P
         1 => {
             let tag = Encoded::new(&tags.get_item(0)?, "tags: a tag")?;
             let bytes = tag.bytes();
-            keep_copy(tag, texts);
+            keep_copy(tag, lists);
             Ok(Tags::One(bytes))
         }
         count => {
@@ -107,30 +114,36 @@ fn take_tags<'py>(found: &Bound<'py, PyAny>, texts: &mut Vec<Encoded<'py>>) -> P
             for tag in tags.iter() {
                 let tag = Encoded::new(&tag, "tags: a tag")?;
                 all.push(tag.bytes());
-                keep_copy(tag, texts);
+                keep_copy(tag, lists);
             }
-            Ok(Tags::Many(all))
+            let lists = lists.get_or_insert_default();
+            lists.tags = all;
+            // SAFETY: the list is on the heap, held with the message and not changed any more.
+            Ok(Tags::Many(unsafe { unbound_list(&lists.tags) }))
         }
     }
 }
 
-/// A string of the record lives as long as the record does; a copy must be kept.
+/// A string of the record lives as long as the record's fields are held; a copy must be kept.
 #[inline]
-fn keep_copy<'py>(text: Encoded<'py>, texts: &mut Vec<Encoded<'py>>) {
+fn keep_copy<'py>(text: Encoded<'py>, lists: &mut Option<Box<Lists<'py>>>) {
     if text.is_copy() {
-        texts.push(text);
+        lists.get_or_insert_default().copies.push(text);
     }
 }
 
 #[inline]
 fn take_headers<'py>(
     found: &Bound<'py, PyAny>,
-    texts: &mut Vec<Encoded<'py>>,
-) -> PyResult<Vec<Header<'py>>> {
+    lists: &mut Option<Box<Lists<'py>>>,
+) -> PyResult<&'py [Header<'py>]> {
     let expected = "a tuple of (str, bytes or None) tuples";
     let Ok(headers) = found.cast::<PyTuple>() else {
         return Err(wrong("headers", expected, found));
     };
+    if headers.is_empty() {
+        return Ok(&[]);
+    }
     let mut all = Vec::with_capacity(headers.len());
     for header in headers.iter() {
         let pair = header.cast::<PyTuple>().ok().filter(|pair| pair.len() == 2);
@@ -140,9 +153,17 @@ fn take_headers<'py>(
         let name = Encoded::new(&pair.get_item(0)?, "headers: a name")?;
         let value = take_bytes(&pair.get_item(1)?, "headers: a value")?;
         all.push((name.bytes(), value));
-        keep_copy(name, texts);
+        keep_copy(name, lists);
     }
-    Ok(all)
+    let lists = lists.get_or_insert_default();
+    lists.headers = all;
+    // SAFETY: as for the tags.
+    Ok(unsafe { unbound_list(&lists.headers) })
+}
+
+/// A list freed from the borrow of its owner; see `unbound`.
+unsafe fn unbound_list<'a, T>(list: &[T]) -> &'a [T] {
+    std::slice::from_raw_parts(list.as_ptr(), list.len())
 }
 
 /// The producer's text, which must be able to stand in a property.
@@ -157,44 +178,42 @@ pub fn take_producer<'py>(found: &Bound<'py, PyAny>) -> PyResult<Option<Encoded<
     Ok(Some(text))
 }
 
-pub struct Many<'py>(pub Vec<Taken<'py>>);
-
-/// The messages of many records, without the objects that they point into: those stay behind with
-/// the interpreter.
-pub struct Messages<'a>(pub Vec<&'a Message<'a>>);
+/// The messages of many records.
+pub struct Many<'py> {
+    pub messages: Vec<Message<'py>>,
+    _held: Vec<Held<'py>>,
+}
 
 impl<'py> Many<'py> {
     pub fn new(records: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let mut all = Vec::with_capacity(records.len().unwrap_or(0));
-        for record in records.try_iter()? {
-            all.push(Taken::new(&record?)?);
+        let count = records.len().unwrap_or(0);
+        let mut messages = Vec::with_capacity(count);
+        let mut held = Vec::with_capacity(count);
+        if let Ok(list) = records.cast_exact::<PyList>() {
+            for record in list.iter() {
+                let (message, objects) = take_record(&record)?;
+                messages.push(message);
+                held.push(objects);
+            }
+        } else {
+            for record in records.try_iter()? {
+                let (message, objects) = take_record(&record?)?;
+                messages.push(message);
+                held.push(objects);
+            }
         }
-        Ok(Self(all))
-    }
-
-    pub fn messages(&self) -> Messages<'_> {
-        Messages(self.0.iter().map(|taken| &taken.message).collect())
-    }
-}
-
-impl Rows for Messages<'_> {
-    fn count(&self) -> usize {
-        self.0.len()
-    }
-
-    #[inline]
-    fn message<R>(&self, row: usize, look: impl FnOnce(&Message<'_>) -> R) -> R {
-        look(self.0[row])
+        Ok(Self { messages, _held: held })
     }
 }
 
 /// A binary or string column of Arrow: data, offsets, validity.
 struct Column {
-    data: View,
-    offsets: View,
-    width: usize,
-    validity: Option<View>,
+    data: &'static [u8],
+    offsets: &'static [u8],
+    is_wide: bool,
+    validity: Option<&'static [u8]>,
     first: usize,
+    _held: [Option<View>; 3],
 }
 
 impl Column {
@@ -206,55 +225,62 @@ impl Column {
             .ok()
             .filter(|parts| parts.len() == 5)
             .ok_or_else(|| refused("expected data, offsets, width, validity, first row"))?;
-        let validity = parts.get_item(3)?;
-        let width = int64(&parts.get_item(2)?, name)?;
-        let first = int64(&parts.get_item(4)?, name)?;
-        let column = Self {
-            data: View::readable(&parts.get_item(0)?)?,
-            offsets: View::readable(&parts.get_item(1)?)?,
-            width: if width == 4 { 4 } else { 8 },
-            validity: if validity.is_none() { None } else { Some(View::readable(&validity)?) },
-            first: usize::try_from(first).map_err(|_| refused("the first row is negative"))?,
+        let width = match int64(&parts.get_item(2)?, name)? {
+            4 => 4,
+            8 => 8,
+            _ => return Err(refused("offsets have 4 or 8 bytes")),
         };
-        if width != 4 && width != 8 {
-            return Err(refused("offsets have 4 or 8 bytes"));
-        }
-        let last = column.first.checked_add(count).ok_or_else(|| refused("too many rows"))?;
-        let has_validity =
-            column.validity.as_ref().is_none_or(|view| view.size() >= last.div_ceil(8));
-        if column.offsets.size() / column.width <= last || !has_validity {
+        let first = usize::try_from(int64(&parts.get_item(4)?, name)?)
+            .map_err(|_| refused("the first row is negative"))?;
+        let data = View::readable(&parts.get_item(0)?)?;
+        let offsets = View::readable(&parts.get_item(1)?)?;
+        let validity = parts.get_item(3)?;
+        let validity = if validity.is_none() { None } else { Some(View::readable(&validity)?) };
+        let last = first.checked_add(count).ok_or_else(|| refused("too many rows"))?;
+        let has_validity = validity.as_ref().is_none_or(|view| view.size() >= last.div_ceil(8));
+        if offsets.size() / width <= last || !has_validity {
             return Err(refused("the buffers are too small for the rows"));
         }
-        for row in 0..count {
-            if column.range(row).is_none() {
-                return Err(refused("a row lies outside the data"));
+        // SAFETY: the views are kept beside the slices, and their memory does not move.
+        let column = unsafe {
+            Self {
+                data: unbound(data.bytes()),
+                offsets: unbound(offsets.bytes()),
+                is_wide: width == 8,
+                validity: validity.as_ref().map(|view| unbound(view.bytes())),
+                first,
+                _held: [Some(data), Some(offsets), validity],
             }
+        };
+        if !(0..count).all(|row| column.range(row).is_some()) {
+            return Err(refused("a row lies outside the data"));
         }
         Ok(column)
     }
 
-    #[inline]
+    #[inline(always)]
     fn offset(&self, at: usize) -> Option<usize> {
-        let field = self.offsets.bytes().get(at * self.width..(at + 1) * self.width)?;
-        if self.width == 4 {
-            usize::try_from(i32::from_le_bytes(field.try_into().ok()?)).ok()
-        } else {
+        if self.is_wide {
+            let field = self.offsets.get(at * 8..at * 8 + 8)?;
             usize::try_from(i64::from_le_bytes(field.try_into().ok()?)).ok()
+        } else {
+            let field = self.offsets.get(at * 4..at * 4 + 4)?;
+            usize::try_from(i32::from_le_bytes(field.try_into().ok()?)).ok()
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn range(&self, row: usize) -> Option<&[u8]> {
         let at = self.first + row;
-        self.data.bytes().get(self.offset(at)?..self.offset(at + 1)?)
+        self.data.get(self.offset(at)?..self.offset(at + 1)?)
     }
 
     /// The cell of a row; `None` is null.
-    #[inline]
+    #[inline(always)]
     fn get(&self, row: usize) -> Option<&[u8]> {
         let at = self.first + row;
-        if let Some(validity) = &self.validity {
-            let byte = validity.bytes().get(at / 8).copied().unwrap_or(0);
+        if let Some(validity) = self.validity {
+            let byte = validity.get(at / 8).copied().unwrap_or(0);
             if byte >> (at % 8) & 1 == 0 {
                 return None;
             }
@@ -310,23 +336,20 @@ impl Columns {
     }
 }
 
-impl Rows for Columns {
-    fn count(&self) -> usize {
-        self.count
-    }
-
-    #[inline]
-    fn message<R>(&self, row: usize, look: impl FnOnce(&Message<'_>) -> R) -> R {
-        look(&Message {
+impl Columns {
+    /// The rows as messages.
+    pub fn messages(&self) -> Vec<Message<'_>> {
+        let row = |row: usize| Message {
             value: self.values.get(row),
             key: self.keys.as_ref().and_then(|keys| keys.get(row)),
             tags: match self.tags.as_ref().and_then(|tags| tags.get(row)) {
                 Some(tag) => Tags::One(tag),
                 None => Tags::None,
             },
-            headers: Vec::new(),
+            headers: &[],
             timestamp_ms: self.timestamp(row),
             expires_at_ms: None,
-        })
+        };
+        (0..self.count).map(row).collect()
     }
 }

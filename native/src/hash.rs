@@ -1,11 +1,17 @@
 //! The hashes of the format: Java's `String.hashCode`, CRC-32, and CRC-32's linearity.
 
+use std::sync::LazyLock;
+
 const POLYNOMIAL: u32 = 0xEDB8_8320;
 
 /// CRC-32 with the top bit cleared, as RocketMQ keeps it in a signed field.
 #[inline]
 pub fn checksum(data: &[u8]) -> u32 {
-    crc32fast::hash(data) & 0x7FFF_FFFF
+    // A clone knows the processor already; asking it again costs as much as a short message.
+    static FRESH: LazyLock<crc32fast::Hasher> = LazyLock::new(crc32fast::Hasher::new);
+    let mut hasher = FRESH.clone();
+    hasher.update(data);
+    hasher.finalize() & 0x7FFF_FFFF
 }
 
 /// `String.hashCode` of a text that starts with one whose hash is `seed`.

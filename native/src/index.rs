@@ -21,6 +21,8 @@ const ENTRY_SIZE: usize = 20;
 pub struct Division {
     slots: u32,
     entries_max: u32,
+    /// 2^64 / slots, rounded up: two products are cheaper than a division.
+    inverse: u64,
 }
 
 impl Division {
@@ -33,7 +35,9 @@ impl Division {
         if slots < 1 || entries_max < 1 {
             return Err(Refusal::bad("an index needs a slot and an entry"));
         }
-        let division = Self { slots: slots as u32, entries_max: entries_max as u32 };
+        let (slots, entries_max) = (slots as u32, entries_max as u32);
+        let inverse = (u64::MAX / u64::from(slots)).wrapping_add(1);
+        let division = Self { slots, entries_max, inverse };
         if size < division.entry_at(division.entries_max) {
             return Err(Refusal::bad("the index buffer is too small for its slots and entries"));
         }
@@ -42,7 +46,9 @@ impl Division {
 
     #[inline(always)]
     fn slot_at(self, hash: u32) -> usize {
-        HEADER_SIZE + (hash % self.slots) as usize * SLOT_SIZE
+        let fraction = self.inverse.wrapping_mul(hash.into());
+        let slot = (u128::from(fraction) * u128::from(self.slots)) >> 64;
+        HEADER_SIZE + slot as usize * SLOT_SIZE
     }
 
     #[inline(always)]
@@ -100,44 +106,56 @@ impl IndexFile {
         self.is_fresh = false;
     }
 
+    /// Seconds since the first entry, as entries keep it.
+    #[inline]
+    fn seconds(&self, store_ms: i64) -> i32 {
+        if self.begin_ms <= 0 {
+            return 0;
+        }
+        (store_ms.saturating_sub(self.begin_ms) / 1000).clamp(0, i32::MAX.into()) as i32
+    }
+
+    /// Add one entry; there must be room for it.
     #[inline]
     fn add(&mut self, hash: u32, position: i64, store_ms: i64) {
-        let number = self.next;
-        let seconds = if self.begin_ms <= 0 {
-            0
-        } else {
-            (store_ms.saturating_sub(self.begin_ms) / 1000).clamp(0, i32::MAX.into())
-        };
-        let slot_at = self.division.slot_at(hash);
-        let entry_at = self.division.entry_at(number);
+        let (number, seconds) = (self.next, self.seconds(store_ms));
+        let (slot_at, entry_at) = (self.division.slot_at(hash), self.division.entry_at(number));
         let bytes = self.view.bytes_mut();
-        let found = i32_at(bytes, slot_at).unwrap_or(0);
-        let previous = if found > 0 && found as u32 <= number { found } else { 0 };
-        let mut entry = [0u8; ENTRY_SIZE];
-        entry[..4].copy_from_slice(&hash.to_be_bytes());
-        entry[4..12].copy_from_slice(&position.to_be_bytes());
-        entry[12..16].copy_from_slice(&(seconds as i32).to_be_bytes());
-        entry[16..].copy_from_slice(&previous.to_be_bytes());
-        put(bytes, entry_at, &entry);
-        put(bytes, slot_at, &number.to_be_bytes());
+        debug_assert!(number < self.division.entries_max);
+        if entry_at + ENTRY_SIZE > bytes.len() {
+            return;
+        }
+        // SAFETY: slots lie before entries, and this entry lies inside the buffer.
+        let previous = unsafe {
+            let slot = bytes.as_mut_ptr().add(slot_at).cast::<[u8; 4]>();
+            let found = i32::from_be_bytes(slot.read());
+            let previous = if found > 0 && found as u32 <= number { found } else { 0 };
+            let entry = bytes.as_mut_ptr().add(entry_at);
+            entry.cast::<[u8; 4]>().write(hash.to_be_bytes());
+            entry.add(4).cast::<[u8; 8]>().write(position.to_be_bytes());
+            entry.add(12).cast::<[u8; 4]>().write(seconds.to_be_bytes());
+            entry.add(16).cast::<[u8; 4]>().write(previous.to_be_bytes());
+            slot.write(number.to_be_bytes());
+            previous
+        };
         if number <= 1 {
             (self.begin_ms, self.begin_position) = (store_ms, position);
         }
-        (self.end_ms, self.end_position) = (store_ms, position);
         self.slots_used += u32::from(previous == 0);
         self.next += 1;
     }
 
     #[inline]
     fn write_header(&mut self) {
-        let mut header = [0u8; HEADER_SIZE];
+        let Some(header) = self.view.bytes_mut().get_mut(..HEADER_SIZE) else {
+            return;
+        };
         header[..8].copy_from_slice(&self.begin_ms.to_be_bytes());
         header[8..16].copy_from_slice(&self.end_ms.to_be_bytes());
         header[16..24].copy_from_slice(&self.begin_position.to_be_bytes());
         header[24..32].copy_from_slice(&self.end_position.to_be_bytes());
         header[32..36].copy_from_slice(&self.slots_used.to_be_bytes());
         header[36..].copy_from_slice(&self.next.to_be_bytes());
-        put(self.view.bytes_mut(), 0, &header);
     }
 
     fn end(&self) -> (i64, i64) {
@@ -243,6 +261,7 @@ impl KeyIndex {
             for &hash in &rest[..count] {
                 file.add(hash, position, store_ms);
             }
+            (file.end_ms, file.end_position) = (store_ms, position);
             file.write_header();
             self.room -= count as u64;
             rest = &rest[count..];
@@ -317,6 +336,22 @@ fn clear(data: &mut [u8], start: usize, end: usize) {
     for chunk in range.chunks_mut(4096) {
         if chunk.iter().any(|&byte| byte != 0) {
             chunk.fill(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slot_of_a_hash_is_its_remainder() {
+        for slots in [1i64, 2, 3, 7, 100, 250_000, 5_000_000, i32::MAX.into()] {
+            let division = Division::new(usize::MAX, slots, 1).unwrap();
+            for hash in [0u32, 1, 2, 99, 100, 12_345_678, i32::MAX as u32, 1 << 31] {
+                let expected = HEADER_SIZE + (hash % slots as u32) as usize * SLOT_SIZE;
+                assert_eq!(division.slot_at(hash), expected, "{hash} in {slots}");
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ mod appender;
 mod bytes;
 mod codec;
 mod columns;
+mod copying;
 mod dispatch;
 mod encode;
 mod entry;

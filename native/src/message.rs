@@ -1,6 +1,7 @@
 //! A message on its way in, and whether RocketMQ's properties can hold it as it is.
 
 use crate::bytes::{put, Writer};
+use crate::hash::java_hash;
 use crate::python::Reserved;
 
 pub const TAGS_MAX: usize = u16::MAX as usize;
@@ -9,10 +10,11 @@ const ENVELOPE_VERSION: u8 = 1;
 const ENVELOPE_HAS_KEY: u8 = 1;
 const ENVELOPE_NULL_VALUE: u8 = 2;
 
+#[derive(Clone, Copy)]
 pub enum Tags<'a> {
     None,
     One(&'a [u8]),
-    Many(Vec<&'a [u8]>),
+    Many(&'a [&'a [u8]]),
 }
 
 impl<'a> Tags<'a> {
@@ -27,11 +29,14 @@ impl<'a> Tags<'a> {
 
 pub type Header<'a> = (&'a [u8], Option<&'a [u8]>);
 
+/// Slices of somebody's memory. Their sizes are fixed here; should their bytes change before they
+/// are written (an Arrow buffer's may), the record holds other bytes and is whole all the same.
+#[derive(Clone, Copy)]
 pub struct Message<'a> {
     pub value: Option<&'a [u8]>,
     pub key: Option<&'a [u8]>,
     pub tags: Tags<'a>,
-    pub headers: Vec<Header<'a>>,
+    pub headers: &'a [Header<'a>],
     pub timestamp_ms: Option<i64>,
     pub expires_at_ms: Option<i64>,
 }
@@ -44,22 +49,10 @@ impl<'a> Message<'a> {
             + self.headers.len() * 64
     }
 
-    /// Whether body, KEYS, TAGS and properties of the headers say all there is, losslessly.
-    #[inline]
-    pub fn is_plain(&self, reserved: &Reserved) -> bool {
-        self.value.is_some()
-            && self.key.is_none_or(is_plain_key)
-            && match &self.tags {
-                Tags::None => true,
-                Tags::One(tag) => is_plain_text(tag),
-                Tags::Many(_) => false,
-            }
-            && (self.headers.is_empty() || self.are_headers_plain(reserved))
-    }
-
-    fn are_headers_plain(&self, reserved: &Reserved) -> bool {
+    /// Whether the headers can be properties.
+    pub fn has_plain_headers(&self, reserved: &Reserved) -> bool {
         let mut names: Vec<&[u8]> = Vec::with_capacity(self.headers.len());
-        for &(name, value) in &self.headers {
+        for &(name, value) in self.headers {
             let is_plain =
                 is_plain_text(name) && value.is_some_and(is_plain_text) && !reserved.has(name);
             if !is_plain {
@@ -106,7 +99,7 @@ impl<'a> Message<'a> {
             sized(out, tag);
         }
         out.put(&(self.headers.len() as u32).to_be_bytes());
-        for (name, value) in &self.headers {
+        for (name, value) in self.headers {
             sized(out, name);
             match value {
                 Some(value) => sized(out, value),
@@ -122,10 +115,23 @@ fn sized(out: &mut Writer<'_>, data: &[u8]) {
     out.put(data);
 }
 
-/// KEYS is split at spaces, properties at 0x01 and 0x02.
-#[inline]
-pub fn is_plain_key(key: &[u8]) -> bool {
-    is_plain_text(key) && !key.contains(&b' ')
+/// The hash of `seed` and `key` if KEYS can hold the key: KEYS is split at spaces, properties at 0x01
+/// and 0x02.
+#[inline(always)]
+pub fn plain_key_hash(seed: u32, key: &[u8]) -> Option<u32> {
+    let (mut hash, mut seen, mut has_separator) = (seed, 0u8, false);
+    for &byte in key {
+        hash = hash.wrapping_mul(31).wrapping_add(u32::from(byte));
+        seen |= byte;
+        has_separator |= byte.wrapping_sub(1) < 2 || byte == b' ';
+    }
+    if has_separator || key.is_empty() {
+        return None;
+    }
+    if seen >= 0x80 {
+        return std::str::from_utf8(key).is_ok().then(|| java_hash(seed, key));
+    }
+    Some(hash)
 }
 
 #[inline]
@@ -182,7 +188,7 @@ mod tests {
             value: Some(b"v"),
             key: Some(b"k"),
             tags: Tags::One(b"t"),
-            headers: vec![(b"h", Some(b"1"))],
+            headers: &[(b"h", Some(b"1"))],
             timestamp_ms: None,
             expires_at_ms: None,
         }
@@ -191,21 +197,22 @@ mod tests {
     #[test]
     fn odd_fields_are_not_plain() {
         let reserved = Reserved::of(&["WAIT"], &["PSTK_"]);
-        assert!(message().is_plain(&reserved));
-        let odd: Vec<Message<'_>> = vec![
-            Message { value: None, ..message() },
-            Message { key: Some(b""), ..message() },
-            Message { key: Some(b"a b"), ..message() },
-            Message { key: Some(b"\xff"), ..message() },
-            Message { tags: Tags::One(b""), ..message() },
-            Message { tags: Tags::Many(vec![b"a", b"b"]), ..message() },
-            Message { headers: vec![(b"h", None)], ..message() },
-            Message { headers: vec![(b"h", Some(b""))], ..message() },
-            Message { headers: vec![(b"WAIT", Some(b"1"))], ..message() },
-            Message { headers: vec![(b"PSTK_X", Some(b"1"))], ..message() },
-            Message { headers: vec![(b"h", Some(b"1")), (b"h", Some(b"2"))], ..message() },
+        assert!(message().has_plain_headers(&reserved));
+        let odd: [&[Header<'_>]; 5] = [
+            &[(b"h", None)],
+            &[(b"h", Some(b""))],
+            &[(b"WAIT", Some(b"1"))],
+            &[(b"PSTK_X", Some(b"1"))],
+            &[(b"h", Some(b"1")), (b"h", Some(b"2"))],
         ];
-        assert!(odd.iter().all(|each| !each.is_plain(&reserved)));
+        for headers in odd {
+            assert!(!Message { headers, ..message() }.has_plain_headers(&reserved));
+        }
+        for key in [&b""[..], b"a b", b"\xff", b"\x01", b"x\x02"] {
+            assert_eq!(plain_key_hash(0, key), None, "{key:?}");
+        }
+        assert_eq!(plain_key_hash(7, "ключ".as_bytes()), Some(java_hash(7, "ключ".as_bytes())));
+        assert_eq!(plain_key_hash(7, b"key"), Some(java_hash(7, b"key")));
     }
 
     #[test]
@@ -213,6 +220,6 @@ mod tests {
         let mut out = vec![0u8; message().envelope_size()];
         let mut writer = Writer::new(&mut out);
         message().write_envelope(&mut writer);
-        assert_eq!(writer.position(), message().envelope_size());
+        assert_eq!(writer.left(), 0);
     }
 }

@@ -7,10 +7,12 @@
 use crate::encode::{Hosts, Shape};
 use crate::errors::Refusal;
 use crate::hash::{index_hash, java_hash};
+use crate::message::is_plain_text;
 
 pub const UNIT_SIZE: usize = 20;
 pub const BATCH_UNIT_SIZE: usize = 46;
-pub const TIME_BLOCK: i64 = 1024;
+const BLOCK_BITS: u32 = 10;
+pub const TIME_BLOCK: i64 = 1 << BLOCK_BITS;
 const BLOCK_MAX_NONE: i64 = -1;
 const BLOCK_MAX_UNKNOWN: i64 = i64::MAX;
 /// The most offsets that a replay fills with pre-blanks; a longer gap is damage.
@@ -67,6 +69,7 @@ pub struct Queue {
 #[derive(Default)]
 struct LastTag {
     tag: Vec<u8>,
+    is_plain: bool,
     code: i64,
     hash: u32,
 }
@@ -106,10 +109,17 @@ impl Queue {
         if last.tag != tag {
             last.tag.clear();
             last.tag.extend_from_slice(tag);
+            last.is_plain = is_plain_text(tag);
             last.code = i64::from(java_hash(0, tag) as i32);
             last.hash = index_hash(java_hash(java_hash(self.hash_seed, b"T#"), tag));
         }
         (last.code, last.hash)
+    }
+
+    /// The tag is the last record's, and one that TAGS can hold.
+    #[inline(always)]
+    pub fn is_known_tag(&self, tag: &[u8]) -> bool {
+        self.last_tag.is_plain && self.last_tag.tag == tag
     }
 
     /// Hash of the index entry for a key.
@@ -121,20 +131,26 @@ impl Queue {
     /// Add the unit of the record that comes next.
     #[inline]
     pub fn push(&mut self, unit: &Unit) {
-        let mut bytes = [0u8; BATCH_UNIT_SIZE];
-        bytes[..8].copy_from_slice(&unit.position.to_be_bytes());
-        bytes[8..12].copy_from_slice(&unit.size.to_be_bytes());
-        bytes[12..20].copy_from_slice(&unit.tag_code.to_be_bytes());
+        self.units.reserve(UNIT_SIZE);
+        self.units.extend_from_slice(&unit.position.to_be_bytes());
+        self.units.extend_from_slice(&unit.size.to_be_bytes());
+        self.units.extend_from_slice(&unit.tag_code.to_be_bytes());
         if self.kind == Kind::Batch {
-            bytes[20..28].copy_from_slice(&unit.store_ms.to_be_bytes());
-            bytes[28..36].copy_from_slice(&unit.offset.to_be_bytes());
-            bytes[36..38].copy_from_slice(&(unit.count as i16).to_be_bytes());
-            bytes[38..42].copy_from_slice(&(-1i32).to_be_bytes());
-            self.leap(unit.offset);
+            self.push_batch(unit);
         }
-        self.units.extend_from_slice(&bytes[..self.kind.unit_size()]);
         self.next_unit += 1;
         self.advance(unit.offset + unit.count, unit.born_ms);
+    }
+
+    /// The second part of a batch queue's unit.
+    fn push_batch(&mut self, unit: &Unit) {
+        let mut bytes = [0u8; BATCH_UNIT_SIZE - UNIT_SIZE];
+        bytes[..8].copy_from_slice(&unit.store_ms.to_be_bytes());
+        bytes[8..16].copy_from_slice(&unit.offset.to_be_bytes());
+        bytes[16..18].copy_from_slice(&(unit.count as i16).to_be_bytes());
+        bytes[18..22].copy_from_slice(&(-1i32).to_be_bytes());
+        self.units.extend_from_slice(&bytes);
+        self.leap(unit.offset);
     }
 
     /// Fill the offsets up to `offset` of a simple queue with units that point at nothing.
@@ -159,14 +175,19 @@ impl Queue {
     #[inline]
     fn advance(&mut self, offset: i64, born_ms: i64) {
         self.block_max = self.block_max.max(born_ms);
-        while offset / TIME_BLOCK > self.next_offset / TIME_BLOCK {
-            let block = self.next_offset / TIME_BLOCK;
-            self.blocks.push((block, self.block_max));
-            self.next_offset = (block + 1) * TIME_BLOCK;
-            let goes_on = offset > self.next_offset;
-            self.block_max = if goes_on { born_ms.max(BLOCK_MAX_NONE) } else { BLOCK_MAX_NONE };
+        if offset >> BLOCK_BITS != self.next_offset >> BLOCK_BITS {
+            self.complete_blocks(offset, born_ms);
         }
         self.next_offset = offset;
+    }
+
+    fn complete_blocks(&mut self, offset: i64, born_ms: i64) {
+        let last = offset >> BLOCK_BITS;
+        for block in self.next_offset >> BLOCK_BITS..last {
+            self.blocks.push((block, self.block_max));
+            let goes_on = offset > (block + 1) << BLOCK_BITS;
+            self.block_max = if goes_on { born_ms.max(BLOCK_MAX_NONE) } else { BLOCK_MAX_NONE };
+        }
     }
 
     /// Take back everything from `next_offset`, whose unit is `next_unit`, on.

@@ -145,14 +145,15 @@ impl<'a> Record<'a> {
     #[inline(always)]
     fn verify_trailer(&self) -> Result<(), Reason> {
         if let Some((covered, trailer)) = self.trailer() {
-            let exact = trailer.starts_with(TRAILER_START) && trailer[19] == 2;
-            let value = parse_trailer(trailer);
-            if exact {
-                return match value {
-                    Some(value) if value == u64::from(checksum(covered)) => Ok(()),
-                    _ => Err("the checksum of the record does not match"),
+            if trailer.starts_with(TRAILER_START) && trailer[19] == 2 {
+                let mut expected = [0; TRAILER_SIZE];
+                put_trailer(&mut expected, checksum(covered));
+                return match *trailer == expected {
+                    true => Ok(()),
+                    false => Err("the checksum of the record does not match"),
                 };
             }
+            let value = parse_trailer(trailer);
             let is_right = value.is_some_and(|value| value == u64::from(checksum(covered)));
             if is_right || likeness(trailer) >= TRAILER_LIKENESS {
                 return Err("the name of the checksum is damaged");
@@ -226,13 +227,26 @@ fn likeness(bytes: &[u8; TRAILER_SIZE]) -> usize {
 #[inline]
 pub fn put_trailer(trailer: &mut [u8; TRAILER_SIZE], value: u32) {
     trailer[..9].copy_from_slice(TRAILER_START);
-    let mut rest = value;
-    for digit in &mut trailer[9..19] {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
+    let low = value % 10_000;
+    let rest = value / 10_000;
+    let middle = rest % 10_000;
+    let pairs = [low % 100, low / 100, middle % 100, middle / 100, rest / 10_000];
+    for (&pair, digits) in pairs.iter().zip(trailer[9..19].chunks_exact_mut(2)) {
+        digits.copy_from_slice(&PAIRS[pair as usize % 100]);
     }
     trailer[19] = 2;
 }
+
+/// The digits of 0 to 99, backwards.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut n = 0;
+    while n < 100 {
+        pairs[n] = [b'0' + (n % 10) as u8, b'0' + (n / 10) as u8];
+        n += 1;
+    }
+    pairs
+};
 
 /// What lies at one place of a log that is being scanned.
 pub enum Step<'a> {
@@ -320,4 +334,28 @@ pub fn find(log: &[u8], base: i64, start: usize, end: usize) -> Option<usize> {
         from = magic + 1;
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trailers_hold_their_number_backwards() {
+        let mut trailer = [0; TRAILER_SIZE];
+        for value in [0, 1, 9, 10, 479_162_575, 1_234_567_890, 0x7FFF_FFFF, u32::MAX] {
+            put_trailer(&mut trailer, value);
+            assert_eq!(parse_trailer(&trailer), Some(value.into()));
+            let digits: String = format!("{value:010}").chars().rev().collect();
+            assert_eq!(trailer, format!("__CRC32#\x01{digits}\x02").as_bytes());
+        }
+    }
+
+    #[test]
+    fn only_a_damaged_trailer_is_like_one() {
+        assert!(likeness(b"__CRC32$\x011234567890\x02") >= TRAILER_LIKENESS);
+        assert!(likeness(b"xxxxx32#\x011234567890\x02") >= TRAILER_LIKENESS);
+        assert!(likeness(b"deviceId\x011234567890\x02") < TRAILER_LIKENESS);
+        assert!(likeness(b"00000000000000000000") < TRAILER_LIKENESS);
+    }
 }

@@ -3,7 +3,7 @@
 //! A record with an offset below its queue's end replaces everything from that offset on: the shard
 //! was cut there, and the bytes of the cut records are dead. A group is taken whole or not at all.
 
-use crate::append::group_size;
+use crate::copying::group_size;
 use crate::dispatch::{index_hashes, Hashes};
 use crate::hash::java_hash;
 use crate::properties::Properties;
