@@ -52,6 +52,8 @@ class DerivedPoint(msgspec.Struct, frozen=True):
     index: IndexMark
     store_timestamp_ms: int
     boot_id: str = ""
+    buckets: tuple[int, ...] = ()
+    """The files of shard states that there must be."""
 
 
 class DurablePoint:

@@ -3,13 +3,19 @@
 The order of a checkpoint is its guarantee:
 
     1  position P and the queues' ends, taken together under the log's lock
-    2  the log up to P            synced
-    3  queues, times, index       written and synced
-    4  shards' states             replaced, durable
-    5  penstock/checkpoint = P    replaced, durable
+    2  shards' states             packed
+    3  the log, up to its end     synced
+    4  queues, times, index       written and synced
+    5  shards' states             replaced, durable
+    6  penstock/checkpoint = P    replaced, durable
 
-A crash before 5 leaves the old checkpoint, and everything below its position is still right: files
+A crash before 6 leaves the old checkpoint, and everything below its position is still right: files
 only hold more than it says, which a replay from it writes again.
+
+Appends go on meanwhile, so a state may know of records behind P: a replay folds them again, which
+changes nothing. That is why the log is synced after the states are packed: a state must not know of
+a record that a power cut can take. A shard is cut only between two checkpoints (`pause`), because
+to cut it again in a replay would change something.
 """
 
 from __future__ import annotations
@@ -23,40 +29,40 @@ from penstock.engine.segment.checkpoint import DerivedPoint, write_derived, writ
 from penstock.engine.segment.commit_log import CommitLog
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.page_sums import PageSums
-from penstock.engine.segment.paths import StorePaths
+from penstock.engine.segment.paths import StorePaths, sums_path
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_table import ShardTable
 from penstock.engine.segment.state_files import PackableState, StateFiles
-from penstock.record import QueueKind, ShardId
+from penstock.record import ShardId
 
 
 class _Packed:
     """A shard's state as of the given ends, ready to be written."""
 
-    __slots__ = ("_commit", "_latest", "_log")
+    __slots__ = ("_latest", "_log", "_position")
 
-    def __init__(self, log: ShardLog, latest: int, commit: int) -> None:
+    def __init__(self, log: ShardLog, latest: int, position: int) -> None:
         self._log = log
         self._latest = latest
-        self._commit = commit
+        self._position = position
 
     def to_bytes(self) -> bytes:
-        return self._log.pack_state(self._latest, self._commit)
+        return self._log.pack_state(self._latest, self._log.commit, self._position)
 
 
 class _States(Mapping[ShardId, PackableState]):
-    """All states, packed when asked for. `ends` are the queues' ends by handle."""
+    """All states, packed when asked for. `ends` are the queues' ends by handle, at `position`."""
 
-    def __init__(self, table: ShardTable, ends: dict[int, int]) -> None:
+    def __init__(self, table: ShardTable, ends: dict[int, int], position: int) -> None:
         self._table = table
         self._ends = ends
+        self._position = position
 
     def __getitem__(self, shard: ShardId) -> PackableState:
         log = self._table.find(shard)
         if log is None:
             raise KeyError(shard)
-        latest = self._ends.get(log.handle, 0)
-        return _Packed(log, latest, min(latest, log.commit))
+        return _Packed(log, self._ends.get(log.handle, 0), self._position)
 
     def __contains__(self, shard: object) -> bool:
         return isinstance(shard, ShardId) and self._table.find(shard) is not None
@@ -84,9 +90,10 @@ class Checkpointer:
         self._table: Final = table
         self._index: Final = index
         self._sums: Final = sums
-        self._states: Final = StateFiles(disk, paths.shards)
+        self._states: Final = StateFiles(disk, paths.shards, paths.copies)
         self._live: Final = StateFiles(disk, paths.live)
-        self._lock: Final = threading.Lock()
+        self.pause: Final = threading.Lock()
+        """Held while a checkpoint is taken, and while a shard is cut; before the log's lock."""
         self._unsaved: set[ShardId] = set()
         self._unpublished: set[ShardId] = set()
         self.position = 0
@@ -96,6 +103,10 @@ class Checkpointer:
     def is_due(self) -> bool:
         """Whether anything happened since the newest checkpoint."""
         return bool(self._unsaved) or self._log.end != self.position
+
+    def resume(self, position: int) -> None:
+        """Go on from a checkpoint that a clean stop left: nothing has changed since."""
+        self.position = position
 
     def touch(self, log: ShardLog) -> None:
         """Save this shard's state next time: it changed without a queue unit of its own."""
@@ -108,14 +119,15 @@ class Checkpointer:
 
     def publish(self) -> None:
         """Show readers in other processes what is committed now."""
-        with self._lock:
+        with self.pause:
             if not (self._unpublished or self._log.appender.dirty_queues()):
                 return
             # Ends first: what is published then lies below what is drained.
+            position = self._log.end
             ends = self._ends()
             self._drain()
             dirty, self._unpublished = self._unpublished, set()
-            self._live.save(dirty, _States(self._table, ends), durable=False)
+            self._live.save(dirty, _States(self._table, ends, position), durable=False)
             for shard in dirty:
                 log = self._table.find(shard)
                 if log is not None and log.state.commit_offset < log.next_offset:
@@ -130,23 +142,26 @@ class Checkpointer:
 
     def checkpoint(self, *, clean: bool = False) -> None:
         """Put everything derived on the device and remember how far the log is then."""
-        with self._lock:
+        with self.pause:
+            self._index.seal_full(self._log.appender)
             with self._log.lock:
                 position = self._log.end
                 ends = self._ends()
                 timestamp_ms = self._log.appender.last_store_timestamp_ms
                 begun = self._index.begin_mark()
-            self._log.flush()
             self._drain()
             dirty, self._unsaved = self._unsaved, set()
             try:
+                packed = self._states.pack(dirty, _States(self._table, ends, position))
+                self._log.flush()
                 self._sync_shards(dirty)
                 self._index.sync()
                 mark = self._index.finish_mark(begun)
-                self._states.save(dirty, _States(self._table, ends), durable=True)
-                point = DerivedPoint(position, clean, mark, timestamp_ms)
+                self._states.write(packed, durable=True)
+                buckets = tuple(self._states.buckets)
+                point = DerivedPoint(position, clean, mark, timestamp_ms, buckets=buckets)
                 write_derived(self._disk, self._paths.derived, point)
-            except OSError:
+            except BaseException:
                 self._unsaved |= dirty
                 raise
             self.position = position
@@ -166,7 +181,8 @@ class Checkpointer:
             with log.lock:
                 log.units.sync()
                 log.times.sync()
-                for path in log.units.take_filled():
+                # Checksums over bytes that nobody can vouch for would hide the damage.
+                for path in log.units.filled if log.check_units() else ():
                     self._seal(log, path)
 
     def _seal(self, log: ShardLog, path: str) -> None:
@@ -176,6 +192,7 @@ class Checkpointer:
             self._sums.seal(sums_path(log.shard, log.kind, path), file)
         finally:
             file.close()
+        log.units.note_sealed(path)
 
     def forget(self) -> None:
         """Drop the checkpoint before derived files are rebuilt: a crash in between must start
@@ -185,8 +202,3 @@ class Checkpointer:
 
     def remove_live(self) -> None:
         self._disk.remove_tree(self._paths.live)
-
-
-def sums_path(shard: ShardId, kind: QueueKind, path: str) -> str:
-    root = "consumequeue" if kind is QueueKind.SIMPLE else "batchconsumequeue"
-    return f"{root}/{shard.topic}/{shard.partition}/{path.rpartition('/')[2]}"

@@ -13,7 +13,6 @@ from msgspec import Struct
 from penstock.clock import Clock
 from penstock.disk import Disk, Lock, process_id
 from penstock.engine.segment.checkpoint import (
-    DerivedPoint,
     DurablePoint,
     read_derived,
     read_durable,
@@ -21,6 +20,7 @@ from penstock.engine.segment.checkpoint import (
 )
 from penstock.engine.segment.checkpointer import Checkpointer
 from penstock.engine.segment.commit_log import CommitLog
+from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import PRE_BLANK
 from penstock.engine.segment.key_index import KeyIndex
@@ -28,16 +28,16 @@ from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.rebuild import rebuild_queue
 from penstock.engine.segment.recovery import Progress, RecoveryReport, Replay, clear_tail
+from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
-from penstock.engine.segment.state_files import StateFiles
+from penstock.engine.segment.state_files import StateFiles, bucket_of
 from penstock.engine.segment.store_sizes import agree, check_directory, save_sizes, stored_sizes
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.unit_files import OpenFiles
 from penstock.engine.segment.write_manager import WriteManager
-from penstock.errors import DiskFullError
 from penstock.log import get_logger
 from penstock.metrics import SegmentMetrics
 from penstock.record import Offset, QueueKind, ShardId
@@ -64,6 +64,12 @@ class StoreParts(Struct, eq=False):
     checkpointer: Checkpointer
     report: RecoveryReport
 
+    def let_go(self) -> None:
+        """Close all files; nothing is written."""
+        self.index.close()
+        self.log.close()
+        self.open_files.close()
+
 
 def open_parts(
     root: str,
@@ -76,17 +82,22 @@ def open_parts(
 ) -> StoreParts:
     """Lock and recover the store at `root`, creating it when the directory is empty."""
     paths = StorePaths(root, settings)
-    exists = check_directory(disk, paths)
-    if settings.sizes is not None:
-        settings.sizes.check()
-    disk.make_directory(paths.root)
-    lock = disk.lock(paths.lock)
-    try:
-        parts = _build(paths, settings, disk, clock, metrics, lock, exists=exists)
-        _recover(parts, progress)
-    except BaseException:
-        lock.release()
-        raise
+    with disk_errors(paths.root):
+        exists = check_directory(disk, paths)
+        if settings.sizes is not None:
+            settings.sizes.check()
+        disk.make_directory(paths.root)
+        lock = disk.lock(paths.lock)
+        try:
+            parts = _build(paths, settings, disk, clock, metrics, lock, exists=exists)
+            try:
+                _recover(parts, progress)
+            except BaseException:
+                parts.let_go()
+                raise
+        except BaseException:
+            lock.release()
+            raise
     return parts
 
 
@@ -116,7 +127,7 @@ def _build(
     sums = PageSums(disk, paths.sums)
     index = KeyIndex(disk, paths.index, sizes, sums)
     open_files = OpenFiles(disk, settings.open_files_max)
-    table = ShardTable(log, paths, sizes, open_files)
+    table = ShardTable(log, paths, sizes, open_files, SealedFiles(disk, sums))
     return StoreParts(
         disk=disk,
         clock=clock,
@@ -141,8 +152,11 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     disk, paths, log = parts.disk, parts.paths, parts.log
     unclean = disk.exists(paths.abort)
     point = read_derived(disk, paths.derived)
-    states, damaged = StateFiles(disk, paths.shards).load_all()
-    durable = _durable_position(parts)
+    files = StateFiles(disk, paths.shards, paths.copies)
+    states, damaged = files.load_all(expected=() if point is None else point.buckets)
+    durable = max(_durable_position(parts), 0 if point is None else point.position)
+    # What an earlier process published may be ahead of a log that lost its tail.
+    parts.checkpointer.remove_live()
     index_loaded = parts.index.load()
     bounded = (
         point is not None
@@ -153,25 +167,32 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     )
     if bounded:
         assert point is not None
-        start = point.position
+        start = parts.checkpointer.position = point.position
         _add_known_shards(parts, states)
     else:
         start = log.files.start
-        _prepare_full_replay(parts, states, point, damaged, adopt=index_loaded)
-    latest = {shard: int(state.latest_offset) for shard, state in states.items()}
-    replay = Replay(log, parts.table, states, durable, parts.writer.more_index)
+        foreign = point is None and not damaged and not states
+        _prepare_full_replay(parts, states, adopt=foreign and index_loaded and not unclean)
+    replay = Replay(
+        log, parts.table, states, parts.writer.more_index, durable=durable, clean=not unclean
+    )
+    before = dict(replay.latest)
     end = replay.run(start, progress)
     report = parts.report = replay.report
-    report.clean_stop = not unclean
-    if not bounded and (report.records_scanned or damaged):
-        report.rebuilt.append("all queues, indexes and states")
     if not bounded:
+        if report.records_scanned or damaged:
+            report.rebuilt.append("all queues, indexes and states")
         _add_shards_without_records(parts, states)
-    _settle(parts, latest, end, unclean=unclean)
-    for shard in replay.touched:
-        parts.checkpointer.touch(shard)
-    if not bounded:
-        parts.checkpointer.touch_all()
+    _settle(parts, end, unclean=unclean)
+    if report.damaged:
+        for shard in parts.table:
+            _note_lost(parts, shard, replay.latest.get(shard.shard, 0), before if bounded else {})
+    for shard in parts.table:
+        _fit_files(parts, shard, end, unclean=unclean)
+        shard.note_state()
+        if shard in replay.touched or not bounded or bucket_of(shard.shard) in files.mended:
+            parts.checkpointer.touch(shard)
+    log.attach(end)
     report.seconds = parts.clock.monotonic() - started
     _write_down(parts, unclean=unclean)
 
@@ -190,49 +211,39 @@ def _add_known_shards(parts: StoreParts, states: dict[ShardId, ShardState]) -> N
 
 
 def _prepare_full_replay(
-    parts: StoreParts,
-    states: dict[ShardId, ShardState],
-    point: DerivedPoint | None,
-    damaged: list[str],
-    *,
-    adopt: bool,
+    parts: StoreParts, states: dict[ShardId, ShardState], *, adopt: bool
 ) -> None:
     """Make room for derived files that are built anew, and forget what they say."""
+    disk, paths = parts.disk, parts.paths
     parts.checkpointer.forget()
-    if point is None and not damaged and not states and adopt:
+    if adopt:
         # RocketMQ's own directory: its index is good, and goes on.
         parts.index.adopt(parts.log.appender)
     else:
         parts.index.clear()
     for kind in QueueKind:
-        root = parts.paths.queue_root(kind)
-        for topic in parts.disk.list(root):
-            parts.disk.remove_tree(f"{root}/{topic}")
-    parts.disk.remove_tree(parts.paths.times)
+        root = paths.queue_root(kind)
+        for topic in disk.list(root):
+            disk.remove_tree(f"{root}/{topic}")
+        if disk.exists(root):
+            disk.sync_directory(root)
+    for topic in disk.list(paths.times):
+        disk.remove_tree(f"{paths.times}/{topic}")
+    disk.sync_directory(paths.times)
     for name in ("consumequeue", "batchconsumequeue"):
         parts.sums.remove_all(name)
     for state in states.values():
         state.queue_first = state.queue_units = state.queue_crc = 0
+        state.set_lost(())
 
 
-def _settle(
-    parts: StoreParts,
-    latest: dict[ShardId, int],
-    end: int,
-    *,
-    unclean: bool,
-) -> None:
-    """Let the log end at `end`, on the device, and every queue where the log says."""
+def _settle(parts: StoreParts, end: int, *, unclean: bool) -> None:
+    """Let the log end at `end`, on the device."""
     log, report = parts.log, parts.report
     if unclean or report.cut_reason is not None:
         report.bytes_cut, report.records_behind_cut = clear_tail(log, end)
     log.files.sync(log.files.base_of(min(report.from_position, end)), end)
     log.settle_durable(end)
-    for shard in parts.table:
-        _never_reuse_offsets(parts.table, shard, latest.get(shard.shard, 0))
-        _fit_files(parts, shard, end, unclean=unclean)
-        shard.note_state()
-    log.attach(end)
 
 
 def _add_shards_without_records(parts: StoreParts, states: dict[ShardId, ShardState]) -> None:
@@ -242,31 +253,44 @@ def _add_shards_without_records(parts: StoreParts, states: dict[ShardId, ShardSt
             parts.table.add(shard, state, state.latest_offset, unit)
 
 
-def _never_reuse_offsets(table: ShardTable, shard: ShardLog, latest: int) -> None:
-    """Go on behind every offset that was given, also when damage took its record."""
-    first = shard.next_offset
-    if first >= latest:
-        return
+def _note_lost(
+    parts: StoreParts, shard: ShardLog, latest: int, before: dict[ShardId, int]
+) -> None:
+    """Find out which records damage took from a shard. Go on behind every offset that was given:
+    none is given twice."""
     shard.drain()
+    if not shard.check_units():
+        rebuild_queue(parts.log.files, shard, parts.report.end_position)
+    first, known = shard.next_offset, before.get(shard.shard, 0)
     if shard.kind is QueueKind.SIMPLE:
-        shard.units.write(first, PRE_BLANK * (latest - first))
-        table.restart(shard, latest, latest)
-    else:
-        table.restart(shard, latest, shard.next_unit)
-    shard.restore_checksum(shard.next_unit)
+        begin = min([first, *shard.units.first_units()])
+        if shard.earliest < begin:
+            shard.units.write(shard.earliest, PRE_BLANK * (begin - shard.earliest))
+        if first < latest:
+            shard.units.write(first, PRE_BLANK * (latest - first))
+            parts.table.restart(shard, latest, latest)
+    elif first < latest:
+        parts.table.restart(shard, latest, shard.next_unit)
+    if first < latest:
+        shard.restore_checksum(shard.next_unit)
+        parts.checkpointer.touch(shard)
+    lost = shard.find_lost(known)
+    if lost:
+        shard.state.note_lost(lost)
+        parts.checkpointer.touch(shard)
 
 
 def _fit_files(parts: StoreParts, shard: ShardLog, end: int, *, unclean: bool) -> None:
     """Give the shard exactly the units that the log has for it."""
     shard.drain()
     stop = shard.next_unit
-    if unclean and shard.units.goes_on_at(stop):
+    if unclean and shard.units.goes_on_at(stop) and shard.check_units():
         # Units behind the end are of records that a crash took.
         shard.units.cut(stop)
         shard.restore_checksum(stop)
         parts.checkpointer.touch(shard)
-    if not shard.tail_file_exists(stop):
-        rebuild_queue(parts.log.files, parts.sums, shard, end)
+    if not shard.tail_file_exists(stop) or (unclean and not shard.check_units()):
+        rebuild_queue(parts.log.files, shard, end)
         parts.report.rebuilt.append(f"queue of {shard.shard.name}")
         parts.checkpointer.touch(shard)
 
@@ -292,8 +316,6 @@ def _write_down(parts: StoreParts, *, unclean: bool) -> None:
         bytes_scanned=report.bytes_scanned,
         seconds=round(report.seconds, 3),
     )
-    try:
-        parts.disk.replace(parts.paths.abort, str(process_id()).encode())
+    parts.disk.replace(parts.paths.abort, str(process_id()).encode())
+    if parts.checkpointer.is_due or unclean:
         parts.checkpointer.checkpoint()
-    except OSError as error:
-        raise DiskFullError(f"{parts.paths.root}: cannot write the checkpoint: {error}") from error

@@ -56,3 +56,13 @@ class StorePaths:
 
     def queue(self, shard: ShardId, kind: QueueKind) -> str:
         return f"{self.queue_root(kind)}/{shard.topic}/{shard.partition}"
+
+
+def sums_directory(shard: ShardId, kind: QueueKind) -> str:
+    """Where below `penstock/sums` the page checksums of a shard's queue files lie."""
+    root = "consumequeue" if kind is QueueKind.SIMPLE else "batchconsumequeue"
+    return f"{root}/{shard.topic}/{shard.partition}"
+
+
+def sums_path(shard: ShardId, kind: QueueKind, path: str) -> str:
+    return f"{sums_directory(shard, kind)}/{path.rpartition('/')[2]}"

@@ -12,59 +12,37 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from penstock.clock import Clock
-from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.envelope import has_key, stored_from_raw
+from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import (
+    BATCH_UNIT,
     KIND_BATCH,
     KIND_SIMPLE,
-    PRE_BLANK,
     QUEUE_UNIT,
     TIME_BLOCK,
     Damage,
     RawRecord,
     index_strings,
 )
+from penstock.engine.segment.locating import (
+    Located,
+    Query,
+    ReadableShard,
+    locate,
+    lost_record,
+    read_error,
+)
 from penstock.engine.segment.properties import inner_range, lookup
-from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.twin_interface import Columns
 from penstock.errors import CorruptionError
 from penstock.metrics import SegmentMetrics
-from penstock.record import QueueKind, ShardId, StoredRecord
+from penstock.record import QueueKind, StoredRecord
 
-UNITS_PER_STEP: Final = 4096
+__all__ = ["KeyLookup", "Page", "Query", "ReadableShard", "ShardReader", "inner_count"]
+
 _SIZE_UNLIMITED: Final = 1 << 62
 _TIME_UNLIMITED: Final = (1 << 63) - 1
-
-
-class ReadableShard(Protocol):
-    """A shard as readers see it: of an open store, or of a directory that another process writes."""
-
-    healed: frozenset[int]
-    """Offsets for which rebuilding the queue did not help: their records are damaged."""
-
-    @property
-    def shard(self) -> ShardId: ...
-    @property
-    def kind(self) -> QueueKind: ...
-    @property
-    def state(self) -> ShardState: ...
-    @property
-    def earliest(self) -> int: ...
-    @property
-    def commit(self) -> int: ...
-
-    def check_units(self) -> bool:
-        """Return False when the queue files cannot be believed."""
-        ...
-
-    def unit_of(self, offset: int) -> int: ...
-    def read_units(self, unit: int, count: int) -> bytes: ...
-    def position_of(self, offset: int) -> int | None: ...
-
-    def blocks_from(self, timestamp_ms: int) -> Iterator[int]:
-        """Yield the blocks of offsets that may hold a record of this time or a later one."""
-        ...
 
 
 class KeyLookup(Protocol):
@@ -76,17 +54,6 @@ class Page(NamedTuple):
 
     records: list[StoredRecord]
     next_offset: int
-
-
-class Query(NamedTuple):
-    """What a reader wants from `offset` on, below `until`."""
-
-    offset: int
-    until: int
-    max_records: int
-    max_size: int
-    tag: str | None = None
-    key: bytes | None = None
 
 
 class ShardReader:
@@ -110,8 +77,7 @@ class ShardReader:
 
     def read(self, log: ReadableShard, query: Query) -> Page:
         """Return the records that `query` asks for, ascending."""
-        if not log.check_units():
-            self._heal_queue(log)
+        self._check(log)
         offset = max(query.offset, log.earliest)
         until = min(query.until, log.commit)
         records: list[StoredRecord] = []
@@ -133,26 +99,31 @@ class ShardReader:
             if damage is not None:
                 if records:
                     return Page(records, after)
-                self._heal_or_raise(log, after, damage)
+                after = self._heal_or_raise(log, after, damage)
             elif after == offset:
                 break
             offset = after
         return Page(records, min(offset, until) if until > query.offset else query.offset)
 
+    def _check(self, log: ReadableShard) -> None:
+        if not log.check_units():
+            self._heal_queue(log)
+
     def _step(
         self, log: ReadableShard, query: Query, now_ms: int
-    ) -> tuple[list[StoredRecord], int, int, Damage | None]:
-        located = self._locate(log, query)
-        if isinstance(located, Damage):
-            return [], query.offset, 0, located
-        if isinstance(located, int):
-            return [], located, 0, None
-        base, units = located
+    ) -> tuple[list[StoredRecord], int, int, CorruptionError | None]:
+        try:
+            located = locate(self._files, log, query)
+            if isinstance(located, int):
+                return [], located, 0, None
+            buffer = self._buffer(located.base)
+        except CorruptionError as error:
+            return [], query.offset, 0, error
         read = core.read_records if log.kind is QueueKind.SIMPLE else core.read_batches
         records, after, size, damage = read(
-            self._files.buffer(base),
-            base,
-            units,
+            buffer,
+            located.base,
+            located.units,
             query.offset,
             log.shard.topic,
             log.shard.partition,
@@ -163,50 +134,25 @@ class ShardReader:
             query.tag,
             query.key,
         )
-        return records, min(after, query.until), size, damage
+        found = None if damage is None else self._corruption(damage)
+        return records, min(after, query.until), size, found
 
-    def _locate(self, log: ReadableShard, query: Query) -> tuple[int, bytes] | int | Damage:
-        """Return the log file and the units of the records from `offset` on; the offset to go on
-        at when there are none; or what is wrong with the queue."""
-        simple = log.kind is QueueKind.SIMPLE
-        selective = query.tag is not None or query.key is not None
-        count = UNITS_PER_STEP if selective else min(UNITS_PER_STEP, query.max_records)
-        if simple:
-            count = min(count, query.until - query.offset)
-        units = self._units(log, log.unit_of(query.offset), count)
-        if units is None:
-            return Damage(0, "the queue file is missing or short")
-        if simple and units[: QUEUE_UNIT.size] == PRE_BLANK:
-            return self._hole(log, query.offset, units)
-        position = int.from_bytes(units[:8], "big", signed=True)
-        if not self._files.holds(position):
-            return Damage(position, "the unit points outside the log")
-        return self._files.base_of(position), units
-
-    def _units(self, log: ReadableShard, unit: int, count: int) -> bytes | None:
-        """Return the units, or None when they should be there and are not."""
+    def _buffer(self, base: int) -> memoryview:
         try:
-            units = log.read_units(unit, count)
-        except FileNotFoundError:
-            return None
-        return units if len(units) >= QUEUE_UNIT.size else None
+            return self._files.buffer(base)
+        except OSError as error:
+            raise read_error(error) from error
 
-    def _hole(self, log: ReadableShard, offset: int, units: bytes) -> int | Damage:
-        """A unit without a record: the log lost it to damage before its queue was rebuilt."""
-        count = 0
-        while units[count * QUEUE_UNIT.size :].startswith(PRE_BLANK):
-            count += 1
-        if not all(log.state.is_deleted(offset + n) for n in range(count)):
-            return Damage(0, f"the record of offset {offset} is lost")
-        return offset + count
-
-    def _heal_or_raise(self, log: ReadableShard, offset: int, damage: Damage) -> None:
+    def _heal_or_raise(self, log: ReadableShard, offset: int, error: CorruptionError) -> int:
+        """Have the queue rebuilt, once for every damaged offset; return where to go on."""
+        if log.earliest > offset:
+            return log.earliest  # retention was faster
         self._metrics.damaged_reads.inc()
-        if offset not in log.healed:
-            self._heal_queue(log)
-            log.healed |= {offset}
-            return
-        raise self._corruption(damage)
+        if offset in log.healed or log.state.first_lost(offset, offset + 1) is not None:
+            raise error
+        self._heal_queue(log)
+        log.healed |= {offset}
+        return offset
 
     def _corruption(self, damage: Damage) -> CorruptionError:
         path = self._files.path_of(damage.position)
@@ -219,19 +165,25 @@ class ShardReader:
         return next(self.by_key(log, key), None)
 
     def by_key(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
-        """Yield the live records of `key`, newest first."""
+        """Yield the live records of `key`, newest first. A lost record may have had the key: what
+        is older than it is not told."""
         if log.kind is QueueKind.BATCH:
             yield from self._by_scan(log, key)
             return
-        if not log.check_units():
-            self._heal_queue(log)
+        self._check(log)
         seen: set[int] = set()
         now_ms = self._clock.now_ms()
+        lost = log.state.last_lost(log.earliest, log.commit)
         for position in self._hits(log, key):
             record = self._hit(log, key, position, now_ms)
-            if record is not None and record.offset not in seen:
-                seen.add(record.offset)
-                yield record
+            if record is None or record.offset in seen:
+                continue
+            if lost is not None and record.offset < lost:
+                break
+            seen.add(record.offset)
+            yield record
+        if lost is not None:
+            raise lost_record(self._files, log, lost)
 
     def _hits(self, log: ReadableShard, key: bytes) -> Iterator[int]:
         """Yield positions that the index has for `key`, newest first."""
@@ -250,9 +202,14 @@ class ShardReader:
         if position < self._files.start:
             return None
         base = self._files.base_of(position)
-        raw = core.decode_raw(self._files.buffer(base), base, position, True)
+        if not self._files.holds(position):
+            return None
+        raw = core.decode_raw(self._buffer(base), base, position, True)
         if isinstance(raw, Damage):
-            raise self._corruption(raw)
+            offset = log.offset_at(position)
+            if self._position_of(log, offset) == position:
+                raise self._corruption(raw)
+            return None  # a record of another shard, or a dead one
         if (raw.topic, raw.queue_id) != log.shard or not self._is_shown(log, raw):
             return None
         record = stored_from_raw(raw)
@@ -266,7 +223,17 @@ class ShardReader:
         offset = raw.queue_offset
         if not log.earliest <= offset < log.commit or log.state.is_deleted(offset):
             return False
-        return log.position_of(offset) == raw.position
+        try:
+            return self._position_of(log, offset) == raw.position
+        except CorruptionError as error:
+            self._heal_or_raise(log, offset, error)
+            return self._position_of(log, offset) == raw.position
+
+    def _position_of(self, log: ReadableShard, offset: int) -> int | None:
+        try:
+            return log.position_of(offset)
+        except OSError as error:
+            raise read_error(error) from error
 
     def _by_scan(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
         """Find the messages of `key` inside batches by reading them, newest blocks first."""
@@ -294,6 +261,15 @@ class ShardReader:
     def offset_by_time(self, log: ReadableShard, timestamp_ms: int) -> int | None:
         """Return the offset of the first live record with a timestamp >= `timestamp_ms`: find a
         block whose maximum is that large, then look into it."""
+        self._check(log)
+        found = self._first_of_time(log, timestamp_ms)
+        # Nobody knows the time of a lost record: it may have been the first.
+        lost = log.state.first_lost(log.earliest, log.commit if found is None else found)
+        if lost is not None:
+            raise lost_record(self._files, log, lost)
+        return found
+
+    def _first_of_time(self, log: ReadableShard, timestamp_ms: int) -> int | None:
         for block in log.blocks_from(timestamp_ms):
             query = Query(block * TIME_BLOCK, (block + 1) * TIME_BLOCK, TIME_BLOCK, _SIZE_UNLIMITED)
             for record in self.read_all(log, query):
@@ -307,21 +283,21 @@ class ShardReader:
         self, log: ReadableShard, query: Query, fields: int
     ) -> tuple[Columns | None, int]:
         """Return the next records as Arrow buffers, and the offset at which to go on."""
-        if not log.check_units():
-            self._heal_queue(log)
+        self._check(log)
         now_ms = self._clock.now_ms()
         while True:
-            located = self._locate(log, query)
-            if isinstance(located, Damage):
-                self._heal_or_raise(log, query.offset, located)
+            try:
+                located = locate(self._files, log, query)
+                if isinstance(located, int):
+                    return None, located
+                buffer = self._buffer(located.base)
+            except CorruptionError as error:
+                query = query._replace(offset=self._heal_or_raise(log, query.offset, error))
                 continue
-            if isinstance(located, int):
-                return None, located
-            base, units = located
             columns, after, _, damage = core.read_columns(
-                self._files.buffer(base),
-                base,
-                units,
+                buffer,
+                located.base,
+                located.units,
                 KIND_SIMPLE if log.kind is QueueKind.SIMPLE else KIND_BATCH,
                 query.offset,
                 log.shard.topic,
@@ -335,7 +311,8 @@ class ShardReader:
             )
             if damage is None or after > query.offset:
                 return columns, min(after, query.until)
-            self._heal_or_raise(log, after, damage)
+            after = self._heal_or_raise(log, after, self._corruption(damage))
+            query = query._replace(offset=after)
 
     def _hidden(self, log: ReadableShard, query: Query) -> list[tuple[int, int]]:
         """The deleted ranges; a batch that reaches past `until` is cut there, too."""
@@ -346,34 +323,55 @@ class ShardReader:
 
     def read_raw(self, log: ReadableShard, query: Query) -> list[bytes]:
         """Return whole records, or batches, as the log holds them, checked."""
+        self._check(log)
         found: list[bytes] = []
         size_left = query.max_size
         offset = max(query.offset, log.earliest)
         until = min(query.until, log.commit)
         while offset < until and len(found) < query.max_records:
-            located = self._locate(log, query._replace(offset=offset, until=until))
-            if isinstance(located, Damage):
-                self._heal_or_raise(log, offset, located)
-                continue
-            if isinstance(located, int):
-                offset = located
-                continue
-            base, units = located
-            raw = self._checked(base, int.from_bytes(units[:8], "big"))
-            if raw.size > size_left and found:
-                break
-            size_left -= raw.size
-            inside = raw.position - base
-            if not log.state.is_deleted(offset):
-                found.append(bytes(self._files.buffer(base)[inside : inside + raw.size]))
-            offset = raw.queue_offset + max(1, inner_count(raw))
+            wanted = query._replace(
+                offset=offset, until=until, max_records=query.max_records - len(found)
+            )
+            try:
+                located = locate(self._files, log, wanted)
+                if isinstance(located, int):
+                    offset = located
+                    continue
+                for raw, data in self._raw_records(log, located, offset):
+                    if raw.size > size_left and found:
+                        return found
+                    if not log.state.is_deleted(offset):
+                        found.append(data)
+                        size_left -= raw.size
+                    offset = raw.queue_offset + max(1, inner_count(raw))
+            except CorruptionError as error:
+                if found:
+                    return found
+                offset = self._heal_or_raise(log, offset, error)
         return found
 
-    def _checked(self, base: int, position: int) -> RawRecord:
-        raw = core.decode_raw(self._files.buffer(base), base, position, True)
-        if isinstance(raw, Damage):
-            raise self._corruption(raw)
-        return raw
+    def _raw_records(
+        self, log: ReadableShard, located: Located, offset: int
+    ) -> Iterator[tuple[RawRecord, bytes]]:
+        """Yield the located records of one log file; each is the one that its unit speaks of."""
+        buffer, base = self._buffer(located.base), located.base
+        unit_size = (QUEUE_UNIT if log.kind is QueueKind.SIMPLE else BATCH_UNIT).size
+        for at in range(0, len(located.units), unit_size):
+            position = int.from_bytes(located.units[at : at + 8], "big")
+            if not base <= position < base + self._files.file_size:
+                return
+            raw = core.decode_raw(buffer, base, position, True)
+            if isinstance(raw, Damage):
+                raise self._corruption(raw)
+            size = int.from_bytes(located.units[at + 8 : at + 12], "big")
+            end = raw.queue_offset + max(1, inner_count(raw))
+            if (raw.topic, raw.queue_id, raw.size) != (*log.shard, size) or not (
+                raw.queue_offset <= offset < end
+            ):
+                reason = f"another record than offset {offset} of {log.shard.name!r}"
+                raise self._corruption(Damage(position, reason))
+            yield raw, bytes(buffer[position - base : position - base + raw.size])
+            offset = end
 
 
 def inner_count(raw: RawRecord) -> int:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.engine.segment.checkpointer import sums_path
 from penstock.engine.segment.control import CONTROL_SUFFIX
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, TIME_BLOCK, Damage
-from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.twin import Appender, core
 from penstock.engine.segment.twin_interface import REPLAY_CUT_BATCH_QUEUE, REPLAY_DAMAGE
@@ -27,18 +25,17 @@ _BASE_OFFSET: Final = 4
 """The field of a batch unit."""
 
 
-def rebuild_queue(files: FileSet, sums: PageSums, shard: ShardLog, end: int) -> None:
+def rebuild_queue(files: FileSet, shard: ShardLog, end: int) -> None:
     """Write the queue files of `shard` anew from the records below `end` of the log."""
     with shard.lock:
         stop, _ = shard.log.appender.held_units(shard.handle)
         _log.warning("queue_rebuilt", shard=shard.shard.name, units=stop)
-        for name in shard.units.names():
-            sums.remove(sums_path(shard.shard, shard.kind, name))
         shard.units.remove_all()
         shard.times.clear()
         builder = _SimpleBuilder if shard.kind is QueueKind.SIMPLE else _BatchBuilder
         builder(files, shard).run(end, stop)
-        shard.restore_checksum(stop)
+        shard.note_rebuilt(stop)
+        shard.state.set_lost(shard.find_lost())
 
 
 class _Builder:
@@ -161,7 +158,7 @@ class _BatchBuilder(_Builder):
         held = self._shard.log.appender.read_units(self._shard.handle, stop, 1)
         limit = _base_offset(held) if held else self._shard.next_offset
         kept = [unit for unit in self._units if _base_offset(unit) < limit][-stop:]
-        if kept:
+        if kept and stop:
             self._shard.units.write(stop - len(kept), b"".join(kept))
 
 

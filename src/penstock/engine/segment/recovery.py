@@ -32,14 +32,23 @@ from penstock.engine.segment.journal import JOURNAL, decode_line
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
+from penstock.engine.segment.reader import inner_count
 from penstock.engine.segment.twin import core
+from penstock.engine.segment.twin_interface import (
+    REPLAY_CUT_BATCH_QUEUE,
+    REPLAY_DAMAGE,
+    REPLAY_DONE,
+    REPLAY_NO_INDEX_ROOM,
+)
 from penstock.errors import RequestError
 from penstock.log import get_logger
-from penstock.record import Offset, Position, Producer, ShardId
+from penstock.record import Offset, Producer, QueueKind, ShardId
 
 _log: Final = get_logger(__name__)
 
-_DONE, _DAMAGE, _INDEX_FULL, _CUT_FIRST = range(4)
+_ZEROS_FOUND: Final = "zeros where records were synced"
+_VICTIMS_MAX: Final = 1 << 20
+"""A damaged head may say any offset: only one that is near the end of its shard is believed."""
 _ZERO_CHUNK: Final = 1 << 20
 _ZEROS: Final = bytes(_ZERO_CHUNK)
 Progress = Callable[[int, int], None]
@@ -69,26 +78,35 @@ class RecoveryReport(Struct):
 
 
 class Replay:
-    """One pass over the log that fills the queues and the index, and folds control records."""
+    """One pass over the log that fills the queues and the index, and folds control records.
+
+    `latest` says how far each shard is known to have come; `durable` up to where every byte was on
+    the device. After a `clean` stop there is no torn tail: whatever is bad was damaged later.
+    """
 
     def __init__(
         self,
         log: CommitLog,
         table: ShardTable,
         states: dict[ShardId, ShardState],
-        durable: int,
         more_index: Callable[[], None],
+        *,
+        durable: int,
+        clean: bool,
     ) -> None:
         self._log: Final = log
         self._files: Final = log.files
         self._table: Final = table
         self._states: Final = states
         self._durable: Final = durable
+        self._clean: Final = clean
         self._more_index: Final = more_index
-        self.report: Final = RecoveryReport(damaged=[], rebuilt=[])
+        self.report: Final = RecoveryReport(damaged=[], rebuilt=[], clean_stop=clean)
+        self.latest: Final = {shard: int(state.latest_offset) for shard, state in states.items()}
         self.touched: Final[set[ShardLog]] = set()
         """Shards that the replay gave units to."""
         self._cuts: list[tuple[int, ShardId, int]] = []
+        self._folded: dict[ShardId, int] = {}
 
     def run(self, start: int, progress: Progress | None = None) -> int:
         """Replay from `start` on; return the position at which the log ends."""
@@ -114,76 +132,107 @@ class Replay:
             if ended:
                 break
         self._cut_shards(position)
+        if position < self._durable:
+            self._report_damage(Damage(position, "the log was on the device beyond this"))
         report.end_position = position
         return position
 
     def _cut_shards(self, position: int) -> None:
         """Repeat the truncations of shards that happened when the log ended here."""
         while self._cuts and self._cuts[0][0] <= position:
-            _, shard, offset = self._cuts.pop(0)
+            cut_position, shard, offset = self._cuts.pop(0)
+            self.latest[shard] = min(self.latest.get(shard, 0), offset)
             log = self._table.find(shard)
             if log is not None and log.next_offset > offset:
-                log.cut(offset)
+                log.cut(offset, with_state=cut_position > log.state.folded_until)
+                self.touched.add(log)
 
-    def _step(self, position: int, *, groups: bool = True) -> tuple[int, bool]:
+    def _step(self, position: int) -> tuple[int, bool]:
         """Replay up to the end of a file; return where to go on, and whether the log ended."""
         base = self._files.base_of(position)
         file_end = base + self._files.file_size
         stop = min([file_end, *(cut for cut, _, _ in self._cuts[:1] if cut > position)])
         buffer = self._files.buffer(base)
+        after, status, damage = self._replay(buffer, base, position, stop, groups=True)
+        if status == REPLAY_NO_INDEX_ROOM:
+            self._more_index()
+        if status == REPLAY_DAMAGE:
+            assert damage is not None
+            return self._behind_damage(buffer, base, damage, after)
+        if status == REPLAY_DONE and after < stop:
+            # Zeros: nothing was ever written here, unless it should be there.
+            return self._behind_damage(buffer, base, Damage(after, _ZEROS_FOUND), after)
+        return after, False
+
+    def _replay(
+        self, buffer: memoryview, base: int, start: int, stop: int, *, groups: bool
+    ) -> tuple[int, int, Damage | None]:
+        """Let the appender take the records of a part of a file, and fold what is special."""
         after, records, status, damage, specials = self._log.appender.replay(
-            buffer, base, position, stop, True, CONTROL_SUFFIX, groups
+            buffer, base, start, stop, True, CONTROL_SUFFIX, groups
         )
         self.report.records_scanned += records
         self._table.adopt(self._states)
-        if status == _CUT_FIRST:
-            bad_position, handle = specials.pop()
-            self._cut_batch_queue(buffer, base, bad_position, handle)
+        cut = specials.pop() if status == REPLAY_CUT_BATCH_QUEUE else None
         for special, handle in specials:
             self._fold(buffer, base, special, handle)
-        if status == _INDEX_FULL:
-            self._more_index()
-        if status == _DAMAGE:
-            assert damage is not None
-            return self._behind_damage(buffer, base, damage, after)
-        if status == _DONE and after < stop:
-            # Zeros: nothing was ever written here, unless it should be there.
-            if after >= self._durable:
-                return after, True
-            reason = Damage(after, "zeros where records were synced")
-            return self._behind_damage(buffer, base, reason, after)
-        return after, False
+        if cut is not None:
+            self._cut_batch_queue(buffer, base, *cut)
+        return after, status, damage
 
     def _cut_batch_queue(self, buffer: memoryview, base: int, position: int, handle: int) -> None:
         raw = core.decode_raw(buffer, base, position, True)
         assert isinstance(raw, RawRecord), "the replay has just read it"
-        self._table.by_handle(handle).cut(raw.queue_offset)
+        log = self._table.by_handle(handle)
+        log.cut(raw.queue_offset, with_state=position >= log.state.folded_until)
 
     def _behind_damage(
         self, buffer: memoryview, base: int, damage: Damage, position: int
     ) -> tuple[int, bool]:
+        """Return where to go on behind bytes that are no record, and whether the log ends."""
         file_end = base + self._files.file_size
-        if position >= self._durable:
-            self.report.cut_reason = damage.reason
+        # The durable point is the end of a record: what is damaged before it ends there.
+        limit = file_end if self._clean else min(file_end, self._durable)
+        if position >= self._durable and not self._goes_on(buffer, base, position, limit):
+            if damage.reason != _ZEROS_FOUND:
+                self.report.cut_reason = damage.reason
             return position, True
-        inside = damage.position - base
-        place = DamagedPlace(self._files.path_of(base), inside, damage.reason)
-        self.report.damaged.append(place)
-        _log.error("log_damaged", path=place.path, position=inside, reason=damage.reason)
+        self._report_damage(damage)
         if damage.position > position:
             # The first records of a group whose rest is damaged: they were acknowledged.
-            after, records, _, _, specials = self._log.appender.replay(
-                buffer, base, position, damage.position, True, CONTROL_SUFFIX, False
-            )
-            self.report.records_scanned += records
-            self._table.adopt(self._states)
-            for special, handle in specials:
-                self._fold(buffer, base, special, handle)
+            after, _, _ = self._replay(buffer, base, position, damage.position, groups=False)
             position = max(after, damage.position)
-        found = core.find_record(buffer, base, position + 1, file_end)
-        if found < 0:
-            return max(file_end, min(self._durable, file_end)), False
-        return found, False
+        found = core.find_record(buffer, base, position + 1, limit)
+        self._note_victims(buffer, base, position, limit if found < 0 else found)
+        return (limit if found < 0 else found), False
+
+    def _goes_on(self, buffer: memoryview, base: int, position: int, limit: int) -> bool:
+        """Say whether a log that was closed has records behind bytes that are none."""
+        return (
+            self._clean
+            and position < limit
+            and core.find_record(buffer, base, position + 1, limit) >= 0
+        )
+
+    def _report_damage(self, damage: Damage) -> None:
+        path = self._files.path_of(damage.position)
+        inside = damage.position - self._files.base_of(damage.position)
+        self.report.damaged.append(DamagedPlace(path, inside, damage.reason))
+        _log.error("log_damaged", path=path, position=inside, reason=damage.reason)
+
+    def _note_victims(self, buffer: memoryview, base: int, start: int, stop: int) -> None:
+        """Find out whose records the damage hit, as far as their heads tell: their offsets must
+        not be given out again, even when no later record of the shard shows that there was one."""
+        position = start
+        while position < stop:
+            raw = core.decode_raw(buffer, base, position, False)
+            if isinstance(raw, Damage):
+                return
+            log = self._table.find(ShardId(raw.topic, raw.queue_id))
+            if log is not None and 0 <= raw.queue_offset - log.next_offset < _VICTIMS_MAX:
+                end = raw.queue_offset + inner_count(raw)
+                self.latest[log.shard] = max(self.latest.get(log.shard, 0), end)
+            position += raw.size
 
     def _fold(self, buffer: memoryview, base: int, position: int, handle: int) -> None:
         """Take what a record says beyond its queue unit into the state of its shard."""
@@ -195,6 +244,12 @@ class Replay:
             self._fold_line(log, raw)
         elif is_control(log.shard):
             self._fold_command(data_shard(log.shard), raw)
+        if raw.position < log.state.folded_until:
+            return
+        if raw.queue_offset < self._folded.get(log.shard, 0):
+            # The shard was cut here, and the crash came before anybody could note that.
+            log.state.cut_from(raw.queue_offset)
+        self._folded[log.shard] = raw.queue_offset + 1
         fold(log, raw)
 
     def _fold_line(self, journal: ShardLog, raw: RawRecord) -> None:
@@ -216,8 +271,12 @@ class Replay:
 
     def _fold_command(self, shard: ShardId, raw: RawRecord) -> None:
         found = self._table.find(shard)
-        state = self._states.get(shard) if found is None else found.state
-        if state is None:
+        if found is None:
+            # The shard has no record left in the log, or none yet.
+            state = self._states.setdefault(shard, ShardState(QueueKind.SIMPLE))
+        else:
+            state = found.state
+        if raw.position < state.folded_until:
             return
         try:
             command = decode(raw.body)
@@ -230,9 +289,6 @@ class Replay:
 def fold(log: ShardLog, raw: RawRecord) -> None:
     """Fold one record into the state of its shard; folding it again changes nothing."""
     state = log.state
-    end = Position(raw.position + raw.size)
-    if end <= state.folded_until:
-        return
     written = producer_of(raw)
     if written is not None:
         producer, count = written
@@ -241,7 +297,6 @@ def fold(log: ShardLog, raw: RawRecord) -> None:
     if epoch > max(0, state.epochs.latest):
         state.epochs.note(epoch, raw.queue_offset)
         log.epoch = epoch
-    state.folded_until = end
 
 
 def producer_of(raw: RawRecord) -> tuple[Producer, int] | None:

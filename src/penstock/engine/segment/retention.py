@@ -130,7 +130,7 @@ class Retention:
         """Return the time of a record, or of the youngest message of a batch; what cannot be read
         is young, so that damage is never hidden by retention."""
         files = self._parts.log.files
-        if not files.holds(row.position):
+        if row.is_blank or not files.holds(row.position):
             return _YOUNG
         base = files.base_of(row.position)
         raw = core.decode_raw(files.buffer(base), base, row.position, False)
@@ -165,7 +165,7 @@ class Retention:
         return raw.store_timestamp_ms < self._parts.clock.now_ms() - reserved_ms
 
     def _floor_by_reserved_time(self, log: ShardLog, file_end: int) -> int:
-        return min(_floor_at(log, file_end), log.commit)
+        return min(log.offset_at(file_end), log.commit)
 
     def _is_the_hour(self) -> bool:
         if self._hour is None:
@@ -188,7 +188,7 @@ class Retention:
         for log in self._parts.table:
             if log.state.dropped or log.earliest >= log.next_offset or is_control(log.shard):
                 continue
-            position = log.position_of(log.earliest)
+            position = log.first_live_position()
             if position is not None:
                 first = min(first, position)
         return first
@@ -215,7 +215,7 @@ class Retention:
         for log in self._parts.table:
             if is_control(log.shard):
                 with log.lock:
-                    log.state.drop_before(_floor_at(log, files.start + files.file_size))
+                    log.state.drop_before(log.offset_at(files.start + files.file_size))
                 self._parts.checkpointer.touch(log)
 
     # Disk
@@ -251,7 +251,7 @@ class Retention:
         for log in self._parts.table:
             if log.state.dropped or log.earliest >= log.next_offset or is_control(log.shard):
                 continue
-            floor = _floor_at(log, file_end)
+            floor = log.offset_at(file_end)
             if floor > log.commit or (_keeps(self._policies.get(log.shard)) and not by_hand):
                 if floor > log.earliest:
                     return False
@@ -269,12 +269,6 @@ class Retention:
 
 def _keeps(policy: RetentionPolicy | None) -> bool:
     return policy is not None and policy.keep
-
-
-def _floor_at(log: ShardLog, position: int) -> int:
-    """Return the first live offset whose record lies at or behind `position` of the log."""
-    row = log.first_unit_at(position)
-    return log.next_offset if row is None else row.first_offset
 
 
 def _hour_of(delete_when: str) -> int | None:

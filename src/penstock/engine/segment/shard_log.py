@@ -22,12 +22,17 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from penstock.engine.segment.commit_log import CommitLog
-from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT, TIME_BLOCK
+from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
+from penstock.engine.segment.paths import sums_path
+from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.time_blocks import TimeBlocks
 from penstock.engine.segment.unit_files import UnitFiles
-from penstock.record import Flush, Offset, QueueKind, ShardId
+from penstock.errors import CorruptionError
+from penstock.record import Flush, Offset, Position, QueueKind, ShardId
 
+_BLANK_SIZE: Final = int(QUEUE_UNIT.unpack(PRE_BLANK)[1])
+_ROWS_PER_STEP: Final = 4096
 _SIZE_SAMPLES: Final = 32
 KIND_NUMBER: Final = {QueueKind.SIMPLE: 0, QueueKind.BATCH: 1}
 
@@ -40,6 +45,11 @@ class UnitRow(NamedTuple):
     position: int
     size: int
 
+    @property
+    def is_blank(self) -> bool:
+        """No record: damage took it, or the queue begins behind it."""
+        return self.size in (0, _BLANK_SIZE)
+
 
 class ShardLog:
     """What the store knows of one shard while it is open."""
@@ -49,6 +59,8 @@ class ShardLog:
         "_commit_limit",
         "_last_lookup",
         "_pending",
+        "_sealed",
+        "_suspect",
         "deleting",
         "epoch",
         "flush",
@@ -71,6 +83,7 @@ class ShardLog:
         state: ShardState,
         units: UnitFiles,
         times: TimeBlocks,
+        sealed: SealedFiles,
     ) -> None:
         self.shard = shard
         self.handle = handle
@@ -89,7 +102,9 @@ class ShardLog:
         """Offsets for which rebuilding the queue did not help: their records are damaged."""
         self._commit_limit: int | None = None
         self._pending: deque[tuple[int, int]] | None = None
+        self._sealed = sealed
         self._checked = False
+        self._suspect = False
         self._last_lookup = (0, 0)
 
     # Bounds
@@ -150,7 +165,9 @@ class ShardLog:
     # Units
 
     def read_units(self, unit: int, count: int) -> bytes:
-        """Return up to `count` units from `unit` on, from memory or from the files."""
+        """Return `count` units from `unit` on, fewer only at the end or where memory ends and the
+        files begin. Raise `CorruptionError` or `FileNotFoundError` when the files do not have them
+        as they were written."""
         count = min(count, self.next_unit - unit)
         if count <= 0:
             return b""
@@ -161,7 +178,22 @@ class ShardLog:
             first_held, _ = self.log.appender.held_units(self.handle)
             if unit >= first_held:
                 return self.log.appender.read_units(self.handle, unit, count)
-            return self.units.read(unit, min(count, first_held - unit))
+            return self._read_files(unit, min(count, first_held - unit))
+
+    def _read_files(self, unit: int, count: int) -> bytes:
+        size = self.units.file_units
+        for first in range(unit - unit % size, min(unit + count, self.state.queue_first), size):
+            path = self.units.path_of(first)
+            if not self.units.is_filled(path):
+                relative = sums_path(self.shard, self.kind, path)
+                if not self._sealed.check(relative, path):
+                    raise CorruptionError(path, position=0, reason="it has no checksums")
+        data = self.units.read(unit, count)
+        if len(data) < count * self.units.unit_size:
+            at = unit % size * self.units.unit_size
+            path = self.units.path_of(unit)
+            raise CorruptionError(path, position=at, reason="this queue file is short")
+        return data
 
     def unit_of(self, offset: int) -> int:
         """Return the number of the unit that holds `offset`, or would be the first behind it."""
@@ -202,11 +234,45 @@ class ShardLog:
         low, high = self.unit_of(self.earliest), self.next_unit
         while low < high:
             middle = (low + high) // 2
-            if self.rows(middle, 1)[0].position < position:
-                low = middle + 1
+            at, row = self._record_from(middle, high)
+            if row is not None and row.position < position:
+                low = at + 1
             else:
                 high = middle
         return self.rows(low, 1)[0] if low < self.next_unit else None
+
+    def _record_from(self, unit: int, stop: int) -> tuple[int, UnitRow | None]:
+        """Return the first unit of [unit, stop) that has a record, and its number."""
+        while unit < stop:
+            rows = self.rows(unit, min(_ROWS_PER_STEP, stop - unit))
+            for at, row in enumerate(rows, unit):
+                if not row.is_blank:
+                    return at, row
+            unit += len(rows)
+        return stop, None
+
+    def first_live_position(self) -> int | None:
+        """Return where the first record lies that can be read, or None when there is none."""
+        _, row = self._record_from(self.unit_of(self.earliest), self.next_unit)
+        return None if row is None else row.position
+
+    def find_lost(self, first_offset: int = 0) -> list[tuple[int, int]]:
+        """Return the ranges of offsets from `first_offset` on that no unit has a record for."""
+        expected = max(first_offset, self.earliest)
+        unit, stop = self.unit_of(expected), self.next_unit
+        lost: list[tuple[int, int]] = []
+        while unit < stop:
+            rows = self.rows(unit, min(_ROWS_PER_STEP, stop - unit))
+            for row in rows:
+                if row.is_blank:
+                    continue
+                if row.first_offset > expected:
+                    lost.append((expected, row.first_offset))
+                expected = max(expected, row.end_offset)
+            unit += len(rows)
+        if expected < self.next_offset:
+            lost.append((expected, self.next_offset))
+        return lost
 
     @property
     def first_unit(self) -> int:
@@ -232,10 +298,15 @@ class ShardLog:
             return None
         return int.from_bytes(unit[:8], "big", signed=True)
 
+    def offset_at(self, position: int) -> int:
+        """Return the first live offset whose record lies at or behind `position` of the log."""
+        row = self.first_unit_at(position)
+        return self.next_offset if row is None else row.first_offset
+
     def blocks_from(self, timestamp_ms: int) -> Iterator[int]:
         """Yield the blocks of offsets that may hold a record of this time or a later one."""
         with self.lock:
-            self.drain()
+            # Blocks that the appender still holds are not known here, and so are candidates.
             first, unfinished = self.earliest // TIME_BLOCK, self.next_offset // TIME_BLOCK
             blocks = list(self.times.candidates(timestamp_ms, first, unfinished))
         yield from blocks
@@ -244,11 +315,13 @@ class ShardLog:
     # Upkeep
 
     def drain(self) -> int:
-        """Move units from memory to the files; return the number of bytes moved."""
+        """Move units from memory to the files; return the number of bytes moved. Whoever calls
+        this must have the shard saved with the next checkpoint."""
         with self.lock:
             first, data = self.log.appender.peek_units(self.handle)
             size = self.units.unit_size
             if data:
+                self.check_units()
                 self.units.write(first, data)
                 self._extend_checksum(first, data)
                 self.log.appender.drop_units(self.handle, first + len(data) // size)
@@ -258,7 +331,8 @@ class ShardLog:
             return len(data)
 
     def _extend_checksum(self, first: int, data: bytes) -> None:
-        """Keep the checksum over the units of the newest file, from its begin on."""
+        """Keep the checksum over the units of the newest file, from its begin on. Those before
+        `first` were checked against the old one."""
         state = self.state
         size = self.units.unit_size
         stop = first + len(data) // size
@@ -271,31 +345,49 @@ class ShardLog:
             state.queue_crc = zlib.crc32(self.units.read(file_first, stop - file_first))
         state.queue_first, state.queue_units = file_first, stop - file_first
 
-    def pack_state(self, latest: int, commit: int) -> bytes:
-        """Return the state as of the given ends, to be written to a file."""
+    def pack_state(self, latest: int, commit: int, position: int) -> bytes:
+        """Return the state as of the given ends, to be written to a file; what the log says below
+        `position` is in it."""
         with self.lock:
-            self.state.latest_offset = Offset(latest)
-            self.state.commit_offset = Offset(min(commit, latest))
-            return self.state.to_bytes()
+            state = self.state
+            state.latest_offset = Offset(latest)
+            state.commit_offset = Offset(min(commit, latest))
+            state.folded_until = Position(position)
+            checksum = state.queue_crc
+            # What was found damaged stays so until it is rebuilt, whatever was added since.
+            state.queue_crc ^= self._suspect
+            try:
+                return state.to_bytes()
+            finally:
+                state.queue_crc = checksum
 
     def check_units(self) -> bool:
         """Return False when the newest file does not hold the units that were written; checked
         once, at the first use after opening."""
         if self._checked:
-            return True
+            return not self._suspect
         with self.lock:
-            self._checked = True
-            state = self.state
-            count = state.queue_units
-            if count == 0:
-                return True
-            try:
-                data = self.units.read(state.queue_first, count)
-            except FileNotFoundError:
-                return False
-            return (
-                len(data) == count * self.units.unit_size and zlib.crc32(data) == state.queue_crc
-            )
+            if not self._checked:
+                self._suspect = not self._tail_is_good()
+                self._checked = True
+            return not self._suspect
+
+    def _tail_is_good(self) -> bool:
+        state = self.state
+        if state.queue_units == 0:
+            return True
+        try:
+            data = self.units.read(state.queue_first, state.queue_units)
+        except FileNotFoundError:
+            return False
+        size = state.queue_units * self.units.unit_size
+        return len(data) == size and zlib.crc32(data) == state.queue_crc
+
+    def note_rebuilt(self, stop: int) -> None:
+        """The files up to unit `stop` were just written anew from the log."""
+        self._checked, self._suspect = True, False
+        self._last_lookup = (0, 0)
+        self.restore_checksum(stop)
 
     def tail_file_exists(self, stop: int) -> bool:
         """Return whether the file of the last unit before `stop` is there, if there must be one."""
@@ -303,23 +395,30 @@ class ShardLog:
             return True
         return stop - 1 - (stop - 1) % self.units.file_units in self.units.first_units()
 
-    def cut(self, offset: int) -> None:
-        """Drop everything from `offset` on from the queue; the log's bytes stay, dead."""
+    def cut(self, offset: int, *, with_state: bool = True) -> int:
+        """Drop everything from `offset` on from the queue; the log's bytes stay, dead. A batch
+        that reaches past `offset` goes whole; returns where the shard ends now."""
         with self.lock:
             unit = self.unit_of(offset)
+            if self.kind is QueueKind.BATCH and unit < self.next_unit:
+                offset = min(offset, self.rows(unit, 1)[0].first_offset)
+            self.check_units()
             self.log.appender.cut_queue(self.handle, offset, unit)
             first_held, _ = self.log.appender.held_units(self.handle)
             if unit <= first_held:
                 self.units.cut(unit)
                 self.restore_checksum(unit)
             self.times.cut_from(offset // TIME_BLOCK)
-            self.state.cut_from(offset)
-            self.epoch = max(0, self.state.epochs.latest)
+            if with_state:
+                self.state.cut_from(offset)
+                self.epoch = max(0, self.state.epochs.latest)
             self._last_lookup = (0, 0)
+            return offset
 
     def restore_checksum(self, stop: int) -> None:
+        """Compute the checksum of the newest file's units below `stop` anew, from bytes that were
+        just written or checked."""
         first = stop - stop % self.units.file_units
         data = self.units.read(first, stop - first) if stop > first else b""
         self.state.queue_first, self.state.queue_units = first, stop - first
         self.state.queue_crc = zlib.crc32(data)
-

@@ -16,7 +16,7 @@ first needed, and an idle shard takes some 300 bytes of memory and 40 on disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, Self, assert_never
 
 import msgspec
@@ -152,18 +152,34 @@ class ShardState:
             self._lost = DeletedRanges()
         self._lost.add_ranges(ranges)
 
+    def set_lost(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Learn that these records are lost, and no others."""
+        self._lost = DeletedRanges.from_list(ranges)
+
     def first_lost(self, start: int, end: int) -> int | None:
         """Return the first offset of `[start, end)` whose record should be there and is lost."""
+        return next((first for first, _ in self._lost_between(start, end)), None)
+
+    def last_lost(self, start: int, end: int) -> int | None:
+        """Return the last offset of `[start, end)` whose record should be there and is lost."""
+        last = None
+        for _, stop in self._lost_between(start, end):
+            last = stop - 1
+        return last
+
+    def _lost_between(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the lost ranges within `[start, end)`, without what was deleted."""
         if self._lost is None:
-            return None
-        for first, stop in self._lost.overlapping(max(start, self.floor_offset), end):
-            offset = max(first, start, self.floor_offset)
-            for deleted, until in self.deleted_between(offset, stop):
-                if deleted <= offset:
-                    offset = until
-            if offset < min(stop, end):
-                return offset
-        return None
+            return
+        start = max(start, self.floor_offset)
+        for first, stop in self._lost.overlapping(start, end):
+            at, until = max(first, start), min(stop, end)
+            for deleted, deleted_end in self.deleted_between(at, until):
+                if at < deleted:
+                    yield at, deleted
+                at = max(at, deleted_end)
+            if at < until:
+                yield at, until
 
     def apply(self, command: Command, control_offset: int) -> bool:
         """Fold the command at `control_offset` of the companion queue, which must be committed.

@@ -7,7 +7,9 @@ from typing import Final
 
 from penstock.engine.segment.commit_log import CommitLog
 from penstock.engine.segment.control import is_control
-from penstock.engine.segment.paths import StorePaths
+from penstock.engine.segment.format import BATCH_UNIT, BLOCK_MAX_UNKNOWN, TIME_BLOCK
+from penstock.engine.segment.paths import StorePaths, sums_directory
+from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes
 from penstock.engine.segment.shard_log import KIND_NUMBER, ShardLog
 from penstock.engine.segment.shard_state import ShardState
@@ -21,12 +23,18 @@ _KINDS: Final = {number: kind for kind, number in KIND_NUMBER.items()}
 
 class ShardTable:
     def __init__(
-        self, log: CommitLog, paths: StorePaths, sizes: FileSizes, open_files: OpenFiles
+        self,
+        log: CommitLog,
+        paths: StorePaths,
+        sizes: FileSizes,
+        open_files: OpenFiles,
+        sealed: SealedFiles,
     ) -> None:
         self._log: Final = log
         self._paths: Final = paths
         self._sizes: Final = sizes
         self._open_files: Final = open_files
+        self._sealed: Final = sealed
         self._by_shard: dict[ShardId, ShardLog] = {}
         self._by_handle: dict[int, ShardLog] = {}
         self._closed: StoreError | None = None
@@ -64,10 +72,17 @@ class ShardTable:
 
     def add(self, shard: ShardId, state: ShardState, next_offset: int, next_unit: int) -> ShardLog:
         """Add a shard and its queue, which goes on at `next_offset`."""
-        handle = self._log.appender.add_queue(
-            shard.topic, shard.partition, KIND_NUMBER[state.kind], next_offset, next_unit
+        return self._keep(shard, self._add_queue(shard, state.kind, next_offset, next_unit), state)
+
+    def _add_queue(self, shard: ShardId, kind: QueueKind, next_offset: int, next_unit: int) -> int:
+        appender = self._log.appender
+        handle = appender.add_queue(
+            shard.topic, shard.partition, KIND_NUMBER[kind], next_offset, next_unit
         )
-        return self._keep(shard, handle, state)
+        if next_offset % TIME_BLOCK:
+            # The appender has not seen the records of this block that are there already.
+            appender.set_block_max(handle, BLOCK_MAX_UNKNOWN)
+        return handle
 
     def adopt(self, states: dict[ShardId, ShardState]) -> None:
         """Add the shards that a replay of the log found by itself."""
@@ -77,8 +92,18 @@ class ShardTable:
             shard = ShardId(topic, partition)
             state = states.get(shard)
             if state is None:
-                state = ShardState(_KINDS[kind])
+                # Whatever came before is gone with files that retention removed.
+                first = self._first_offset(handle, _KINDS[kind])
+                state = states[shard] = ShardState(_KINDS[kind], first)
+            # A control record may have come first, which does not tell the kind.
+            state.kind = _KINDS[kind]
             self._keep(shard, handle, state)
+
+    def _first_offset(self, handle: int, kind: QueueKind) -> int:
+        unit, data = self._log.appender.peek_units(handle)
+        if kind is QueueKind.SIMPLE or not data:
+            return unit
+        return int(BATCH_UNIT.unpack_from(data)[4])
 
     def _keep(self, shard: ShardId, handle: int, state: ShardState) -> ShardLog:
         log = ShardLog(
@@ -90,6 +115,7 @@ class ShardTable:
             TimeBlocks(
                 self._open_files.disk, f"{self._paths.times}/{shard.topic}/{shard.partition}"
             ),
+            self._sealed,
         )
         self._by_shard[shard] = log
         self._by_handle[handle] = log
@@ -99,9 +125,7 @@ class ShardTable:
         """Let a shard's queue go on further ahead than the appender knows."""
         self._log.appender.remove_queue(log.handle)
         del self._by_handle[log.handle]
-        log.handle = self._log.appender.add_queue(
-            log.shard.topic, log.shard.partition, KIND_NUMBER[log.kind], next_offset, next_unit
-        )
+        log.handle = self._add_queue(log.shard, log.kind, next_offset, next_unit)
         self._by_handle[log.handle] = log
 
     def unit_files(self, shard: ShardId, kind: QueueKind) -> UnitFiles:
@@ -109,7 +133,13 @@ class ShardTable:
         size = (
             self._sizes.consume_queue_file_size if simple else self._sizes.batch_queue_file_size
         )
-        return UnitFiles(self._open_files, self._paths.queue(shard, kind), kind, size)
+        return UnitFiles(
+            self._open_files,
+            self._paths.queue(shard, kind),
+            kind,
+            size,
+            f"{self._paths.sums}/{sums_directory(shard, kind)}",
+        )
 
     def drain_dirty(self) -> list[ShardLog]:
         """Move all units from memory to their files; return the shards that had any."""

@@ -106,17 +106,29 @@ class StateFiles:
         `states` holds every shard there is; a dirty shard that is not in it was removed. When
         `durable`, recovery will find these states; otherwise only other processes will.
         """
-        for bucket in sorted(self._note_members(dirty, states)):
-            data = _pack(bucket, [(shard, states[shard]) for shard in self._members[bucket]])
-            if durable:
-                if self._copies is not None:
-                    # The copy first: it is then never older than the file.
-                    self._disk.replace(f"{self._copies}/{bucket:02d}", data, durable=True)
-                self._disk.replace(self._path(bucket), data, durable=True)
-                # Older than what was saved just now.
-                self._disk.remove(self._path(bucket) + PUBLISHED_SUFFIX)
-            else:
-                self._disk.replace(self._path(bucket) + PUBLISHED_SUFFIX, data, durable=False)
+        self.write(self.pack(dirty, states), durable=durable)
+
+    def pack(
+        self, dirty: Iterable[ShardId], states: Mapping[ShardId, PackableState]
+    ) -> dict[int, bytes]:
+        """Return what `write` is to put into the files, by bucket."""
+        return {
+            bucket: _pack(bucket, [(shard, states[shard]) for shard in self._members[bucket]])
+            for bucket in sorted(self._note_members(dirty, states))
+        }
+
+    def write(self, packed: Mapping[int, bytes], *, durable: bool) -> None:
+        for bucket, data in packed.items():
+            path = self._path(bucket)
+            if not durable:
+                self._disk.replace(path + PUBLISHED_SUFFIX, data, durable=False)
+                continue
+            if self._copies is not None:
+                # The copy first: it is then never older than the file.
+                self._disk.replace(f"{self._copies}/{bucket:02d}", data, durable=True)
+            self._disk.replace(path, data, durable=True)
+            # Older than what was saved just now.
+            self._disk.remove(path + PUBLISHED_SUFFIX)
 
     def discard_published(self) -> None:
         """Remove published copies that an earlier process left: they may be ahead of a log that

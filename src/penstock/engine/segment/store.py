@@ -553,7 +553,7 @@ class SegmentStore:
     def _heal_queue(self, damaged: ReadableShard) -> None:
         log = self._table.get(damaged.shard)
         self._parts.metrics.rebuilt_files.inc()
-        rebuild_queue(self._log.files, self._parts.sums, log, self._log.end)
+        rebuild_queue(self._log.files, log, self._log.end)
         self._parts.checkpointer.touch(log)
 
     def _heal_index(self) -> None:

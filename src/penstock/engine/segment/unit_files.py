@@ -76,13 +76,23 @@ class UnitFiles:
         "_dirty",
         "_files",
         "_filled",
+        "_sums",
         "directory",
         "file_units",
         "unit_size",
     )
 
-    def __init__(self, files: OpenFiles, directory: str, kind: QueueKind, file_size: int) -> None:
+    def __init__(
+        self,
+        files: OpenFiles,
+        directory: str,
+        kind: QueueKind,
+        file_size: int,
+        sums: str | None = None,
+    ) -> None:
+        """`sums` is the directory of the files' page checksums: they go with the files."""
         self._files = files
+        self._sums = sums
         self.directory = directory
         self.unit_size = (QUEUE_UNIT if kind is QueueKind.SIMPLE else BATCH_UNIT).size
         self.file_units = file_size // self.unit_size
@@ -128,10 +138,17 @@ class UnitFiles:
         if filled:
             self._filled = {path} if self._filled is None else self._filled | {path}
 
-    def take_filled(self) -> list[str]:
-        """Return the files that were filled to their last unit since the last call."""
-        filled, self._filled = self._filled, None
-        return sorted(filled or ())
+    @property
+    def filled(self) -> list[str]:
+        """The files that were filled to their last unit and are not sealed yet."""
+        return sorted(self._filled or ())
+
+    def is_filled(self, path: str) -> bool:
+        return self._filled is not None and path in self._filled
+
+    def note_sealed(self, path: str) -> None:
+        if self._filled is not None:
+            self._filled = (self._filled - {path}) or None
 
     def _open_for_writing(self, path: str, unit: int) -> _Held:
         held = self._files.get(path, create=True)
@@ -174,6 +191,8 @@ class UnitFiles:
                 file.truncate(at)
                 file.truncate(self.file_units * self.unit_size)
                 self._note_written(path, filled=False)
+                self.note_sealed(path)
+                self._remove_sums(path)
 
     def remove_before(self, unit: int) -> None:
         """Remove the files that hold only units below `unit`."""
@@ -185,10 +204,14 @@ class UnitFiles:
         self._files.forget(path)
         if self._dirty is not None:
             self._dirty -= {path}
-        if self._filled is not None:
-            self._filled -= {path}
+        self.note_sealed(path)
         self._files.disk.remove(path)
+        self._remove_sums(path)
         self._created = True
+
+    def _remove_sums(self, path: str) -> None:
+        if self._sums is not None:
+            self._files.disk.remove(f"{self._sums}/{path.rpartition('/')[2]}")
 
     def remove_all(self) -> None:
         for name in self.names():
