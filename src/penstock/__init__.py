@@ -1,0 +1,47 @@
+"""Penstock: a message store for Python.
+
+    import penstock
+
+    with penstock.open("data") as store:
+        orders = store.create_topic("orders", partitions=3)
+        orders.write(b"3 apples", key=b"o-17", tags=["eu"])
+        for message in store.consumer("billing", ["orders"]):
+            print(message.value)
+
+Importing the package loads nothing: each name is loaded with its first use, so that programs which
+only read records stay small. The types are in `__init__.pyi`.
+"""
+
+from importlib import import_module
+
+_HOMES = {
+    "AlreadyExistsError": "errors",
+    "Consumer": "api",
+    "Location": "adapter.locations",
+    "Message": "adapter.locations",
+    "PartialWriteError": "adapter.locations",
+    "Producer": "record",
+    "Record": "record",
+    "Store": "api",
+    "StoreError": "errors",
+    "StoredRecord": "record",
+    "Topic": "api",
+    "TopicInfo": "api",
+    "UnknownTopicError": "errors",
+    "open": "opening",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

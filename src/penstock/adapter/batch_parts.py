@@ -1,0 +1,55 @@
+"""What a batch that goes to several shards is checked for, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.adapter.locations import Location, PartialWriteError
+from penstock.engine.contract import Written
+from penstock.errors import BadRequestError, StoreError
+from penstock.record import Offset, Producer, Record
+
+
+def check_batch(records: object) -> None:
+    if not isinstance(records, Sequence) or isinstance(records, str | bytes | bytearray):
+        raise BadRequestError(f"records must be a sequence, not {type(records).__name__}")
+    if not records:
+        raise BadRequestError("a batch must hold at least one record")
+
+
+def check_records_are_records(records: Sequence[object]) -> None:
+    for record in records:
+        if not isinstance(record, Record):
+            raise BadRequestError(f"a record must be a Record, not {type(record).__name__}")
+
+
+def check_no_producer(producer: Producer | None) -> None:
+    if producer is not None:
+        # Its sequence counts the records of one shard; a split batch would tear it apart.
+        raise BadRequestError("a write with a producer names its partition")
+
+
+def cycle_to(partitions: Sequence[int], count: int) -> list[int]:
+    """Return `partitions` again and again, `count` numbers in all."""
+    times = -(-count // len(partitions))
+    return (list(partitions) * times)[:count]
+
+
+def check_all_written(
+    chosen: Sequence[int], results: Mapping[int, Written | StoreError]
+) -> dict[int, int]:
+    """Return the first offset by partition; raise when a part was not written."""
+    firsts = {p: one.first for p, one in results.items() if isinstance(one, Written)}
+    if len(firsts) == len(results):
+        return {partition: int(first) for partition, first in firsts.items()}
+    errors = {p: one for p, one in results.items() if isinstance(one, StoreError)}
+    if not firsts:
+        raise next(iter(errors.values()))
+    following = dict(firsts)
+    locations: list[Location | None] = []
+    for partition in chosen:
+        offset = following.get(partition)
+        locations.append(None if offset is None else Location(partition, offset))
+        if offset is not None:
+            following[partition] = Offset(offset + 1)
+    raise PartialWriteError(locations, errors)

@@ -1,0 +1,129 @@
+"""Where records went, where they were found, and what happens when a batch goes only in part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, overload
+
+from msgspec import Struct
+
+from penstock.errors import StoreError
+from penstock.record import Header, Offset, StoredRecord
+
+
+class Location(NamedTuple):
+    """Where a record lies in its topic."""
+
+    partition: int
+    offset: Offset
+
+
+class Locations(Sequence[Location]):
+    """The locations of a batch, in the order in which its records were given.
+
+    A sequence that makes its items when they are looked at: most callers never do, and a hundred
+    small objects cost as much as appending the records.
+    """
+
+    __slots__ = ("_offsets", "_partitions")
+
+    def __init__(self, partitions: Sequence[int], offsets: Sequence[int]) -> None:
+        """One partition for all, or one for each."""
+        self._partitions = partitions
+        self._offsets = offsets
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        return self._offsets
+
+    @property
+    def partitions(self) -> Sequence[int]:
+        single = len(self._partitions) == 1
+        return list(self._partitions) * len(self) if single else self._partitions
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @overload
+    def __getitem__(self, index: int) -> Location: ...
+
+    @overload
+    def __getitem__(
+        self, index: slice[int | None, int | None, int | None]
+    ) -> Sequence[Location]: ...
+
+    def __getitem__(
+        self, index: int | slice[int | None, int | None, int | None]
+    ) -> Location | Sequence[Location]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        offset = self._offsets[index]
+        at = 0 if len(self._partitions) == 1 else index
+        return Location(self._partitions[at], Offset(offset))
+
+    def __iter__(self) -> Iterator[Location]:
+        return (
+            Location(partition, Offset(offset))
+            for partition, offset in zip(self.partitions, self._offsets, strict=True)
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment] # a sequence that compares like a list
+
+    def __repr__(self) -> str:
+        return f"Locations({list(self)!r})"
+
+
+class Message(Struct, frozen=True, gc=False):
+    """A record with the topic and partition that it was read from."""
+
+    topic: str
+    partition: int
+    record: StoredRecord
+
+    @property
+    def offset(self) -> Offset:
+        return self.record.offset
+
+    @property
+    def value(self) -> bytes | None:
+        return self.record.value
+
+    @property
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self.record.tags
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        return self.record.headers
+
+    @property
+    def timestamp_ms(self) -> int:
+        return self.record.timestamp_ms
+
+
+class PartialWriteError(StoreError):
+    """A batch over several shards was written in part: each shard took all of its records or none.
+
+    `locations` has None for every record that was not written, in the order of the batch; `errors`
+    says why, by partition (or by topic and partition, for a batch over several topics).
+    """
+
+    def __init__(
+        self,
+        locations: Sequence[Location | None],
+        errors: Mapping[int, StoreError] | Mapping[tuple[str, int], StoreError],
+    ) -> None:
+        failed = sum(1 for location in locations if location is None)
+        first = next(iter(errors.values()))
+        super().__init__(f"{failed} of {len(locations)} records were not written: {first}")
+        self.locations = locations
+        self.errors = errors

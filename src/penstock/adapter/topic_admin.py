@@ -1,0 +1,257 @@
+"""Topics: created, altered, deleted, each so that a failure or a crash leaves nothing half done.
+
+    create    validate ─▶ topic, shards and first segments in the metadata log ─▶ caches show them
+              (30 s for the topic, 3 s for the shards) ─▶ engines create the shards ─▶ writable;
+              when a step fails, what the earlier ones did is undone
+    alter     metadata ─▶ caches ─▶ engines take the configuration, new partitions are created
+    delete    metadata: the name is free, no request reaches the shards ─▶ engines delete them ─▶
+              metadata forgets each ─▶ consumers' offsets go
+
+A crash between the steps is dealt with at the next start (`engine.reconcile`, `finish_deletions`):
+the metadata decides. A topic that is created again has another id, so it never sees old data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.adapter.shard_name import build_storage_name
+from penstock.adapter.topic_cache import BrokerCacheManager
+from penstock.adapter.topic_options import alter_config, build_config
+from penstock.adapter.topic_routes import TopicRoutes
+from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig, ShardInfo
+from penstock.engine.handler import StorageEngineHandler
+from penstock.engine.sharded import check_config
+from penstock.engine.storage_cache import shard_config
+from penstock.errors import BadRequestError, DeadlineError, StoreError, UnknownTopicError
+from penstock.log import get_logger
+from penstock.meta.client import DEFAULT_NAMESPACE, MetadataClient, Topic, TopicConfig
+from penstock.meta.state.model import PARTITIONS_MAX
+from penstock.offsets.manager import OffsetManager
+from penstock.record import ShardId
+
+TOPIC_TIMEOUT_S: Final = 30.0
+SHARD_TIMEOUT_S: Final = 3.0
+NAME_SIZE_MAX: Final = 1_000
+
+_log: Final = get_logger(__name__)
+
+
+class PartitionDescription(Struct, frozen=True):
+    info: ShardInfo
+    leader: int | None
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    segments: int
+
+
+class TopicDescription(Struct, frozen=True):
+    """A topic and the bounds of its partitions."""
+
+    topic: Topic
+    partitions: tuple[PartitionDescription, ...]
+
+
+class TopicAdmin:
+    def __init__(
+        self,
+        meta: MetadataClient,
+        handler: StorageEngineHandler,
+        topics: BrokerCacheManager,
+        routes: TopicRoutes,
+        offsets: OffsetManager,
+        *,
+        defaults: TopicConfig | None = None,
+        record_size_max: int = RECORD_SIZE_MAX,
+    ) -> None:
+        self._meta: Final = meta
+        self._handler: Final = handler
+        self._topics: Final = topics
+        self._routes: Final = routes
+        self._offsets: Final = offsets
+        self._defaults: Final = defaults if defaults is not None else TopicConfig()
+        self._record_size_max: Final = record_size_max
+
+    # Creating
+
+    def create_topic_full(
+        self,
+        name: str,
+        partitions: int = 1,
+        options: Mapping[str, object] | None = None,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        request_id: str = "",
+    ) -> Topic:
+        """Create a topic and return it when it can be written to. Raises `AlreadyExistsError`,
+        `BadRequestError`, `DeadlineError`; then nothing is left of it."""
+        config = build_config(options or {}, self._defaults)
+        self._check(name, partitions, config)
+        topic = self._meta.create_topic(
+            name,
+            namespace=namespace,
+            partitions=partitions,
+            config=config,
+            request_id=request_id,
+        )
+        try:
+            self._wait_for(topic)
+            self.create_storage_resource(topic)
+        except BaseException:
+            self._undo(topic)
+            raise
+        _log.info("topic_created", topic=topic.topic_id, partitions=partitions)
+        return topic
+
+    def _wait_for(self, topic: Topic) -> None:
+        if not self._topics.wait_for_topic(topic, TOPIC_TIMEOUT_S):
+            raise DeadlineError(
+                f"topic {topic.name!r} is in the metadata, but this node was not told within "
+                f"{TOPIC_TIMEOUT_S:g} s"
+            )
+
+    def create_storage_resource(self, topic: Topic) -> None:
+        """Place the shards that a topic lacks, wait until they are known here, and create them in
+        this node's engine; those that are there stay as they are."""
+        ids = [ShardId(topic.topic_id, partition) for partition in range(topic.partitions)]
+        known = self._handler.cache.shards
+        missing = [shard.partition for shard in ids if shard.name not in known]
+        if missing:
+            self._meta.create_shards(topic.topic_id, missing)
+        late = self._handler.cache.wait_for_shards((s.name for s in ids), SHARD_TIMEOUT_S)
+        if late:
+            raise DeadlineError(
+                f"{len(late)} of {len(ids)} shards of topic {topic.name!r} were not known here "
+                f"within {SHARD_TIMEOUT_S:g} s, {late[0]!r} among them"
+            )
+        config = shard_config(topic.config)
+        for shard in ids:
+            entry = self._handler.find(shard.name)
+            is_here = entry.meta is not None and self._handler.node_id in entry.meta.replicas
+            if is_here and not entry.is_open:
+                self._handler.create_shard(shard, topic.config.storage_type, config)
+        self._routes.forget()
+
+    def _undo(self, topic: Topic) -> None:
+        try:
+            self._meta.delete_topic(topic.topic_id)
+            self._remove_shards(topic)
+        except StoreError as error:
+            # The next start finds the topic with all of its shards, or none of it.
+            _log.error("topic_creation_not_undone", cause=error, topic=topic.topic_id)
+
+    # Altering
+
+    def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        options: Mapping[str, object] | None = None,
+        expected_revision: int | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> Topic:
+        """Change a topic: options that are not named stay, partitions can grow."""
+        before = self._topics.get_topic(name, namespace)
+        config = alter_config(before.config, options or {})
+        self._check(name, before.partitions if partitions is None else partitions, config)
+        topic = self._meta.alter_topic(
+            before.topic_id,
+            partitions=partitions,
+            config=config if options else None,
+            expected_revision=expected_revision,
+        )
+        self._wait_for(topic)
+        if options:
+            self._alter_shards(topic, range(before.partitions))
+        if topic.partitions > before.partitions:
+            self.create_storage_resource(topic)
+        _log.info("topic_altered", topic=topic.topic_id, partitions=topic.partitions)
+        return topic
+
+    def _alter_shards(self, topic: Topic, partitions: Sequence[int]) -> None:
+        config = shard_config(topic.config)
+        for partition in partitions:
+            entry = self._handler.find(build_storage_name(topic.topic_id, partition))
+            if entry.is_open:
+                self._handler.alter_shard(entry.id, topic.config.storage_type, config)
+
+    # Deleting
+
+    def delete_topic(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Delete a topic, its records and its consumers' offsets. Raises `UnknownTopicError`."""
+        topic = self._topics.get_topic(name, namespace)
+        self._meta.delete_topic(topic.topic_id)
+        if not self._topics.wait_until_gone(topic, TOPIC_TIMEOUT_S):
+            raise DeadlineError(
+                f"topic {name!r} was deleted, but this node was not told within "
+                f"{TOPIC_TIMEOUT_S:g} s"
+            )
+        try:
+            self._remove_shards(topic)
+            self._offsets.forget_topic(topic.topic_id)
+        except StoreError as error:
+            # For everybody the topic is gone; the next start removes what is left of it.
+            _log.error("topic_leftovers", cause=error, topic=topic.topic_id)
+        _log.info("topic_deleted", topic=topic.topic_id)
+
+    def finish_deletions(self) -> int:
+        """Complete what a crash interrupted; return how many topics that were."""
+        topics = self._meta.list_deleting_topics()
+        for topic in topics:
+            self._remove_shards(topic)
+            self._offsets.forget_topic(topic.topic_id)
+        return len(topics)
+
+    def _remove_shards(self, topic: Topic) -> None:
+        for shard in self._meta.list_shards(topic.topic_id):
+            if self._handler.node_id in shard.replicas:
+                self._handler.delete_shard(shard.id, topic.config.storage_type)
+            self._meta.delete_shard(shard.id)
+
+    # Describing
+
+    def describe_topic(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> TopicDescription:
+        topic = self._topics.get_topic(name, namespace)
+        partitions = []
+        for shard in self._routes.find(name, namespace).shards:
+            entry = self._handler.find(shard)
+            meta = entry.meta
+            if meta is None:
+                raise UnknownTopicError(name)
+            partitions.append(
+                PartitionDescription(
+                    info=self._handler.shard_info(shard),
+                    leader=meta.leader,
+                    leader_epoch=meta.leader_epoch,
+                    replicas=meta.replicas,
+                    segments=len(entry.segments),
+                )
+            )
+        return TopicDescription(topic, tuple(partitions))
+
+    def _check(self, name: object, partitions: object, config: TopicConfig) -> None:
+        if not isinstance(name, str) or not 0 < len(name) <= NAME_SIZE_MAX:
+            raise BadRequestError(
+                f"a topic's name is a text of 1 to {NAME_SIZE_MAX} characters, not {name!r}"
+            )
+        if not isinstance(partitions, int) or isinstance(partitions, bool):
+            raise BadRequestError(f"partitions is a number, not {partitions!r}")
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise BadRequestError(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
+        if config.record_size_max > self._record_size_max:
+            raise BadRequestError(
+                f"record_size_max is {config.record_size_max}; "
+                f"this node takes {self._record_size_max} (engine.record_size_max)"
+            )
+        check_config(_as_shard_config(config))
+
+
+def _as_shard_config(config: TopicConfig) -> ShardConfig:
+    try:
+        return shard_config(config)
+    except ValueError as error:
+        raise BadRequestError(f"a topic cannot be kept so: {error}") from error

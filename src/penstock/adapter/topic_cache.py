@@ -1,0 +1,97 @@
+"""`BrokerCacheManager`: the topics by name, as the meta service last told.
+
+Fed with its updates, in order. Names live in a namespace; a name that was deleted and given again
+stands for another topic, with another id.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from penstock.clock import Clock, SystemClock
+from penstock.engine.cache_waiters import CacheWaiters
+from penstock.errors import UnknownTopicError
+from penstock.meta.client import DEFAULT_NAMESPACE, Node, Topic, Update
+from penstock.meta.state import metadata_commands as event
+
+TopicKey = tuple[str, str]
+
+
+class BrokerCacheManager:
+    """Reading needs no lock."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.topics: Final[dict[TopicKey, Topic]] = {}
+        """By (namespace, name)."""
+        self.nodes: Final[dict[int, Node]] = {}
+        self._lock: Final = threading.Lock()
+        self._waiters: Final = CacheWaiters(clock if clock is not None else SystemClock())
+
+    def get_topic(self, name: str, namespace: str = DEFAULT_NAMESPACE) -> Topic:
+        """Return a topic, or raise `UnknownTopicError`."""
+        topic = self.topics.get((namespace, name))
+        if topic is None:
+            raise UnknownTopicError(name)
+        return topic
+
+    def list_topics(self, namespace: str | None = None) -> list[Topic]:
+        """Return the topics of a namespace, or all, by namespace and name."""
+        with self._lock:
+            topics = sorted(self.topics.items())
+        return [topic for (space, _), topic in topics if namespace in {None, space}]
+
+    def wait_for_topic(self, topic: Topic, seconds: float) -> bool:
+        """Wait until `topic` is shown in this state or a later one; return whether it is."""
+        key = (topic.namespace, topic.name)
+
+        def is_there() -> bool:
+            shown = self.topics.get(key)
+            return (
+                shown is not None
+                and shown.topic_id == topic.topic_id
+                and shown.revision >= topic.revision
+            )
+
+        return self._waiters.wait(is_there, seconds)
+
+    def wait_until_gone(self, topic: Topic, seconds: float) -> bool:
+        """Wait until `topic` is no longer shown, though another of its name may be."""
+        key = (topic.namespace, topic.name)
+
+        def is_gone() -> bool:
+            shown = self.topics.get(key)
+            return shown is None or shown.topic_id != topic.topic_id
+
+        return self._waiters.wait(is_gone, seconds)
+
+    def apply(self, update: Update) -> None:
+        """Take over what changed."""
+        with self._lock:
+            if update.is_reset:
+                self.topics.clear()
+                self.nodes.clear()
+            for one in update.events:
+                self._apply(one)
+        self._waiters.wake()
+
+    def _apply(self, one: event.Event) -> None:
+        match one:
+            case event.TopicPut(topic):
+                self.topics[topic.namespace, topic.name] = topic
+            case event.TopicDeleted(topic):
+                key = (topic.namespace, topic.name)
+                shown = self.topics.get(key)
+                if shown is not None and shown.topic_id == topic.topic_id:
+                    del self.topics[key]
+            case event.NodePut(node):
+                self.nodes[node.node_id] = node
+            case event.NodeRemoved(node_id):
+                self.nodes.pop(node_id, None)
+            case (
+                event.ShardPut()
+                | event.ShardDeleted()
+                | event.SegmentPut()
+                | event.SegmentDeleted()
+            ):
+                pass

@@ -1,0 +1,71 @@
+"""Consumers' offsets by topic and partition; `OffsetManager` keeps them by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from penstock.adapter.topic_routes import TopicRoutes
+from penstock.meta.client import DEFAULT_NAMESPACE
+from penstock.offsets.manager import OffsetManager
+from penstock.offsets.strategy import OffsetCommit
+from penstock.record import Offset, ShardId
+
+TopicPartition = tuple[str, int]
+
+
+class TopicOffsets:
+    """Methods may be called from any thread. An offset is the next to read."""
+
+    def __init__(self, manager: OffsetManager, routes: TopicRoutes) -> None:
+        self.manager: Final = manager
+        self._routes: Final = routes
+
+    def commit_offset(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        enable_cache: bool | None = None,
+    ) -> None:
+        """Commit offsets of a group, all or none."""
+        commits = self._by_shard(offsets, namespace)
+        self.manager.commit_offsets(group, commits, namespace=namespace, enable_cache=enable_cache)
+
+    def reset_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> None:
+        """Set offsets, also backwards, so that no commit made before can undo it."""
+        self.manager.reset_offsets(group, self._by_shard(offsets, namespace), namespace=namespace)
+
+    def get_offset_by_group(
+        self, group: str, topics: Sequence[str] | None = None, *, namespace: str = DEFAULT_NAMESPACE
+    ) -> dict[TopicPartition, Offset]:
+        """Return what a group has committed, for some topics or all; partitions without an offset
+        are left out, and so are topics that do not exist any more."""
+        committed = self.manager.get_offsets(group, namespace=namespace)
+        if topics is None:
+            topics = self._routes.names_of({shard.topic for shard in committed}, namespace)
+        found: dict[TopicPartition, Offset] = {}
+        for topic in topics:
+            route = self._routes.find(topic, namespace)
+            for partition in range(route.partitions):
+                known = committed.get(ShardId(route.topic.topic_id, partition))
+                if known is not None:
+                    found[topic, partition] = Offset(known.offset)
+        return found
+
+    def _by_shard(
+        self, offsets: Mapping[TopicPartition, int], namespace: str
+    ) -> dict[ShardId, OffsetCommit]:
+        commits: dict[ShardId, OffsetCommit] = {}
+        for (topic, partition), offset in offsets.items():
+            route = self._routes.find(topic, namespace)
+            route.shard(partition)
+            commits[ShardId(route.topic.topic_id, partition)] = OffsetCommit(Offset(offset))
+        return commits

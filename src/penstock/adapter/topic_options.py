@@ -1,0 +1,106 @@
+"""What a topic can be created and altered with, by the names that programs use.
+
+    options                stored as            values
+    storage                storage_type         memory, rocksdb, segment (or the full names)
+    queue                  queue_kind           simple, batch
+    flush                  flush                async, sync (or RocketMQ's names)
+    the rest               under their own name
+
+Every mistake is found here, before anything is sent to the meta service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Final, TypedDict, get_type_hints
+
+import msgspec
+
+from penstock.errors import BadRequestError
+from penstock.meta.client import TopicConfig
+from penstock.meta.state.model import TieringPolicy
+from penstock.meta.state.vocabulary import STORAGE_ALIASES
+
+
+class AlterOptions(TypedDict, total=False):
+    """What can be changed at any time. None takes a limit away."""
+
+    retention_ms: int | None
+    retention_bytes: int | None
+    retention_records: int | None
+    flush: str
+    cleanup: str
+    partitioner: str
+    record_size_max: int
+    min_insync: int | None
+    memory_records_max: int | None
+    memory_bytes_max: int | None
+    tiering: TieringPolicy | None
+
+
+class TopicOptions(AlterOptions, total=False):
+    """What a topic is created with. These last three are fixed from then on."""
+
+    storage: str
+    queue: str
+    replication: int
+
+
+_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "storage": STORAGE_ALIASES,
+    "queue": {"simple": "SimpleCQ", "batch": "BatchCQ"},
+    "flush": {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"},
+}
+_FIELDS: Final[Mapping[str, str]] = {"storage": "storage_type", "queue": "queue_kind"}
+CREATE_NAMES: Final = frozenset(get_type_hints(TopicOptions))
+ALTER_NAMES: Final = frozenset(get_type_hints(AlterOptions))
+
+
+def build_config(options: Mapping[str, object], defaults: TopicConfig | None = None) -> TopicConfig:
+    """Return the configuration of a new topic."""
+    return _changed(defaults if defaults is not None else TopicConfig(), options, CREATE_NAMES)
+
+
+def alter_config(config: TopicConfig, options: Mapping[str, object]) -> TopicConfig:
+    """Return `config` with changes; what is fixed is refused."""
+    fixed = sorted(options.keys() & (CREATE_NAMES - ALTER_NAMES))
+    if fixed:
+        raise BadRequestError(f"{', '.join(fixed)} cannot be altered; create another topic")
+    return _changed(config, options, ALTER_NAMES)
+
+
+def _changed(
+    config: TopicConfig, options: Mapping[str, object], names: frozenset[str]
+) -> TopicConfig:
+    changes: dict[str, object] = {}
+    for name, given in options.items():
+        if name not in names:
+            raise BadRequestError(f"a topic has no option {name!r}{suggest(name, names)}")
+        words = _WORDS.get(name, {})
+        value = words.get(given, given) if isinstance(given, str) else given
+        changes[_FIELDS.get(name, name)] = value
+    as_dict = {field: getattr(config, field) for field in TopicConfig.__struct_fields__}
+    as_dict.update(changes)
+    fields = [as_dict[field] for field in TopicConfig.__struct_fields__]
+    try:
+        return msgspec.convert(fields, TopicConfig, from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise BadRequestError(_explain(error, options)) from error
+
+
+def suggest(name: str, names: frozenset[str]) -> str:
+    """Return what may have been meant, as the end of a sentence."""
+    close = get_close_matches(name, sorted(names), n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(names))}"
+
+
+def _explain(error: msgspec.ValidationError, options: Mapping[str, object]) -> str:
+    """Name the option; the error knows only its place in the stored form."""
+    reason, _, place = str(error).partition(" - at `$[")
+    index = place.partition("]")[0]
+    if not index.isdigit():
+        return reason
+    field = TopicConfig.__struct_fields__[int(index)]
+    name = next((name for name in options if _FIELDS.get(name, name) == field), field)
+    return f"{name}: {reason}"

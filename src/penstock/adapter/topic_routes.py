@@ -1,0 +1,105 @@
+"""From a topic's name to the names of its shards, worked out once per change of the topic.
+
+A topic takes writes on as many partitions as are ready. While it grows, that is the number before:
+records with one key must not wander through partition counts that nobody asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from typing import Final
+
+from penstock.adapter.shard_name import build_storage_name
+from penstock.adapter.topic_cache import BrokerCacheManager, TopicKey
+from penstock.engine.storage_cache import StorageCacheManager
+from penstock.errors import BadRequestError, BusyError
+from penstock.meta.client import DEFAULT_NAMESPACE, Topic, Update
+from penstock.meta.state.metadata_commands import TopicDeleted
+
+
+class TopicRoute:
+    """A topic and the shards that it can use now."""
+
+    __slots__ = ("by_key", "partitions", "shards", "topic")
+
+    def __init__(self, topic: Topic, partitions: int) -> None:
+        self.topic: Final = topic
+        self.partitions: Final = partitions
+        self.shards: Final = tuple(
+            build_storage_name(topic.topic_id, partition) for partition in range(partitions)
+        )
+        self.by_key: Final = topic.config.partitioner == "key"
+
+    def shard(self, partition: object) -> str:
+        """Return the name of one shard."""
+        if not isinstance(partition, int) or isinstance(partition, bool):
+            raise BadRequestError(f"a partition is a number, not {partition!r}")
+        if not 0 <= partition < self.partitions:
+            raise BadRequestError(
+                f"topic {self.topic.name!r} has the partitions 0 to {self.partitions - 1}, "
+                f"not {partition}"
+            )
+        return self.shards[partition]
+
+
+class TopicRoutes:
+    def __init__(self, topics: BrokerCacheManager, storage: StorageCacheManager) -> None:
+        self._topics: Final = topics
+        self._storage: Final = storage
+        self._routes: dict[TopicKey, TopicRoute] = {}
+        self._ready: dict[str, int] = {}
+        self._lock: Final = threading.Lock()
+        self._version = 0
+
+    def find(self, name: str, namespace: str = DEFAULT_NAMESPACE) -> TopicRoute:
+        """Return the route of a topic. Raises `UnknownTopicError`, or `BusyError` for one whose
+        shards are not there yet."""
+        try:
+            route = self._routes.get((namespace, name))
+        except TypeError:
+            raise BadRequestError(f"a topic's name is text, not {name!r}") from None
+        return route if route is not None else self._build(name, namespace)
+
+    def names_of(self, topic_ids: Collection[str], namespace: str) -> list[str]:
+        """Return the names of those topics that exist, sorted."""
+        topics = self._topics.list_topics(namespace)
+        return [topic.name for topic in topics if topic.topic_id in topic_ids]
+
+    def apply(self, update: Update) -> None:
+        """Work out anew what is asked for next; the caches have taken the update over before."""
+        self.forget()
+        with self._lock:
+            for one in update.events:
+                if isinstance(one, TopicDeleted):
+                    self._ready.pop(one.topic.topic_id, None)
+
+    def forget(self) -> None:
+        with self._lock:
+            self._version += 1
+            self._routes = {}
+
+    def _build(self, name: str, namespace: str) -> TopicRoute:
+        version = self._version
+        topic = self._topics.get_topic(name, namespace)
+        ready = self._count_ready(topic)
+        if ready < topic.partitions:
+            ready = self._ready.get(topic.topic_id, ready)
+            if ready == 0:
+                raise BusyError(f"topic {name!r} is being created; try again")
+            return TopicRoute(topic, ready)
+        route = TopicRoute(topic, topic.partitions)
+        with self._lock:
+            if version == self._version:
+                self._routes[namespace, name] = route
+                self._ready[topic.topic_id] = topic.partitions
+        return route
+
+    def _count_ready(self, topic: Topic) -> int:
+        """Return how many partitions, counted from 0, can be used."""
+        shards = self._storage.shards
+        for partition in range(topic.partitions):
+            entry = shards.get(build_storage_name(topic.topic_id, partition))
+            if entry is None or not entry.segments or not entry.is_open:
+                return partition
+        return topic.partitions

@@ -1,0 +1,23 @@
+"""The store as programs use it: `Store`, `Topic`, `Consumer`, over a `Backend`.
+
+`penstock.open` gives a store in this process; a remote one has the same methods over another
+backend.
+"""
+
+from penstock.api.backend import Backend
+from penstock.api.consumer import Consumer
+from penstock.api.embedded import EmbeddedBackend
+from penstock.api.store import Store
+from penstock.api.topic import Topic
+from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+
+__all__ = [
+    "Backend",
+    "Consumer",
+    "EmbeddedBackend",
+    "GroupInfo",
+    "PartitionInfo",
+    "Store",
+    "Topic",
+    "TopicInfo",
+]

@@ -1,0 +1,155 @@
+"""`Backend`: the few calls that a store is made of, in this process or over a network.
+
+Every call is synchronous and may be made from any thread; errors are those of `penstock.errors`.
+Topics are named by (namespace, name). Whoever implements it gets `Store`, `Topic` and `Consumer`
+for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from penstock.adapter.locations import Location, Message
+from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.engine.contract import AdapterOffsetStrategy, Compacted
+from penstock.record import Offset, Producer, Record, StoredRecord
+
+TopicPartition = tuple[str, int]
+
+
+class Backend(Protocol):
+    # Topics
+
+    def create_topic(
+        self, namespace: str, topic: str, partitions: int | None, options: Mapping[str, object]
+    ) -> TopicInfo:
+        """Create a topic; `partitions=None` takes the store's default."""
+        ...
+
+    def alter_topic(
+        self, namespace: str, topic: str, partitions: int | None, options: Mapping[str, object]
+    ) -> TopicInfo: ...
+
+    def delete_topic(self, namespace: str, topic: str) -> None: ...
+
+    def describe_topic(self, namespace: str, topic: str) -> TopicInfo: ...
+
+    def list_topics(self, namespace: str | None) -> list[TopicInfo]: ...
+
+    def locate_topic(self, namespace: str, topic: str) -> tuple[str, int]:
+        """Return a topic's id and how many partitions it has; raise `UnknownTopicError`."""
+        ...
+
+    def partition_info(self, namespace: str, topic: str, partition: int) -> PartitionInfo: ...
+
+    # Records
+
+    def write(
+        self,
+        namespace: str,
+        topic: str,
+        record: Record,
+        partition: int | None,
+        producer: Producer | None,
+    ) -> Location: ...
+
+    def write_many(
+        self,
+        namespace: str,
+        topic: str,
+        records: Sequence[Record],
+        partition: int | None,
+        producer: Producer | None,
+    ) -> Sequence[Location]: ...
+
+    def write_topics(
+        self, namespace: str, batch: Sequence[tuple[str, Record]]
+    ) -> Sequence[Location]: ...
+
+    def read(
+        self,
+        namespace: str,
+        topic: str,
+        partition: int,
+        offset: Offset,
+        max_records: int,
+        max_size: int,
+    ) -> list[StoredRecord]: ...
+
+    def read_by_tag(
+        self,
+        namespace: str,
+        topic: str,
+        tag: str,
+        partition: int | None,
+        start_offset: Offset | Mapping[int, Offset],
+        max_records: int,
+        max_size: int,
+    ) -> list[Message]: ...
+
+    def read_by_key(self, namespace: str, topic: str, key: bytes) -> Message | None: ...
+
+    def query_by_key(
+        self,
+        namespace: str,
+        topic: str,
+        key: bytes,
+        begin_ms: int,
+        end_ms: int | None,
+        limit: int,
+    ) -> list[Message]: ...
+
+    def offsets_at(
+        self, namespace: str, topic: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
+    ) -> dict[int, Offset]: ...
+
+    def delete_by_key(self, namespace: str, topic: str, key: bytes) -> int: ...
+
+    def delete_by_offset(
+        self, namespace: str, topic: str, partition: int, offset: Offset
+    ) -> bool: ...
+
+    def delete_before(
+        self, namespace: str, topic: str, partition: int, offset: Offset
+    ) -> Offset: ...
+
+    def compact(self, namespace: str, topic: str) -> Compacted: ...
+
+    def wait_for_records(
+        self, namespace: str, positions: Mapping[TopicPartition, Offset], seconds: float
+    ) -> bool:
+        """Wait until a record lies at or behind one of the positions; return whether one does."""
+        ...
+
+    # Groups
+
+    def commit(
+        self, namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]
+    ) -> None: ...
+
+    def committed(
+        self, namespace: str, group: str, topics: Sequence[str] | None
+    ) -> dict[TopicPartition, Offset]: ...
+
+    def reset(self, namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Set offsets, also backwards, so that no commit made before can undo it."""
+        ...
+
+    def list_groups(self, namespace: str | None) -> list[GroupInfo]: ...
+
+    def describe_group(self, namespace: str, group: str) -> GroupInfo: ...
+
+    def delete_group(self, namespace: str, group: str) -> None: ...
+
+    # The store
+
+    def allocate_producer_id(self) -> int:
+        """Return a producer id that nobody had."""
+        ...
+
+    def run_upkeep(self) -> None:
+        """Do at once what the store does by and by: retention, compaction, sealing."""
+        ...
+
+    def close(self) -> None: ...

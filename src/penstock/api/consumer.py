@@ -1,0 +1,256 @@
+"""`Consumer`: reads topics on behalf of a group, which remembers how far it came.
+
+    with store.consumer("billing", ["orders"]) as consumer:
+        for message in consumer:            # up to what is there now
+            handle(message)
+        consumer.commit()
+
+    for message in consumer.follow():       # and waits for more
+        ...
+
+The consumer has all partitions of its topics, also those that a topic gets later. Its positions
+move with what it hands out; `commit` makes them the group's. What was handed out and not committed
+is read again by the next consumer of the group: every record is handled at least once.
+
+A consumer is used from one thread at a time; a group is as many consumers as there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from penstock.adapter.locations import Message
+from penstock.api.backend import Backend, TopicPartition
+from penstock.api.moments import as_ms
+from penstock.clock import SystemClock
+from penstock.engine.contract import SIZE_PER_READ, AdapterOffsetStrategy
+from penstock.errors import BadRequestError, ClosedError
+from penstock.record import Offset, StoredRecord
+
+Start = Literal["earliest", "latest"] | int | datetime
+
+PAGE: Final = 500
+_FOLLOW_S: Final = 10.0
+
+
+class Consumer:
+    """Use `Store.consumer`."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        namespace: str,
+        group: str,
+        topics: Sequence[str],
+        *,
+        start: Start = "earliest",
+    ) -> None:
+        if not topics:
+            raise BadRequestError("a consumer reads at least one topic")
+        if not group:
+            raise BadRequestError("a group has a name")
+        if isinstance(start, str) and start not in {"earliest", "latest"}:
+            raise BadRequestError(f'start is "earliest", "latest" or a moment, not {start!r}')
+        self.group: Final = group
+        self.topics: Final = tuple(dict.fromkeys(topics))
+        self._backend: Final = backend
+        self._namespace: Final = namespace
+        self._start: Final = start
+        self._positions: dict[TopicPartition, Offset] = {}
+        self._committed: dict[TopicPartition, Offset] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._clock: Final = SystemClock()
+        self._turn = 0
+        self._closed = False
+        self._assign()
+
+    # Reading
+
+    def poll(self, timeout: float = 0.0, *, max_records: int = PAGE) -> list[Message]:
+        """Return the next records, at most `max_records`; when there are none, wait for some, up to
+        `timeout` seconds."""
+        page = self._fetch(timeout, max_records)
+        for message in page:
+            self._positions[message.topic, message.partition] = Offset(message.offset + 1)
+        return page
+
+    def __iter__(self) -> Iterator[Message]:
+        """Iterate until everything that is there was handed out. A position moves when its record
+        is handed out, so that a loop can commit, or seek, in its midst."""
+        return self._messages(0.0)
+
+    def follow(self, timeout: float | None = None) -> Iterator[Message]:
+        """Iterate for ever, waiting for records; with `timeout`, until none came for so many
+        seconds."""
+        while not self._closed:
+            yield from self._messages(_FOLLOW_S if timeout is None else timeout)
+            if timeout is not None:
+                return
+
+    # Positions
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, Offset]:
+        """The next offset to read, by topic and partition."""
+        return dict(self._positions)
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Make the positions, or the offsets given, those of the group."""
+        self._check_open()
+        if offsets is None:
+            news = {
+                at: offset
+                for at, offset in self._positions.items()
+                if self._committed.get(at) != offset
+            }
+        else:
+            news = {at: Offset(offset) for at, offset in offsets.items()}
+        if news:
+            self._backend.commit(self._namespace, self.group, news)
+            self._committed.update(news)
+
+    def committed(self) -> dict[TopicPartition, Offset]:
+        """Return what the group has committed; partitions without are left out."""
+        return self._backend.committed(self._namespace, self.group, self.topics)
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Read on from `offset`."""
+        at = (topic, partition)
+        if at not in self._positions:
+            raise BadRequestError(f"this consumer does not read partition {partition} of {topic!r}")
+        if offset < 0:
+            raise BadRequestError(f"an offset is a number from 0 on, not {offset!r}")
+        self._positions[at] = Offset(offset)
+
+    def seek_to(self, start: Start) -> None:
+        """Read on from the beginning, the end or a moment, in all partitions."""
+        for topic in self.topics:
+            partitions = [p for name, p in self._positions if name == topic]
+            self._positions.update(self._starts(topic, partitions, start))
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """Return how many offsets lie between each position and the end."""
+        found = {}
+        for (topic, partition), offset in self._positions.items():
+            info = self._backend.partition_info(self._namespace, topic, partition)
+            found[topic, partition] = max(0, info.commit - max(offset, info.earliest))
+        return found
+
+    def close(self) -> None:
+        """Stop reading; nothing is committed by this."""
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Inside
+
+    def _messages(self, timeout: float) -> Iterator[Message]:
+        while page := self._fetch(timeout, PAGE):
+            expected = dict(self._positions)
+            for message in page:
+                at = (message.topic, message.partition)
+                if self._positions.get(at) != expected.get(at):
+                    continue  # somebody has sought: the rest of this partition is not wanted
+                self._positions[at] = expected[at] = Offset(message.offset + 1)
+                yield message
+                if self._closed:
+                    return
+
+    def _fetch(self, timeout: float, max_records: int) -> list[Message]:
+        """Return what `poll` returns and leave the positions where they are."""
+        deadline = self._clock.monotonic() + timeout
+        while True:
+            self._assign()
+            found = self._read(max_records)
+            left = deadline - self._clock.monotonic()
+            if found or left <= 0:
+                return found
+            if self._backend.wait_for_records(self._namespace, self._positions, left):
+                found = self._read(max_records)
+                if found:
+                    return found
+                self._skip_holes()
+
+    def _read(self, max_records: int) -> list[Message]:
+        found: list[Message] = []
+        parts = list(self._positions)
+        # Each call begins with another partition, so that a busy one does not starve the others.
+        self._turn = (self._turn + 1) % len(parts)
+        for topic, partition in [*parts[self._turn :], *parts[: self._turn]]:
+            if len(found) >= max_records:
+                break
+            page = self._read_partition(topic, partition, max_records - len(found))
+            found += [Message(topic, partition, record) for record in page]
+        return found
+
+    def _read_partition(self, topic: str, partition: int, max_records: int) -> list[StoredRecord]:
+        position = self._positions[topic, partition]
+        return self._backend.read(
+            self._namespace, topic, partition, position, max_records, SIZE_PER_READ
+        )
+
+    def _skip_holes(self) -> None:
+        """Pass over what was deleted at the end of a partition, or waiting would end at once."""
+        for (topic, partition), position in list(self._positions.items()):
+            end = self._backend.partition_info(self._namespace, topic, partition).commit
+            # Read behind that look: a record that came in between is not passed over.
+            if end > position and not self._read_partition(topic, partition, 1):
+                self._positions[topic, partition] = end
+
+    def _assign(self) -> None:
+        """Take partitions that are new, with the group's offset or the start; begin anew with a
+        topic that was deleted and created again."""
+        self._check_open()
+        for topic in self.topics:
+            topic_id, count = self._backend.locate_topic(self._namespace, topic)
+            if self._topic_ids.setdefault(topic, topic_id) != topic_id:
+                self._topic_ids[topic] = topic_id
+                self._forget(topic)
+            fresh = [p for p in range(count) if (topic, p) not in self._positions]
+            if not fresh:
+                continue
+            committed = self._backend.committed(self._namespace, self.group, [topic])
+            known = {at: offset for at, offset in committed.items() if at[1] in fresh}
+            missing = [p for p in fresh if (topic, p) not in known]
+            # A partition that came later is read from its beginning, whatever the start was.
+            start = self._start if len(fresh) == count else "earliest"
+            self._positions.update(known)
+            self._committed.update(known)
+            self._positions.update(self._starts(topic, missing, start))
+
+    def _forget(self, topic: str) -> None:
+        for at in [at for at in self._positions if at[0] == topic]:
+            del self._positions[at]
+            self._committed.pop(at, None)
+
+    def _starts(
+        self, topic: str, partitions: Sequence[int], start: Start
+    ) -> dict[TopicPartition, Offset]:
+        if not partitions:
+            return {}
+        if isinstance(start, str):
+            infos = {p: self._backend.partition_info(self._namespace, topic, p) for p in partitions}
+            return {
+                (topic, p): info.earliest if start == "earliest" else info.commit
+                for p, info in infos.items()
+            }
+        found = self._backend.offsets_at(
+            self._namespace, topic, as_ms(start), AdapterOffsetStrategy.LATEST
+        )
+        return {(topic, p): found[p] for p in partitions}
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"this consumer of {self.group!r} was closed")

@@ -1,0 +1,271 @@
+"""The backend of a store in this process: no thread and no event loop between caller and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from penstock.adapter.locations import Location, Message
+from penstock.adapter.topic_admin import TopicAdmin
+from penstock.adapter.topic_cache import BrokerCacheManager
+from penstock.adapter.topic_offsets import TopicOffsets
+from penstock.adapter.topic_storage import TopicStorage
+from penstock.api.backend import TopicPartition
+from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.engine.contract import AdapterOffsetStrategy, Compacted, ShardInfo
+from penstock.errors import UnknownGroupError
+from penstock.meta.client import MetaClient, Topic
+from penstock.record import Offset, Producer, Record, StoredRecord
+from penstock.settings import Settings
+
+
+class RunningNode(Protocol):
+    """The parts of a node that a store uses."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def topics(self) -> TopicStorage: ...
+    @property
+    def admin(self) -> TopicAdmin: ...
+    @property
+    def offsets(self) -> TopicOffsets: ...
+    @property
+    def broker_cache(self) -> BrokerCacheManager: ...
+    @property
+    def meta(self) -> MetaClient: ...
+
+    def run_upkeep(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class EmbeddedBackend:
+    """Implements `Backend`; closing it stops the node."""
+
+    def __init__(self, node: RunningNode) -> None:
+        self._node: Final = node
+        self._topics: Final = node.topics
+        self._admin: Final = node.admin
+        self._offsets: Final = node.offsets
+
+    # Topics
+
+    def create_topic(
+        self, namespace: str, topic: str, partitions: int | None, options: Mapping[str, object]
+    ) -> TopicInfo:
+        if partitions is None:
+            partitions = self._node.settings.topics.partitions
+        created = self._admin.create_topic_full(topic, partitions, options, namespace=namespace)
+        return _topic_info(created)
+
+    def alter_topic(
+        self, namespace: str, topic: str, partitions: int | None, options: Mapping[str, object]
+    ) -> TopicInfo:
+        altered = self._admin.alter_topic(
+            topic, partitions=partitions, options=options, namespace=namespace
+        )
+        return _topic_info(altered)
+
+    def delete_topic(self, namespace: str, topic: str) -> None:
+        self._admin.delete_topic(topic, namespace=namespace)
+
+    def describe_topic(self, namespace: str, topic: str) -> TopicInfo:
+        found = self._admin.describe_topic(topic, namespace=namespace)
+        parts = tuple(
+            _partition_info(one.info, leader=one.leader, segments=one.segments)
+            for one in found.partitions
+        )
+        return _topic_info(found.topic, parts)
+
+    def list_topics(self, namespace: str | None) -> list[TopicInfo]:
+        return [_topic_info(topic) for topic in self._node.broker_cache.list_topics(namespace)]
+
+    def locate_topic(self, namespace: str, topic: str) -> tuple[str, int]:
+        route = self._topics.routes.find(topic, namespace)
+        return route.topic.topic_id, route.partitions
+
+    def partition_info(self, namespace: str, topic: str, partition: int) -> PartitionInfo:
+        return _partition_info(self._topics.shard_info(topic, partition, namespace=namespace))
+
+    # Records
+
+    def write(
+        self,
+        namespace: str,
+        topic: str,
+        record: Record,
+        partition: int | None,
+        producer: Producer | None,
+    ) -> Location:
+        return self._topics.write(
+            topic, record, partition=partition, producer=producer, namespace=namespace
+        )
+
+    def write_many(
+        self,
+        namespace: str,
+        topic: str,
+        records: Sequence[Record],
+        partition: int | None,
+        producer: Producer | None,
+    ) -> Sequence[Location]:
+        return self._topics.batch_write(
+            topic, records, partition=partition, producer=producer, namespace=namespace
+        )
+
+    def write_topics(
+        self, namespace: str, batch: Sequence[tuple[str, Record]]
+    ) -> Sequence[Location]:
+        return self._topics.batch_write_topics(batch, namespace=namespace)
+
+    def read(
+        self,
+        namespace: str,
+        topic: str,
+        partition: int,
+        offset: Offset,
+        max_records: int,
+        max_size: int,
+    ) -> list[StoredRecord]:
+        return self._topics.read_by_offset(
+            topic,
+            partition,
+            offset,
+            max_records=max_records,
+            max_size=max_size,
+            namespace=namespace,
+        )
+
+    def read_by_tag(
+        self,
+        namespace: str,
+        topic: str,
+        tag: str,
+        partition: int | None,
+        start_offset: Offset | Mapping[int, Offset],
+        max_records: int,
+        max_size: int,
+    ) -> list[Message]:
+        return self._topics.read_by_tag(
+            topic,
+            tag,
+            partition=partition,
+            start_offset=start_offset,
+            max_records=max_records,
+            max_size=max_size,
+            namespace=namespace,
+        )
+
+    def read_by_key(self, namespace: str, topic: str, key: bytes) -> Message | None:
+        return self._topics.read_by_key(topic, key, namespace=namespace)
+
+    def query_by_key(
+        self,
+        namespace: str,
+        topic: str,
+        key: bytes,
+        begin_ms: int,
+        end_ms: int | None,
+        limit: int,
+    ) -> list[Message]:
+        return self._topics.query_message_by_key(
+            topic, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit, namespace=namespace
+        )
+
+    def offsets_at(
+        self, namespace: str, topic: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
+    ) -> dict[int, Offset]:
+        return self._topics.get_offset_by_timestamp(
+            topic, timestamp_ms, strategy, namespace=namespace
+        )
+
+    def delete_by_key(self, namespace: str, topic: str, key: bytes) -> int:
+        return self._topics.delete_by_key(topic, key, namespace=namespace)
+
+    def delete_by_offset(self, namespace: str, topic: str, partition: int, offset: Offset) -> bool:
+        return self._topics.delete_by_offset(topic, partition, offset, namespace=namespace)
+
+    def delete_before(self, namespace: str, topic: str, partition: int, offset: Offset) -> Offset:
+        return self._topics.delete_records_before(topic, partition, offset, namespace=namespace)
+
+    def compact(self, namespace: str, topic: str) -> Compacted:
+        return self._topics.compact(topic, namespace=namespace)
+
+    def wait_for_records(
+        self, namespace: str, positions: Mapping[TopicPartition, Offset], seconds: float
+    ) -> bool:
+        return self._topics.wait_for_records(positions, seconds, namespace=namespace)
+
+    # Groups
+
+    def commit(self, namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        self._offsets.commit_offset(group, offsets, namespace=namespace)
+
+    def committed(
+        self, namespace: str, group: str, topics: Sequence[str] | None
+    ) -> dict[TopicPartition, Offset]:
+        return self._offsets.get_offset_by_group(group, topics, namespace=namespace)
+
+    def reset(self, namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        self._offsets.reset_offsets(group, offsets, namespace=namespace)
+
+    def list_groups(self, namespace: str | None) -> list[GroupInfo]:
+        self._offsets.manager.flush()
+        return [
+            GroupInfo(found.group, found.namespace, found.last_commit_ms)
+            for found in self._offsets.manager.list_groups(namespace)
+        ]
+
+    def describe_group(self, namespace: str, group: str) -> GroupInfo:
+        self._offsets.manager.flush()
+        found = self._offsets.manager.get_group(group, namespace=namespace)
+        if found is None:
+            raise UnknownGroupError(group)
+        offsets = self._offsets.get_offset_by_group(group, namespace=namespace)
+        lag = {}
+        for (topic, partition), offset in offsets.items():
+            info = self._topics.shard_info(topic, partition, namespace=namespace)
+            lag[topic, partition] = max(0, info.commit - max(offset, info.earliest))
+        return GroupInfo(group, namespace, found.last_commit_ms, offsets, lag)
+
+    def delete_group(self, namespace: str, group: str) -> None:
+        self._offsets.manager.delete_group(group, namespace=namespace)
+
+    # The store
+
+    def allocate_producer_id(self) -> int:
+        return self._node.meta.allocate_producer_ids(1).start
+
+    def run_upkeep(self) -> None:
+        self._node.run_upkeep()
+
+    def close(self) -> None:
+        self._node.close()
+
+
+def _topic_info(topic: Topic, partitions: tuple[PartitionInfo, ...] = ()) -> TopicInfo:
+    return TopicInfo(
+        name=topic.name,
+        namespace=topic.namespace,
+        topic_id=topic.topic_id,
+        partition_count=topic.partitions,
+        config=topic.config,
+        created_at_ms=topic.created_at_ms,
+        revision=topic.revision,
+        partitions=partitions,
+    )
+
+
+def _partition_info(
+    info: ShardInfo, *, leader: int | None = None, segments: int = 1
+) -> PartitionInfo:
+    return PartitionInfo(
+        partition=info.shard.partition,
+        earliest=info.earliest,
+        commit=info.commit,
+        latest=info.latest,
+        size=info.size,
+        leader=leader,
+        segments=segments,
+    )

@@ -1,0 +1,18 @@
+"""Moments as programs give them, in milliseconds since 1970."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from penstock.errors import BadRequestError
+
+
+def as_ms(moment: object) -> int:
+    """Return a moment in milliseconds; a datetime without a time zone is local time."""
+    if isinstance(moment, datetime):
+        return round(moment.timestamp() * 1000)
+    if isinstance(moment, int) and not isinstance(moment, bool):
+        return moment
+    raise BadRequestError(
+        f"a moment is a datetime or milliseconds since 1970, not {type(moment).__name__}"
+    )

@@ -1,0 +1,142 @@
+"""`Store`: a message store as a program sees it.
+
+    with penstock.open("data") as store:
+        orders = store.create_topic("orders", partitions=3)
+        orders.write(b"3 apples", key=b"o-17", tags=["eu"])
+        for message in store.consumer("billing", ["orders"]):
+            ...
+
+Safe to use from many threads. The methods are the same whether the store is in this process or
+behind a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+from penstock.adapter.locations import Location
+from penstock.adapter.topic_options import TopicOptions
+from penstock.api.backend import Backend
+from penstock.api.consumer import Consumer, Start
+from penstock.api.topic import Topic, as_record
+from penstock.api.topic_info import GroupInfo, TopicInfo
+from penstock.errors import AlreadyExistsError, UnknownTopicError
+from penstock.meta.client import DEFAULT_NAMESPACE
+from penstock.record import Offset, Record
+
+
+class Store:
+    """Use `penstock.open`."""
+
+    def __init__(self, backend: Backend, namespace: str = DEFAULT_NAMESPACE) -> None:
+        self._backend: Final = backend
+        self._namespace: Final = namespace
+
+    # Topics
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        exist_ok: bool = False,
+        **options: Unpack[TopicOptions],
+    ) -> Topic:
+        """Create a topic and return it; it can be written to at once.
+
+        Options: storage ("segment", "rocksdb", "memory"), flush ("async", "sync"), cleanup
+        ("delete", "compact"), partitioner ("round_robin", "key"), retention_ms, retention_bytes,
+        retention_records, record_size_max, and more in `TopicOptions`.
+        """
+        try:
+            self._backend.create_topic(self._namespace, name, partitions, dict(options))
+        except AlreadyExistsError:
+            if not exist_ok:
+                raise
+        return self.topic(name)
+
+    def topic(self, name: str) -> Topic:
+        """Return a handle on a topic; whether it exists shows when it is used."""
+        return Topic(self._backend, self._namespace, name)
+
+    __getitem__ = topic
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics, sorted."""
+        return [found.name for found in self.list_topics()]
+
+    def list_topics(self) -> list[TopicInfo]:
+        return self._backend.list_topics(self._namespace)
+
+    def __contains__(self, name: str) -> bool:
+        try:
+            self._backend.locate_topic(self._namespace, name)
+        except UnknownTopicError:
+            return False
+        return True
+
+    def write_many(self, batch: Iterable[tuple[str, bytes | Record | None]]) -> Sequence[Location]:
+        """Append records to several topics, given as pairs of topic and record; return where they
+        went, in their order."""
+        pairs = [(topic, as_record(value)) for topic, value in batch]
+        return self._backend.write_topics(self._namespace, pairs)
+
+    # Groups of consumers
+
+    def consumer(
+        self, group: str, topics: str | Iterable[str], *, start: Start = "earliest"
+    ) -> Consumer:
+        """Return a consumer of all partitions of `topics`, which goes on where its group last
+        committed, or begins at `start`: "earliest", "latest" or a moment."""
+        names = [topics] if isinstance(topics, str) else list(topics)
+        return Consumer(self._backend, self._namespace, group, names, start=start)
+
+    def groups(self) -> list[str]:
+        """Return the names of the groups that have committed something."""
+        return [found.group for found in self._backend.list_groups(self._namespace)]
+
+    def describe_group(self, group: str) -> GroupInfo:
+        """Return how far a group has read, and how far it is behind."""
+        return self._backend.describe_group(self._namespace, group)
+
+    def reset_group(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
+        """Set a group's offsets by topic and partition, also backwards; no commit that was made
+        before undoes it."""
+        self._backend.reset(
+            self._namespace, group, {at: Offset(offset) for at, offset in offsets.items()}
+        )
+
+    def delete_group(self, group: str) -> None:
+        self._backend.delete_group(self._namespace, group)
+
+    # The store
+
+    def namespace(self, name: str) -> Store:
+        """Return the same store with the topics and groups of another namespace. Closing either
+        closes both."""
+        return Store(self._backend, name)
+
+    def allocate_producer_id(self) -> int:
+        """Return an id for `Producer` that nobody had."""
+        return self._backend.allocate_producer_id()
+
+    def run_upkeep(self) -> None:
+        """Do at once what the store does by and by: retention, compaction, sealing of segments."""
+        self._backend.run_upkeep()
+
+    def close(self) -> None:
+        """Put everything on the device and let go. Closing twice does nothing."""
+        self._backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

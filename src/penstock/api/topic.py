@@ -1,0 +1,265 @@
+"""`Topic`: a handle on one topic of a store.
+
+    orders = store.topic("orders")
+    orders.write(b"3 apples", key=b"o-17", tags=["eu"])
+    for message in orders:
+        print(message.partition, message.offset, message.value)
+
+A handle is a name and costs nothing; it may be used from any thread, and goes on working when the
+topic is deleted and created again (it then means the new one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final, TypeGuard, Unpack
+
+from penstock.adapter.locations import Location, Message
+from penstock.adapter.topic_options import AlterOptions
+from penstock.api.backend import Backend
+from penstock.api.moments import as_ms
+from penstock.api.topic_info import TopicInfo
+from penstock.engine.contract import (
+    RECORDS_PER_READ,
+    SIZE_PER_READ,
+    AdapterOffsetStrategy,
+    Compacted,
+)
+from penstock.errors import BadRequestError
+from penstock.record import Header, Offset, Producer, Record, StoredRecord
+
+Headers = Mapping[str, bytes | None] | Iterable[Header]
+
+
+class Topic:
+    """Use `Store.topic` or `Store.create_topic`."""
+
+    def __init__(self, backend: Backend, namespace: str, name: str) -> None:
+        self._backend: Final = backend
+        self._namespace: Final = namespace
+        self.name: Final = name
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name!r}>"
+
+    # Writing
+
+    def write(
+        self,
+        value: bytes | Record | None,
+        *,
+        key: bytes | None = None,
+        tags: Iterable[str] = (),
+        headers: Headers = (),
+        timestamp: int | datetime | None = None,
+        expires: int | datetime | None = None,
+        partition: int | None = None,
+        producer: Producer | None = None,
+    ) -> Location:
+        """Append a record (`None` is a tombstone, and no value) and return where it went.
+
+        Times are datetimes or milliseconds since 1970; without one the store's clock counts.
+        """
+        if type(value) is bytes and not tags and not headers and timestamp is expires is None:
+            record = Record(value, key)
+        else:
+            record = as_record(
+                value, key=key, tags=tags, headers=headers, timestamp=timestamp, expires=expires
+            )
+        return self._backend.write(self._namespace, self.name, record, partition, producer)
+
+    def write_many(
+        self,
+        values: Iterable[bytes | Record | None],
+        *,
+        partition: int | None = None,
+        producer: Producer | None = None,
+    ) -> Sequence[Location]:
+        """Append many records; return where they went, in their order.
+
+        Each picks its partition unless one is given; those of one partition are appended all or
+        none, also across a crash.
+        """
+        given = values if isinstance(values, list) else list(values)
+        records = given if _are_records(given) else [as_record(one) for one in given]
+        return self._backend.write_many(self._namespace, self.name, records, partition, producer)
+
+    # Reading
+
+    def read(
+        self,
+        partition: int = 0,
+        offset: int = 0,
+        *,
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+    ) -> list[StoredRecord]:
+        """Return records of one partition from `offset` on; at its end: none. To read on, pass the
+        offset behind the last one."""
+        return self._backend.read(
+            self._namespace, self.name, partition, Offset(offset), max_records, max_size
+        )
+
+    def __iter__(self) -> Iterator[Message]:
+        """Iterate over what is there now, partition after partition."""
+        return self.records()
+
+    def records(
+        self,
+        partition: int | None = None,
+        *,
+        start: int | Mapping[int, int] = 0,
+        tag: str | None = None,
+    ) -> Iterator[Message]:
+        """Iterate over the records of one partition, or of one after the other, up to what is there
+        when each is begun; `start` may differ by partition. With `tag`: only those that carry it.
+        """
+        for one in range(self.partitions) if partition is None else (partition,):
+            offset = start.get(one, 0) if isinstance(start, Mapping) else start
+            yield from self._pages(one, Offset(offset), tag)
+
+    def read_by_tag(
+        self,
+        tag: str,
+        *,
+        partition: int | None = None,
+        start_offset: int | Mapping[int, int] = 0,
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+    ) -> list[Message]:
+        """Return records that carry exactly `tag`; see `records(tag=…)` to iterate over all."""
+        start = (
+            {one: Offset(offset) for one, offset in start_offset.items()}
+            if isinstance(start_offset, Mapping)
+            else Offset(start_offset)
+        )
+        return self._backend.read_by_tag(
+            self._namespace, self.name, tag, partition, start, max_records, max_size
+        )
+
+    def read_by_key(self, key: bytes) -> Message | None:
+        """Return the newest record of a key, or None."""
+        return self._backend.read_by_key(self._namespace, self.name, key)
+
+    def query(
+        self,
+        key: bytes,
+        *,
+        since: int | datetime = 0,
+        until: int | datetime | None = None,
+        limit: int = 64,
+    ) -> list[Message]:
+        """Return the records of a key, newest first, of a span of time."""
+        end_ms = None if until is None else as_ms(until)
+        return self._backend.query_by_key(
+            self._namespace, self.name, key, as_ms(since), end_ms, limit
+        )
+
+    query_message_by_key = query
+
+    def offset_at(self, moment: int | datetime, partition: int = 0) -> Offset:
+        """Return the offset of the first record that is not older; the next one to be written if
+        there is none."""
+        return self._at(moment, partition)
+
+    def offsets_at(self, moment: int | datetime) -> dict[int, Offset]:
+        """Return the same for every partition."""
+        return self._backend.offsets_at(
+            self._namespace, self.name, as_ms(moment), AdapterOffsetStrategy.LATEST
+        )
+
+    # Deleting
+
+    def delete_by_key(self, key: bytes) -> int:
+        """Delete every record of a key; return how many there were."""
+        return self._backend.delete_by_key(self._namespace, self.name, key)
+
+    def delete_by_offset(self, partition: int, offset: int) -> bool:
+        """Delete one record; return whether it was there."""
+        return self._backend.delete_by_offset(self._namespace, self.name, partition, Offset(offset))
+
+    def delete_before(self, partition: int, offset: int) -> Offset:
+        """Let a partition begin at `offset`; return where it does."""
+        return self._backend.delete_before(self._namespace, self.name, partition, Offset(offset))
+
+    def compact(self) -> Compacted:
+        """Remove records whose key was written again; for topics with `cleanup="compact"`."""
+        return self._backend.compact(self._namespace, self.name)
+
+    # The topic itself
+
+    def describe(self) -> TopicInfo:
+        """Return its configuration and the bounds of its partitions."""
+        return self._backend.describe_topic(self._namespace, self.name)
+
+    @property
+    def partitions(self) -> int:
+        return self._backend.locate_topic(self._namespace, self.name)[1]
+
+    def alter(self, *, partitions: int | None = None, **options: Unpack[AlterOptions]) -> TopicInfo:
+        """Change the topic: what is not named stays. Partitions can grow and never shrink."""
+        return self._backend.alter_topic(self._namespace, self.name, partitions, dict(options))
+
+    def delete(self) -> None:
+        """Delete the topic with all of its records and its consumers' offsets."""
+        self._backend.delete_topic(self._namespace, self.name)
+
+    # Inside
+
+    def _at(self, moment: int | datetime, partition: int) -> Offset:
+        found = self.offsets_at(moment).get(partition)
+        if found is None:
+            raise BadRequestError(f"topic {self.name!r} has no partition {partition}")
+        return found
+
+    def _pages(self, partition: int, offset: Offset, tag: str | None) -> Iterator[Message]:
+        info = self._backend.partition_info(self._namespace, self.name, partition)
+        while offset < info.commit:
+            if tag is None:
+                page = self.read(partition, offset)
+            else:
+                page = [
+                    found.record
+                    for found in self.read_by_tag(tag, partition=partition, start_offset=offset)
+                ]
+            if not page:
+                return
+            for record in page:
+                if record.offset >= info.commit:
+                    return
+                yield Message(self.name, partition, record)
+            offset = Offset(page[-1].offset + 1)
+
+
+def as_record(
+    value: bytes | Record | None,
+    *,
+    key: bytes | None = None,
+    tags: Iterable[str] = (),
+    headers: Headers = (),
+    timestamp: int | datetime | None = None,
+    expires: int | datetime | None = None,
+) -> Record:
+    """Return a record of its parts, or one that is already made."""
+    if isinstance(value, Record):
+        if key is not None or tags or headers or timestamp is not None or expires is not None:
+            raise BadRequestError("a Record has its key, tags, headers and times inside")
+        return value
+    if value is not None and not isinstance(value, bytes):
+        raise BadRequestError(f"a value is bytes, a Record or None, not {type(value).__name__}")
+    if isinstance(tags, str):
+        raise BadRequestError(f"tags are several texts, as in [{tags!r}], not one")
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return Record(
+        value=value,
+        key=key,
+        tags=tuple(tags),
+        headers=tuple(pairs),
+        timestamp_ms=None if timestamp is None else as_ms(timestamp),
+        expires_at_ms=None if expires is None else as_ms(expires),
+    )
+
+
+def _are_records(values: list[bytes | Record | None]) -> TypeGuard[list[Record]]:
+    return {type(one) for one in values} == {Record}

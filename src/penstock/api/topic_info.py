@@ -1,0 +1,65 @@
+"""What a store says about its topics and groups."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.meta.client import TopicConfig
+from penstock.record import Offset
+
+
+class PartitionInfo(Struct, frozen=True):
+    """Where a partition begins and ends: offsets in [earliest, commit) can be read, `latest` is
+    given to the next record."""
+
+    partition: int
+    earliest: Offset
+    commit: Offset
+    latest: Offset
+    size: int
+    """Bytes that its records take, about."""
+    leader: int | None = None
+    segments: int = 1
+
+
+class TopicInfo(Struct, frozen=True):
+    """A topic; `partitions` has its parts when it was described, and none when it was listed."""
+
+    name: str
+    namespace: str
+    topic_id: str
+    partition_count: int
+    config: TopicConfig
+    created_at_ms: int
+    revision: int
+    partitions: tuple[PartitionInfo, ...] = ()
+
+    @property
+    def storage(self) -> str:
+        """`memory`, `rocksdb` or `segment`."""
+        return self.config.storage_type.removeprefix("Engine").lower()
+
+    @property
+    def records(self) -> int:
+        """How many offsets can be read, deleted ones included."""
+        return sum(one.commit - one.earliest for one in self.partitions)
+
+    @property
+    def size(self) -> int:
+        return sum(one.size for one in self.partitions)
+
+
+class GroupInfo(Struct, frozen=True):
+    """A group of consumers and how far it has read."""
+
+    group: str
+    namespace: str
+    last_commit_ms: int
+    offsets: dict[tuple[str, int], Offset] = {}
+    """The next offset to read, by topic and partition."""
+    lag: dict[tuple[str, int], int] = {}
+    """Offsets that can be read and are not committed."""
+
+    @property
+    def total_lag(self) -> int:
+        return sum(self.lag.values())

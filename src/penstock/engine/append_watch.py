@@ -1,0 +1,74 @@
+"""Waiting for records: called back, or woken, when a shard was written to.
+
+Writers pay one look at an empty tuple while nobody waits. A callback runs in the writer's thread,
+behind the write, and must only pass the news on (set an event, wake an event loop). It may also be
+called when its shard was deleted, so that nobody waits for what will never come.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from penstock.clock import Clock
+from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
+
+
+class AppendWatch:
+    """Calls `wake` behind every write to one of `shards`, until closed. Shards that do not exist
+    are left out."""
+
+    def __init__(
+        self, cache: StorageCacheManager, shards: Sequence[str], wake: Callable[[], None]
+    ) -> None:
+        self._lock: Final = cache.lock
+        self._wake: Final = wake
+        self._entries: list[ShardEntry] = []
+        with self._lock:
+            for name in shards:
+                entry = cache.shards.get(name)
+                if entry is not None:
+                    entry.appended = (*entry.appended, wake)
+                    self._entries.append(entry)
+
+    def close(self) -> None:
+        with self._lock:
+            for entry in self._entries:
+                left = list(entry.appended)
+                left.remove(self._wake)
+                entry.appended = tuple(left)
+            self._entries = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def wait_for_append(
+    cache: StorageCacheManager,
+    clock: Clock,
+    shards: Sequence[str],
+    has_news: Callable[[], bool],
+    seconds: float,
+) -> bool:
+    """Wait until `has_news` is true, which is asked at once and behind every write to `shards`;
+    return whether it became true within `seconds`."""
+    woken = threading.Event()
+    deadline = clock.monotonic() + seconds
+    with AppendWatch(cache, shards, woken.set):
+        while not has_news():
+            left = deadline - clock.monotonic()
+            if left <= 0:
+                return False
+            clock.wait(woken, left)
+            woken.clear()
+        return True

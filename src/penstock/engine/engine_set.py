@@ -1,0 +1,65 @@
+"""The engines of a node by storage type, each opened when it is first needed and kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from penstock.engine.contract import StorageEngine
+from penstock.errors import BadRequestError, ClosedError, StoreError
+from penstock.log import get_logger
+
+EngineFactory = Callable[[], StorageEngine]
+
+_log: Final = get_logger(__name__)
+
+
+class EngineSet:
+    def __init__(self, factories: Mapping[str, EngineFactory]) -> None:
+        self._factories: Final = dict(factories)
+        self._opened: dict[str, StorageEngine] = {}
+        self._opening: Final = threading.Lock()
+        self._closed = False
+
+    @property
+    def storage_types(self) -> list[str]:
+        """What can be opened here."""
+        return sorted(self._factories)
+
+    def get(self, storage_type: str) -> StorageEngine:
+        """Return the engine of a storage type; open it if this is its first use."""
+        engine = self._opened.get(storage_type)
+        if engine is not None:
+            return engine
+        with self._opening:
+            if self._closed:
+                raise ClosedError("the engines were closed")
+            engine = self._opened.get(storage_type)
+            if engine is None:
+                factory = self._factories.get(storage_type)
+                if factory is None:
+                    raise BadRequestError(
+                        f"there is no engine {storage_type!r} here; "
+                        f"expected one of {', '.join(self.storage_types)}"
+                    )
+                engine = self._opened[storage_type] = factory()
+            return engine
+
+    def opened(self) -> dict[str, StorageEngine]:
+        with self._opening:
+            return dict(self._opened)
+
+    def close(self) -> None:
+        """Close every engine, also when one of them fails; the first failure is raised."""
+        with self._opening:
+            self._closed = True
+            failed: StoreError | OSError | None = None
+            for storage_type, engine in self._opened.items():
+                try:
+                    engine.close()
+                except (StoreError, OSError) as error:
+                    _log.error("engine_not_closed", cause=error, storage_type=storage_type)
+                    failed = failed or error
+        if failed is not None:
+            raise failed

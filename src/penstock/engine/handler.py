@@ -1,0 +1,357 @@
+"""`StorageEngineHandler`: every request for a shard comes through here.
+
+    shard name ──▶ StorageCacheManager ──▶ who leads it?
+                                             │ this node: what does its segment allow? ──▶ engine
+                                             └ another:   Forwarder ──▶ that node's engine
+
+What was found out is kept in the shard's entry until the metadata changes, so that a request costs
+one look-up more than the engine's own work. Methods may be called from any thread; they promise
+what `StorageEngine` promises, and raise besides:
+
+  * `UnknownShardError` for a shard that the metadata does not have (any more)
+  * `NotLeaderError` when another node leads the shard and there is no way to it
+  * `ShardSealedError`, `BusyError` as the state of the segment says (`segment_status`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from penstock.clock import Clock, SystemClock
+from penstock.engine.append_watch import AppendWatch, wait_for_append
+from penstock.engine.contract import (
+    RECORDS_PER_READ,
+    SIZE_PER_READ,
+    AdapterOffsetStrategy,
+    Compacted,
+    Isolation,
+    ShardConfig,
+    ShardInfo,
+    StorageEngine,
+    Written,
+)
+from penstock.engine.engine_set import EngineSet
+from penstock.engine.segment_status import Answer, allowed
+from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
+from penstock.errors import (
+    BadRequestError,
+    BusyError,
+    NotLeaderError,
+    ShardSealedError,
+    StoreError,
+    UnknownShardError,
+)
+from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
+
+T = TypeVar("T")
+
+
+class Forwarder(Protocol):
+    """The way to other nodes."""
+
+    def engine_of(self, node_id: int, storage_type: str) -> StorageEngine:
+        """Return another node's engine: its calls are made there, in one hop, with the same
+        answers and the same errors."""
+        ...
+
+
+class StorageEngineHandler:
+    def __init__(
+        self,
+        cache: StorageCacheManager,
+        engines: EngineSet,
+        *,
+        node_id: int,
+        forwarder: Forwarder | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.cache: Final = cache
+        self.engines: Final = engines
+        self.node_id: Final = node_id
+        self.clock: Final = clock if clock is not None else SystemClock()
+        self.when_room_ends: Callable[[ShardEntry], None] = _ignore
+        """Told when a segment's size should be looked at; see `ShardUpkeep`."""
+        self._forwarder: Final = forwarder
+        self._shards: Final = cache.shards
+
+    # Shards
+
+    def create_shard(self, shard: ShardId, storage_type: str, config: ShardConfig) -> None:
+        """Create a shard in this node's engine; do nothing if it has it."""
+        self.engines.get(storage_type).create_shard(shard, config)
+        entry = self._shards.get(shard.name)
+        if entry is not None:
+            entry.is_open = True
+
+    def alter_shard(self, shard: ShardId, storage_type: str, config: ShardConfig) -> None:
+        self.engines.get(storage_type).alter_shard(shard, config)
+
+    def delete_shard(self, shard: ShardId, storage_type: str) -> None:
+        """Delete a shard from this node's engine; do nothing if it does not have it."""
+        entry = self._shards.get(shard.name)
+        if entry is not None:
+            with self.cache.lock:
+                entry.is_open = False
+                entry.forget_derived()
+        self.engines.get(storage_type).delete_shard(shard)
+
+    def list_shard(self, storage_type: str, topic_id: str | None = None) -> list[ShardId]:
+        """Return the shards that this node's engine has."""
+        return self.engines.get(storage_type).list_shard(topic_id)
+
+    def seal_shard(self, shard_name: str) -> None:
+        entry = self.find(shard_name)
+        self._reader(entry).seal_shard(entry.id)
+
+    def shard_info(self, shard_name: str) -> ShardInfo:
+        entry = self.find(shard_name)
+        return self._reader(entry).shard_info(entry.id)
+
+    def find(self, shard_name: str) -> ShardEntry:
+        """Return what is known of a shard, or raise `UnknownShardError`."""
+        try:
+            return self._shards[shard_name]
+        except KeyError:
+            raise UnknownShardError(shard_name) from None
+        except TypeError:
+            raise BadRequestError(f"a shard name is text, not {shard_name!r}") from None
+
+    # Writing
+
+    def write(
+        self, shard_name: str, record: Record, *, producer: Producer | None = None
+    ) -> Written:
+        entry = self.find(shard_name)
+        engine = entry.writer or self._find_writer(entry)
+        try:
+            written = engine.write(entry.id, record, producer=producer)
+        except StoreError:
+            entry.errors += 1
+            raise
+        self._note_written(entry, written)
+        return written
+
+    def batch_write(
+        self, shard_name: str, records: Sequence[Record], *, producer: Producer | None = None
+    ) -> Written:
+        entry = self.find(shard_name)
+        engine = entry.writer or self._find_writer(entry)
+        try:
+            written = engine.batch_write(entry.id, records, producer=producer)
+        except StoreError:
+            entry.errors += 1
+            raise
+        self._note_written(entry, written)
+        return written
+
+    def _note_written(self, entry: ShardEntry, written: Written) -> None:
+        count = written.count
+        entry.writes += 1
+        entry.records_written += count
+        entry.end_offset = max(entry.end_offset, written.first + count)
+        entry.room -= count
+        if entry.room < 0 and not entry.wants_check:
+            entry.wants_check = True
+            self.when_room_ends(entry)
+        for wake in entry.appended:
+            wake()
+
+    # Reading
+
+    def read_by_offset(
+        self,
+        shard_name: str,
+        offset: Offset,
+        *,
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+        isolation: Isolation = Isolation.COMMITTED,
+    ) -> list[StoredRecord]:
+        entry = self.find(shard_name)
+        engine = entry.reader or self._find_reader(entry)
+        if entry.hidden and (moved := _behind_hidden(entry, offset)) is not None:
+            offset = moved
+        found = engine.read_by_offset(
+            entry.id, offset, max_records=max_records, max_size=max_size, isolation=isolation
+        )
+        return self._note_read(entry, found)
+
+    def read_by_tag(
+        self,
+        shard_name: str,
+        tag: str,
+        *,
+        start_offset: Offset = Offset(0),
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+    ) -> list[StoredRecord]:
+        entry = self.find(shard_name)
+        engine = self._reader(entry)
+        if entry.hidden and (moved := _behind_hidden(entry, start_offset)) is not None:
+            start_offset = moved
+        found = engine.read_by_tag(
+            entry.id, tag, start_offset=start_offset, max_records=max_records, max_size=max_size
+        )
+        return self._note_read(entry, found)
+
+    def read_by_key(self, shard_name: str, key: bytes) -> StoredRecord | None:
+        entry = self.find(shard_name)
+        engine = self._reader(entry)
+        if entry.hidden:
+            found = self.query_by_key(shard_name, key, limit=1)
+            return found[0] if found else None
+        newest = engine.read_by_key(entry.id, key)
+        entry.reads += 1
+        entry.records_read += newest is not None
+        return newest
+
+    def query_by_key(
+        self,
+        shard_name: str,
+        key: bytes,
+        *,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        limit: int = 64,
+    ) -> list[StoredRecord]:
+        entry = self.find(shard_name)
+        engine = self._reader(entry)
+        _check_complete(entry)
+        found = engine.query_by_key(entry.id, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit)
+        return self._note_read(entry, found)
+
+    def get_offset_by_timestamp(
+        self, shard_name: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
+    ) -> Offset:
+        entry = self.find(shard_name)
+        return self._reader(entry).get_offset_by_timestamp(entry.id, timestamp_ms, strategy)
+
+    def watch_appends(self, shards: Sequence[str], wake: Callable[[], None]) -> AppendWatch:
+        """Call `wake` behind every write to `shards`; see `append_watch`."""
+        return AppendWatch(self.cache, shards, wake)
+
+    def wait_for_append(
+        self, shards: Sequence[str], has_news: Callable[[], bool], seconds: float
+    ) -> bool:
+        return wait_for_append(self.cache, self.clock, shards, has_news, seconds)
+
+    def _note_read(self, entry: ShardEntry, found: list[StoredRecord]) -> list[StoredRecord]:
+        entry.reads += 1
+        if entry.hidden:
+            found = _without_hidden(entry, found)
+        entry.records_read += len(found)
+        return found
+
+    # Deleting
+
+    def delete_by_key(self, shard_name: str, key: bytes) -> int:
+        entry = self.find(shard_name)
+        engine = self._reader(entry)
+        _check_complete(entry)
+        return engine.delete_by_key(entry.id, key)
+
+    def delete_by_offset(self, shard_name: str, offset: Offset) -> bool:
+        entry = self.find(shard_name)
+        engine = self._reader(entry)
+        if entry.hidden and _behind_hidden(entry, offset) is not None:
+            return False
+        return engine.delete_by_offset(entry.id, offset)
+
+    def delete_records_before(self, shard_name: str, offset: Offset) -> Offset:
+        entry = self.find(shard_name)
+        return self._reader(entry).delete_records_before(entry.id, offset)
+
+    def compact(self, shard_name: str) -> Compacted:
+        entry = self.find(shard_name)
+        return self._reader(entry).compact(entry.id)
+
+    # Who serves a shard
+
+    def _reader(self, entry: ShardEntry) -> StorageEngine:
+        return entry.reader or self._find_reader(entry)
+
+    def _find_writer(self, entry: ShardEntry) -> StorageEngine:
+        with self.cache.lock:
+            meta, active = entry.meta, entry.active
+        if meta is None or active is None:
+            raise UnknownShardError(entry.name)
+        answer = allowed(active.status).write
+        if answer is Answer.LATER:
+            raise BusyError(f"segment {active.number} of {entry.name!r} is {active.status}")
+        if answer is Answer.NO:
+            raise ShardSealedError(entry.name)
+        if meta.leader != self.node_id:
+            return self._other_node(entry, meta.leader)
+        engine = self._local(entry)
+        with self.cache.lock:
+            if entry.meta is meta and entry.active is active and entry.is_open:
+                entry.writer = engine
+        return engine
+
+    def _find_reader(self, entry: ShardEntry) -> StorageEngine:
+        with self.cache.lock:
+            meta = entry.meta
+        if meta is None:
+            raise UnknownShardError(entry.name)
+        if meta.leader != self.node_id:
+            return self._other_node(entry, meta.leader)
+        engine = self._local(entry)
+        with self.cache.lock:
+            if entry.meta is meta and entry.is_open:
+                entry.reader = engine
+        return engine
+
+    def _local(self, entry: ShardEntry) -> StorageEngine:
+        engine = self.engines.get(entry.topic.storage_type)
+        if not entry.is_open:
+            # It exists for everybody else: an engine that could not create it when it was
+            # asked to (a full disk) does so with the first request that it can serve.
+            engine.create_shard(entry.id, entry.topic.config)
+            with self.cache.lock:
+                entry.is_open = entry.meta is not None
+            if not entry.is_open:
+                engine.delete_shard(entry.id)  # deleted for everybody meanwhile
+                raise UnknownShardError(entry.name)
+        return engine
+
+    def _other_node(self, entry: ShardEntry, leader: int | None) -> StorageEngine:
+        if self._forwarder is None or leader is None:
+            name = None if leader is None else str(leader)
+            raise NotLeaderError(entry.name, leader=name)
+        return self._forwarder.engine_of(leader, entry.topic.storage_type)
+
+
+def _ignore(_: ShardEntry) -> None:
+    """Nobody looks after the segments."""
+
+
+def _behind_hidden(entry: ShardEntry, offset: int) -> Offset | None:
+    """Return where a read that wants `offset` begins, if not there."""
+    moved = None
+    for begin, end, answer in entry.hidden:
+        if offset < begin or (end is not None and offset >= end):
+            continue
+        if answer is Answer.LATER or end is None:
+            raise BusyError(f"the segment of {entry.name!r} from {begin} on cannot be read now")
+        offset = end
+        moved = Offset(end)
+    return moved
+
+
+def _without_hidden(entry: ShardEntry, found: list[StoredRecord]) -> list[StoredRecord]:
+    """Leave out what lies in a hidden segment; a page ends before one that comes back."""
+    for begin, end, answer in entry.hidden:
+        found = [
+            one
+            for one in found
+            if one.offset < begin or (end is not None and one.offset >= end and answer is Answer.NO)
+        ]
+    return found
+
+
+def _check_complete(entry: ShardEntry) -> None:
+    """A search by key must not miss what only cannot be read for the moment."""
+    for begin, _, answer in entry.hidden:
+        if answer is Answer.LATER:
+            raise BusyError(f"the segment of {entry.name!r} from {begin} on cannot be read now")

@@ -1,0 +1,97 @@
+"""At start: the engines hold exactly the shards that the metadata names.
+
+A process can die between a change of the metadata and what the engines do about it. The order of
+every such change is chosen so that the metadata decides:
+
+  * a shard that the metadata has and an engine lacks is created (its topic was being created, or
+    its engine forgets)
+  * a shard that an engine has and the metadata lacks is deleted (its topic's creation was being
+    undone, or its deletion was nearly done)
+  * topics altered since the last start give their engines the configuration again
+
+Losing the metadata must not delete all data: engines that hold shards beside a log that has never
+recorded anything are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.engine.handler import StorageEngineHandler
+from penstock.errors import CorruptionError
+from penstock.log import get_logger
+from penstock.record import ShardId
+
+_log: Final = get_logger(__name__)
+
+
+class Reconciled(Struct):
+    """How many shards were touched."""
+
+    known: int = 0
+    created: int = 0
+    deleted: int = 0
+    altered: int = 0
+
+
+def reconcile(
+    handler: StorageEngineHandler,
+    *,
+    present: Collection[str],
+    altered_since: int,
+    where: str,
+) -> Reconciled:
+    """Make the engines agree with the cache, which is complete. `present` names the storage types
+    whose engines may hold something; `altered_since` is the revision of the last start."""
+    cache = handler.cache
+    wanted: dict[str, dict[ShardId, bool]] = {}
+    for topic in cache.topics.values():
+        shards = wanted.setdefault(topic.storage_type, {})
+        for entry in topic.shards.values():
+            if entry.meta is not None and handler.node_id in entry.meta.replicas:
+                shards[entry.id] = topic.topic.revision > altered_since
+    done = Reconciled()
+    for storage_type in sorted({*present, *wanted}):
+        held = set(handler.list_shard(storage_type))
+        if held and cache.revision == 0:
+            raise CorruptionError(
+                where,
+                position=0,
+                reason=f"{len(held)} shards hold data, but the metadata is empty; "
+                "was the directory `meta` lost?",
+            )
+        _reconcile_engine(handler, storage_type, held, wanted.get(storage_type, {}), done)
+    if done.created or done.deleted or done.altered:
+        _log.info(
+            "engines_reconciled",
+            created=done.created,
+            deleted=done.deleted,
+            altered=done.altered,
+        )
+    return done
+
+
+def _reconcile_engine(
+    handler: StorageEngineHandler,
+    storage_type: str,
+    held: set[ShardId],
+    wanted: dict[ShardId, bool],
+    done: Reconciled,
+) -> None:
+    for shard in sorted(held - wanted.keys()):
+        handler.delete_shard(shard, storage_type)
+        done.deleted += 1
+    for shard, is_altered in wanted.items():
+        entry = handler.find(shard.name)
+        config = entry.topic.config
+        done.known += 1
+        if shard not in held:
+            handler.create_shard(shard, storage_type, config)
+            done.created += 1
+        elif is_altered:
+            handler.alter_shard(shard, storage_type, config)
+            done.altered += 1
+        entry.is_open = True

@@ -1,0 +1,269 @@
+"""What a node does for its shards by itself: segments roll and are forgotten, old records go.
+
+    roll        a segment ends when it holds `roll_size` bytes or is `roll_age_ms` old. One command
+                seals it and opens the next at the same offset. Writers are not stopped: the offset
+                is one that is not given out yet, so whatever they write belongs to the next
+    trim        segments that lie wholly before a shard's earliest offset: pre-delete, deleting,
+                forgotten
+    retention   age, size and number of records, for engines that do not look after that themselves
+    compaction  shards with `cleanup = "compact"` that were written to since the last time, and the
+                room of expired records; less often, for both read a lot
+
+Rolling concerns durable engines only: what a start loses has no past to describe.
+
+How a size limit is watched at the price of one subtraction a write: an entry has `room`, the number
+of records that may come before it is looked at. When it is used up, the shard is measured and gets
+new room for half of what is left at its mean record size; so looks get denser towards the limit.
+A round every `interval_ms` looks at every shard that was written to, whatever its room says:
+records may have grown since.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from penstock.engine.contract import Cleanup, Compacted, StorageEngine
+from penstock.engine.handler import StorageEngineHandler
+from penstock.engine.segment_status import SegmentStatus
+from penstock.engine.storage_cache import ShardEntry
+from penstock.errors import ClosedError, RequestError, StoreError
+from penstock.log import get_logger
+from penstock.meta.client import MetadataClient
+from penstock.meta.state.model import Segment
+from penstock.record import Offset, ShardId
+
+_log: Final = get_logger(__name__)
+_FIRST_ROOM: Final = 64
+_ROOM_MAX: Final = 1 << 20
+_JOIN_S: Final = 60.0
+
+
+class UpkeepLimits(Struct, frozen=True, kw_only=True):
+    roll_size: int = 1 << 30
+    roll_age_ms: int = 24 * 3_600_000
+    interval_ms: int = 10_000
+    compact_interval_ms: int = 60_000
+
+
+@runtime_checkable
+class KeptFromOutside(Protocol):
+    """An engine that removes what is too old only when it is told to."""
+
+    def apply_retention(self, shard: ShardId) -> Offset: ...
+
+    def remove_expired(self, shard: ShardId) -> Compacted: ...
+
+
+class UpkeepReport(Struct):
+    """What one round did."""
+
+    rolled: int = 0
+    trimmed: int = 0
+    compacted: int = 0
+    failed: int = 0
+
+
+class ShardUpkeep:
+    """`run_once` does a round; `start` does them in a thread of its own."""
+
+    def __init__(
+        self,
+        handler: StorageEngineHandler,
+        meta: MetadataClient,
+        limits: UpkeepLimits | None = None,
+        *,
+        chores: Sequence[Callable[[], object]] = (),
+    ) -> None:
+        """`chores` are done with every compaction, for whoever has no thread of his own."""
+        self._handler: Final = handler
+        self._meta: Final = meta
+        self._clock: Final = handler.clock
+        self._limits: Final = limits if limits is not None else UpkeepLimits()
+        self._chores: Final = tuple(chores)
+        self._wanted: deque[ShardEntry] = deque()
+        self._wake: Final = threading.Event()
+        self._working: Final = threading.Lock()
+        self._stopping: Final = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._seen: dict[str, int] = {}
+        self._next_compaction = self._clock.monotonic()
+        handler.when_room_ends = self.want
+
+    def start(self) -> None:
+        assert self._thread is None, "started once"
+        self._thread = threading.Thread(target=self._run, name="penstock-shards", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what it does at the moment is finished."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+
+    def want(self, entry: ShardEntry) -> None:
+        """Look at this shard's segment soon; each waits at most once (`wants_check`)."""
+        self._wanted.append(entry)
+        self._wake.set()
+
+    def run_once(self, *, thorough: bool = False) -> UpkeepReport:
+        """Do everything that is due, with `thorough` compaction in any case; an error of one shard
+        does not keep the others from it."""
+        with self._working:
+            report = UpkeepReport()
+            self._look_at_wanted(report)
+            written = self._written_since()
+            for entry in written:
+                self._try(entry, report, self._roll_if_due)
+            is_thorough = thorough or self._clock.monotonic() >= self._next_compaction
+            for entry in self._handler.cache.entries():
+                self._try(entry, report, self._remove_old)
+                self._try(entry, report, self._trim)
+                if is_thorough:
+                    self._try(entry, report, self._compact)
+            if is_thorough:
+                self._do_chores(report)
+                pause_s = self._limits.compact_interval_ms / 1000
+                self._next_compaction = self._clock.monotonic() + pause_s
+            return report
+
+    def _run(self) -> None:
+        next_round = self._clock.monotonic() + self._limits.interval_ms / 1000
+        while not self._stopping.is_set():
+            self._clock.wait(self._wake, max(0.0, next_round - self._clock.monotonic()))
+            self._wake.clear()
+            if self._stopping.is_set():
+                return
+            if self._clock.monotonic() >= next_round:
+                next_round = self._clock.monotonic() + self._limits.interval_ms / 1000
+                self.run_once()
+            else:
+                with self._working:
+                    self._look_at_wanted(UpkeepReport())
+
+    def _look_at_wanted(self, report: UpkeepReport) -> None:
+        for _ in range(len(self._wanted)):
+            entry = self._wanted.popleft()
+            entry.wants_check = False
+            self._try(entry, report, self._roll_if_due)
+
+    def _try(self, entry: ShardEntry, report: UpkeepReport, step: _Step) -> None:
+        try:
+            step(entry, report)
+        except ClosedError:
+            self._stopping.set()
+        except RequestError as error:
+            # Deleted or rolled by somebody else meanwhile: the next round looks again.
+            _log.debug("upkeep_overtaken", shard=entry.name, reason=str(error))
+        except (StoreError, OSError) as error:
+            report.failed += 1
+            _log.error("upkeep_failed", cause=error, shard=entry.name)
+
+    def _do_chores(self, report: UpkeepReport) -> None:
+        for chore in self._chores:
+            try:
+                chore()
+            except (StoreError, OSError) as error:
+                report.failed += 1
+                _log.error("chore_failed", cause=error)
+
+    # Rolling
+
+    def _written_since(self) -> list[ShardEntry]:
+        """Return the shards that were written to since the last round."""
+        found = []
+        seen: dict[str, int] = {}
+        for entry in self._handler.cache.entries():
+            if entry.records_written:
+                seen[entry.name] = entry.records_written
+                is_new = self._seen.get(entry.name) != entry.records_written
+                if is_new or self._is_old(entry.active):
+                    found.append(entry)
+        self._seen = seen
+        return found
+
+    def _is_old(self, segment: Segment | None) -> bool:
+        if segment is None or segment.status != SegmentStatus.WRITE.value:
+            return False
+        return self._clock.now_ms() - segment.created_at_ms >= self._limits.roll_age_ms
+
+    def _roll_if_due(self, entry: ShardEntry, report: UpkeepReport) -> None:
+        engine, active = self._led_here(entry), entry.active
+        if engine is None or active is None or not engine.capabilities.durable:
+            entry.room = _ROOM_MAX
+            return
+        # Should what follows fail, it is tried again soon, and not with every write.
+        entry.room = _FIRST_ROOM
+        info = engine.shard_info(entry.id)
+        count = info.latest - active.start_offset
+        record_size = max(1, info.size // max(1, info.latest - info.earliest))
+        size = count * record_size
+        if count > 0 and (size >= self._limits.roll_size or self._is_old(active)):
+            assert entry.meta is not None
+            self._meta.next_segment(
+                entry.id, active.number, info.latest, epoch=entry.meta.leader_epoch
+            )
+            report.rolled += 1
+            size = 0
+            _log.info("segment_rolled", shard=entry.name, number=active.number, end=info.latest)
+        left = max(0, self._limits.roll_size - size) // record_size
+        entry.room = max(1, min(_ROOM_MAX, left // 2))
+
+    def _led_here(self, entry: ShardEntry) -> StorageEngine | None:
+        meta = entry.meta
+        if meta is None or meta.leader != self._handler.node_id or not entry.is_open:
+            return None
+        return self._handler.engines.get(entry.topic.storage_type)
+
+    # Removing
+
+    def _trim(self, entry: ShardEntry, report: UpkeepReport) -> None:
+        engine = self._led_here(entry)
+        if engine is None or len(entry.segments) < 2:
+            return
+        earliest = engine.shard_info(entry.id).earliest
+        past = list(_wholly_before(entry.segments[:-1], earliest))
+        if not past:
+            return
+        for segment in past:
+            for status in (SegmentStatus.PRE_DELETE, SegmentStatus.DELETING):
+                if segment.status != SegmentStatus.DELETING.value:
+                    self._meta.set_segment_status(entry.id, segment.number, status.value)
+        self._meta.delete_segments(entry.id, past[-1].number + 1)
+        report.trimmed += len(past)
+
+    def _remove_old(self, entry: ShardEntry, _: UpkeepReport) -> None:
+        config = entry.topic.config
+        limits = (config.retention_ms, config.retention_bytes, config.retention_records)
+        if all(limit is None for limit in limits):
+            return
+        engine = self._led_here(entry)
+        if engine is not None and isinstance(engine, KeptFromOutside):
+            engine.apply_retention(entry.id)
+
+    def _compact(self, entry: ShardEntry, report: UpkeepReport) -> None:
+        engine = self._led_here(entry)
+        if engine is None:
+            return
+        if isinstance(engine, KeptFromOutside):
+            engine.remove_expired(entry.id)
+        written = entry.records_written
+        if entry.topic.config.cleanup is Cleanup.COMPACT and written != entry.records_compacted:
+            report.compacted += engine.compact(entry.id).records
+            entry.records_compacted = written
+
+
+class _Step(Protocol):
+    def __call__(self, entry: ShardEntry, report: UpkeepReport, /) -> None: ...
+
+
+def _wholly_before(segments: Iterable[Segment], offset: int) -> Iterable[Segment]:
+    for segment in segments:
+        if segment.end_offset is None or segment.end_offset > offset:
+            return
+        yield segment

@@ -1,0 +1,257 @@
+"""`StorageCacheManager`: what the metadata says about shards, at hand for every request.
+
+Fed with the meta service's updates, in order. An update is applied whole under one lock, so that
+nobody sees half of it: when a segment rolls, its shard has a writable segment at every moment.
+
+An entry lives as long as its shard. The handler keeps what it derived in it (`writer`, `reader`);
+every change of the metadata that could matter clears both, and they are derived again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from penstock.clock import Clock, SystemClock
+from penstock.engine.cache_waiters import CacheWaiters
+from penstock.engine.contract import Cleanup, ShardConfig, StorageEngine
+from penstock.engine.segment_status import Answer, allowed
+from penstock.meta.state import metadata_commands as event
+from penstock.meta.state.model import Segment, Shard, Topic, TopicConfig
+from penstock.meta.watch import Update
+from penstock.record import Flush, QueueKind
+
+_Hidden = tuple[tuple[int, int | None, Answer], ...]
+
+
+def shard_config(config: TopicConfig) -> ShardConfig:
+    """Return how an engine keeps each shard of a topic."""
+    return ShardConfig(
+        kind=QueueKind(config.queue_kind),
+        cleanup=Cleanup(config.cleanup),
+        flush=Flush(config.flush),
+        record_size_max=config.record_size_max,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        retention_records=config.retention_records,
+        memory_records_max=config.memory_records_max,
+        memory_bytes_max=config.memory_bytes_max,
+    )
+
+
+class TopicEntry:
+    """What the shards of a topic have in common."""
+
+    __slots__ = ("config", "shards", "topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.config = shard_config(topic.config)
+        self.shards: dict[int, ShardEntry] = {}
+
+    @property
+    def storage_type(self) -> str:
+        return self.topic.config.storage_type
+
+
+class ShardEntry:
+    """One shard: its metadata, what the handler derived from it, and its counters.
+
+    Counters are added to without a lock: an addition to an attribute is one step for CPython's
+    threads, and nothing but metrics depends on them.
+    """
+
+    __slots__ = (
+        "appended",
+        "end_offset",
+        "errors",
+        "hidden",
+        "id",
+        "is_open",
+        "meta",
+        "name",
+        "reader",
+        "reads",
+        "records_compacted",
+        "records_read",
+        "records_written",
+        "room",
+        "segments",
+        "topic",
+        "wants_check",
+        "writer",
+        "writes",
+    )
+
+    def __init__(self, topic: TopicEntry, shard: Shard) -> None:
+        self.id: Final = shard.id
+        self.name: Final = shard.name
+        self.topic: Final = topic
+        self.meta: Shard | None = shard
+        """None: deleted."""
+        self.segments: tuple[Segment, ...] = ()
+        """By number, ascending."""
+        self.hidden: _Hidden = ()
+        """Ranges that cannot be read, and why; nearly always none."""
+        self.writer: StorageEngine | None = None
+        self.reader: StorageEngine | None = None
+        self.is_open = False
+        """Whether this node's engine has the shard."""
+        self.appended: tuple[Callable[[], None], ...] = ()
+        """Called behind every write; see `append_watch`."""
+        self.end_offset = 0
+        """Behind the last record that was written through this entry; 0: none was."""
+        self.room = 0
+        """Records that may come before the segment's size is looked at."""
+        self.wants_check = False
+        self.writes = self.records_written = 0
+        self.reads = self.records_read = self.errors = 0
+        self.records_compacted = 0
+        """What `records_written` was at the last compaction."""
+
+    @property
+    def active(self) -> Segment | None:
+        """The segment that takes writes, or last did."""
+        return self.segments[-1] if self.segments else None
+
+    def forget_derived(self) -> None:
+        self.writer = self.reader = None
+
+
+class StorageCacheManager:
+    """Reading needs no lock; see the module's head for what holds."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.lock: Final = threading.RLock()
+        self.shards: Final[dict[str, ShardEntry]] = {}
+        """By shard name."""
+        self.topics: Final[dict[str, TopicEntry]] = {}
+        """By topic id."""
+        self.revision = 0
+        self._waiters: Final = CacheWaiters(clock if clock is not None else SystemClock())
+
+    def apply(self, update: Update) -> None:
+        """Take over what changed."""
+        with self.lock:
+            if update.is_reset:
+                self._forget_all_but(update.events)
+            for one in update.events:
+                self._apply(one)
+            self.revision = update.revision
+        self._waiters.wake()
+
+    def wait_for_shards(self, names: Iterable[str], seconds: float) -> list[str]:
+        """Wait until all of `names` are known with a segment; return those that are not."""
+        missing = set(names)
+
+        def all_there() -> bool:
+            missing.difference_update([name for name in missing if self._is_known(name)])
+            return not missing
+
+        self._waiters.wait(all_there, seconds)
+        return sorted(missing)
+
+    def entries(self) -> Iterator[ShardEntry]:
+        with self.lock:
+            return iter(list(self.shards.values()))
+
+    def _is_known(self, name: str) -> bool:
+        entry = self.shards.get(name)
+        return entry is not None and bool(entry.segments)
+
+    def _apply(self, one: event.Event) -> None:
+        match one:
+            case event.TopicPut(topic):
+                self._put_topic(topic)
+            case event.TopicDeleted(topic):
+                self._drop_topic(topic.topic_id)
+            case event.ShardPut(shard):
+                self._put_shard(shard)
+            case event.ShardDeleted(topic_id, partition):
+                self._drop_shard(topic_id, partition)
+            case event.SegmentPut(segment):
+                self._put_segment(segment)
+            case event.SegmentDeleted(topic_id, partition, number):
+                self._drop_segment(topic_id, partition, number)
+            case event.NodePut() | event.NodeRemoved():
+                pass
+
+    def _put_topic(self, topic: Topic) -> None:
+        known = self.topics.get(topic.topic_id)
+        if known is None:
+            self.topics[topic.topic_id] = TopicEntry(topic)
+            return
+        known.topic = topic
+        known.config = shard_config(topic.config)
+
+    def _drop_topic(self, topic_id: str) -> None:
+        known = self.topics.pop(topic_id, None)
+        if known is not None:
+            for partition in list(known.shards):
+                self._drop_from(known, partition)
+
+    def _put_shard(self, shard: Shard) -> None:
+        topic = self.topics.get(shard.topic_id)
+        if topic is None:
+            return  # of a topic that is being deleted
+        entry = topic.shards.get(shard.partition)
+        if entry is None:
+            entry = ShardEntry(topic, shard)
+            topic.shards[shard.partition] = self.shards[entry.name] = entry
+        entry.meta = shard
+        entry.forget_derived()
+
+    def _drop_shard(self, topic_id: str, partition: int) -> None:
+        topic = self.topics.get(topic_id)
+        if topic is not None:
+            self._drop_from(topic, partition)
+
+    def _drop_from(self, topic: TopicEntry, partition: int) -> None:
+        entry = topic.shards.pop(partition, None)
+        if entry is None:
+            return
+        del self.shards[entry.name]
+        entry.meta = None
+        entry.segments = ()
+        entry.forget_derived()
+        # Who waits for records learns by looking that there will be none.
+        for wake in entry.appended:
+            wake()
+
+    def _put_segment(self, segment: Segment) -> None:
+        entry = self._entry(segment.topic_id, segment.partition)
+        if entry is not None:
+            others = [one for one in entry.segments if one.number != segment.number]
+            _set_segments(entry, [*others, segment])
+
+    def _drop_segment(self, topic_id: str, partition: int, number: int) -> None:
+        entry = self._entry(topic_id, partition)
+        if entry is not None:
+            _set_segments(entry, [one for one in entry.segments if one.number != number])
+
+    def _entry(self, topic_id: str, partition: int) -> ShardEntry | None:
+        topic = self.topics.get(topic_id)
+        return None if topic is None else topic.shards.get(partition)
+
+    def _forget_all_but(self, events: tuple[event.Event, ...]) -> None:
+        """A reset names everything that exists: drop the rest, keep the counters of what stays."""
+        topics = {one.topic.topic_id for one in events if isinstance(one, event.TopicPut)}
+        shards = {one.shard.name for one in events if isinstance(one, event.ShardPut)}
+        for topic_id in [known for known in self.topics if known not in topics]:
+            self._drop_topic(topic_id)
+        for entry in list(self.shards.values()):
+            if entry.name not in shards:
+                self._drop_from(entry.topic, entry.id.partition)
+            else:
+                entry.segments = ()
+
+
+def _set_segments(entry: ShardEntry, segments: list[Segment]) -> None:
+    entry.segments = tuple(sorted(segments, key=lambda one: one.number))
+    entry.hidden = tuple(
+        (one.start_offset, one.end_offset, allowed(one.status).read)
+        for one in entry.segments
+        if allowed(one.status).read is not Answer.YES
+    )
+    entry.forget_derived()

@@ -1,0 +1,327 @@
+"""A node: everything that one process needs to store messages, built in one place.
+
+    DATA/penstock.lock   held while the node runs
+    DATA/meta            the metadata log (RocksDB)
+    DATA/segment         the segment engine: commit log, queues, indexes
+    DATA/rocksdb         the RocksDB engine
+    DATA/offsets         commits that wait to be saved (RocksDB)
+    DATA/reconciled      the revision of the metadata that the engines agreed with at the last start
+
+Engines are opened when a topic first needs them, or at start when they hold something.
+
+Starting goes upwards: lock, metadata, offsets, engines, caches, upkeep. Stopping goes the other
+way: upkeep and calls under way end, engines put everything on the device, commits are saved, and
+the metadata closes last, for all the others write to it. A start that fails closes what it had
+opened.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+from prometheus_client import CollectorRegistry
+
+from penstock.adapter.blocking_pool import BlockingPool
+from penstock.adapter.driver_manager import StorageDriverManager
+from penstock.adapter.topic_admin import TopicAdmin
+from penstock.adapter.topic_cache import BrokerCacheManager
+from penstock.adapter.topic_offsets import TopicOffsets
+from penstock.adapter.topic_routes import TopicRoutes
+from penstock.adapter.topic_storage import TopicStorage
+from penstock.clock import Clock, SystemClock
+from penstock.disk import Disk
+from penstock.disk_local import LocalDisk
+from penstock.engine.contract import StorageEngine
+from penstock.engine.engine_set import EngineSet
+from penstock.engine.handler import Forwarder, StorageEngineHandler
+from penstock.engine.memory import MemoryStorageEngine
+from penstock.engine.reconcile import Reconciled, reconcile
+from penstock.engine.rocksdb import (
+    DB_COLUMN_FAMILY_BROKER,
+    Database,
+    DatabaseSettings,
+    RocksDBStorageEngine,
+)
+from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
+from penstock.engine.segment.settings import FileSizes, SegmentSettings
+from penstock.engine.segment.store import SegmentStore
+from penstock.engine.shard_metrics import ShardMetrics
+from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
+from penstock.engine.storage_cache import StorageCacheManager
+from penstock.errors import NotAStoreError
+from penstock.log import get_logger
+from penstock.meta.client import TopicConfig, Update
+from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.state.vocabulary import STORAGE_ALIASES
+from penstock.metrics import SegmentMetrics
+from penstock.offsets.config import OffsetConfig
+from penstock.offsets.manager import OffsetManager
+from penstock.settings import EMBEDDED, Settings
+
+MEMORY: Final = STORAGE_ALIASES["memory"]
+ROCKSDB: Final = STORAGE_ALIASES["rocksdb"]
+SEGMENT: Final = STORAGE_ALIASES["segment"]
+
+_LOCK: Final = "penstock.lock"
+_RECONCILED: Final = "reconciled"
+_OURS: Final = frozenset({_LOCK, _RECONCILED, "meta", "segment", "rocksdb", "offsets"})
+_HOUR_MS: Final = 3_600_000
+
+_log: Final = get_logger(__name__)
+
+
+class Node:
+    """A running node; `close` stops it. Use as a context manager, or call `close`."""
+
+    def __init__(
+        self,
+        path: str,
+        settings: Settings = EMBEDDED,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        forwarder: Forwarder | None = None,
+        registry: CollectorRegistry | None = None,
+        background: bool = True,
+    ) -> None:
+        """Start on the data in `path`, created when there is none.
+
+        Raises `LockedError` when another process uses it, `NotAStoreError` for a directory that
+        holds something else. `background=False` starts no upkeep of shards: for tests.
+        """
+        self.path: Final = path.rstrip("/") or "/"
+        self.settings: Final = settings
+        self.clock: Final = clock if clock is not None else SystemClock()
+        self.registry: Final = registry if registry is not None else CollectorRegistry()
+        self._disk: Final = disk if disk is not None else LocalDisk()
+        self._closing: Final = threading.Lock()
+        self._stack: Final = ExitStack()
+        with ExitStack() as undo:
+            undo.callback(self._stack.close)
+            self._lock_directory()
+            self.meta: Final = SoloMetaClient.open(
+                f"{self.path}/meta", node_id=settings.node.id, clock=self.clock
+            )
+            self._stack.callback(self.meta.close)
+            self.offset_manager: Final = self._open_offsets()
+            self._stack.callback(self.offset_manager.stop)
+            self.storage_cache: Final = StorageCacheManager(self.clock)
+            self.broker_cache: Final = BrokerCacheManager(self.clock)
+            self.engines: Final = self._declare_engines()
+            self._stack.callback(self.engines.close)
+            self.handler: Final = StorageEngineHandler(
+                self.storage_cache,
+                self.engines,
+                node_id=self.meta.node_id,
+                forwarder=forwarder,
+                clock=self.clock,
+            )
+            ShardMetrics(self.storage_cache, self.registry)
+            self._routes: Final = TopicRoutes(self.broker_cache, self.storage_cache)
+            self.topics: Final = TopicStorage(self.handler, self._routes)
+            self.offsets: Final = TopicOffsets(self.offset_manager, self._routes)
+            self.admin: Final = self._build_admin()
+            watch = self.meta.watch(0, self._take_over)
+            self._stack.callback(watch.close)
+            self.reconciled: Final = self._reconcile()
+            pool = BlockingPool(settings.engine.threads)
+            self._stack.callback(pool.close)
+            self.driver_manager: Final = StorageDriverManager(
+                self.topics, self.admin, self.broker_cache, self.offsets, pool
+            )
+            self.upkeep: Final = self._build_upkeep()
+            if background:
+                self.upkeep.start()
+            self._stack.callback(self.upkeep.stop)
+            undo.pop_all()
+        _log.info("node_started", path=self.path, node=self.meta.node_id)
+
+    def run_upkeep(self) -> None:
+        """Do at once what the background does by and by: sealing, retention, compaction."""
+        self.upkeep.run_once(thorough=True)
+        segment = self.engines.opened().get(SEGMENT)
+        if isinstance(segment, SegmentEngine):
+            segment.store.run_upkeep()
+
+    def close(self) -> None:
+        """Stop; everything acknowledged is on the device when this returns. Again: nothing."""
+        with self._closing:
+            self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Starting
+
+    def _lock_directory(self) -> None:
+        others = sorted(set(self._disk.list(self.path)) - _OURS)
+        if others and not self._disk.exists(f"{self.path}/{_LOCK}"):
+            raise NotAStoreError(
+                f"{self.path} is not empty and no data directory of Penstock: it holds "
+                f"{', '.join(others[:3])}{', …' if len(others) > 3 else ''}; "
+                "choose an empty or a new directory"
+            )
+        lock = self._disk.lock(f"{self.path}/{_LOCK}")
+        self._stack.callback(lock.release)
+
+    def _open_offsets(self) -> OffsetManager:
+        offsets = self.settings.offsets
+        config = OffsetConfig(
+            enable_cache=offsets.enable_cache,
+            flush_interval_ms=offsets.flush_interval_ms,
+            pending_max=offsets.pending_max,
+            commit_timeout_ms=offsets.commit_timeout_ms,
+        )
+        return OffsetManager.open(
+            f"{self.path}/offsets", self.meta, clock=self.clock, config=config
+        )
+
+    def _take_over(self, update: Update) -> None:
+        # Shards before topics, routes last: what a topic's name leads to is there when it is shown.
+        self.storage_cache.apply(update)
+        self.broker_cache.apply(update)
+        self._routes.apply(update)
+
+    def _build_admin(self) -> TopicAdmin:
+        settings = self.settings
+        defaults = TopicConfig(
+            storage_type=STORAGE_ALIASES[settings.topics.storage],
+            flush=settings.broker.flush_disk_type,
+            partitioner=settings.topics.partitioner,
+            record_size_max=settings.engine.record_size_max,
+        )
+        return TopicAdmin(
+            self.meta,
+            self.handler,
+            self.broker_cache,
+            self._routes,
+            self.offset_manager,
+            defaults=defaults,
+            record_size_max=settings.engine.record_size_max,
+        )
+
+    def _reconcile(self) -> Reconciled:
+        path = f"{self.path}/{_RECONCILED}"
+        last = 0
+        if self._disk.exists(path):
+            text = self._disk.open(path, writable=False)
+            try:
+                last = int(text.read_at(0, 32) or b"0")
+            finally:
+                text.close()
+        directories = {"rocksdb": ROCKSDB, "segment": SEGMENT}
+        present = [kind for name, kind in directories.items() if self._disk.list(self._at(name))]
+        done = reconcile(self.handler, present=present, altered_since=last, where=self.path)
+        self._forget_lost_offsets()
+        self.admin.finish_deletions()
+        self._disk.replace(path, b"%d\n" % self.storage_cache.revision)
+        self._routes.forget()
+        return done
+
+    def _forget_lost_offsets(self) -> None:
+        """Topics in memory begin anew: what was committed for them counts records that are gone."""
+        if not self.offset_manager.list_groups():
+            return
+        for topic in self.storage_cache.topics.values():
+            if topic.storage_type == MEMORY:
+                self.offset_manager.forget_topic(topic.topic.topic_id)
+
+    def _build_upkeep(self) -> ShardUpkeep:
+        engine = self.settings.engine
+        limits = UpkeepLimits(
+            roll_size=engine.segment_size,
+            roll_age_ms=round(engine.segment_age_h * _HOUR_MS),
+            interval_ms=engine.upkeep_interval_ms,
+            compact_interval_ms=engine.compact_interval_ms,
+        )
+        idle_ms = round(self.settings.offsets.idle_group_h * _HOUR_MS)
+        return ShardUpkeep(
+            self.handler,
+            self.meta,
+            limits,
+            chores=[lambda: self.offset_manager.expire_idle_groups(idle_ms)],
+        )
+
+    # Engines
+
+    def _declare_engines(self) -> EngineSet:
+        return EngineSet(
+            {MEMORY: self._open_memory, ROCKSDB: self._open_rocksdb, SEGMENT: self._open_segment}
+        )
+
+    def _open_memory(self) -> StorageEngine:
+        engine = self.settings.engine
+        return MemoryStorageEngine(
+            self.clock,
+            records_max=engine.memory_records_max,
+            bytes_max=engine.memory_bytes_max,
+            evict=engine.memory_evict,
+        )
+
+    def _open_rocksdb(self) -> StorageEngine:
+        engine = self.settings.engine
+        database = Database(
+            self._at("rocksdb"),
+            (DB_COLUMN_FAMILY_BROKER,),
+            settings=DatabaseSettings(
+                block_cache_size=engine.rocksdb_block_cache_size,
+                write_buffer_size=engine.rocksdb_write_buffer_size,
+                flush_interval_ms=engine.flush_interval_ms,
+            ),
+            disk=self._disk,
+            clock=self.clock,
+        )
+        try:
+            return RocksDBStorageEngine(database, self.clock, owns_database=True)
+        except BaseException:
+            database.close()
+            raise
+
+    def _open_segment(self) -> StorageEngine:
+        engine, broker = self.settings.engine, self.settings.broker
+        sizes = FileSizes(
+            commit_log_file_size=broker.commit_log_file_size,
+            consume_queue_file_size=broker.consume_queue_file_size,
+            batch_queue_file_size=broker.consume_queue_file_size // 20 * 46,
+            index_slots=engine.index_slots,
+            index_entries_max=engine.index_entries_max,
+        )
+        path = self._at("segment")
+        # The sizes of an existing store are in it; every position depends on them.
+        is_new = not self._disk.exists(f"{path}/store.properties")
+        settings = SegmentSettings(
+            sizes=sizes if is_new else None,
+            record_size_max=engine.record_size_max + RECORD_OVERHEAD_MAX,
+            flush_interval_ms=engine.flush_interval_ms,
+            mapped_bytes_max=engine.mapped_bytes_max,
+            file_reserved_time_h=broker.file_reserved_time,
+            delete_when=broker.delete_when,
+            disk_max_used_space_ratio=broker.disk_max_used_space_ratio,
+            disk_space_warning_level_ratio=broker.disk_space_warning_level_ratio,
+        )
+        store = SegmentStore.open(
+            path,
+            settings,
+            disk=self._disk,
+            clock=self.clock,
+            metrics=SegmentMetrics(self.registry),
+        )
+        try:
+            return SegmentEngine(store)
+        except BaseException:
+            store.close()
+            raise
+
+    def _at(self, name: str) -> str:
+        return f"{self.path}/{name}"

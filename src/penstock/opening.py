@@ -1,0 +1,27 @@
+"""`penstock.open`: the store of a directory, in this process."""
+
+from __future__ import annotations
+
+import os
+import weakref
+
+from penstock.api import EmbeddedBackend, Store
+from penstock.node import Node
+from penstock.settings import EMBEDDED, load_settings
+
+__all__ = ["open"]
+
+
+def open(path: str | os.PathLike[str], **settings: object) -> Store:  # noqa: A001 - like shelve.open
+    """Open the store in a directory, created when there is none, and return it.
+
+    Settings are those of docs/configuration.md, as `offsets__enable_cache=False` or
+    `offsets={"enable_cache": False}`. The store is safe to use from many threads; only one process
+    at a time can have it open (`LockedError`). It is closed by `close`, by the end of a `with`
+    block, or by the end of the program.
+    """
+    node = Node(os.fspath(path), load_settings(base=EMBEDDED, overrides=settings))
+    backend = EmbeddedBackend(node)
+    # Held by the store and by every topic and consumer of it: nobody of them is cut off.
+    weakref.finalize(backend, node.close)
+    return Store(backend)

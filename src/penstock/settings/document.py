@@ -1,0 +1,87 @@
+"""`docs/configuration.md`, made from the settings themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from msgspec.inspect import (
+    BoolType,
+    FloatType,
+    IntType,
+    LiteralType,
+    Metadata,
+    StrType,
+    StructType,
+    Type,
+    type_info,
+)
+
+from penstock.settings.loading import PREFIX
+from penstock.settings.tree import EMBEDDED, SERVE, Settings
+
+_HEAD: Final = f"""# Configuration
+
+Settings come from a TOML file, from the environment and from the caller; later ones win. The
+environment spells a key `{PREFIX}SECTION__KEY`, as in `{PREFIX}BROKER__FLUSH_DISK_TYPE=SYNC_FLUSH`;
+`penstock.open` takes `broker__flush_disk_type="SYNC_FLUSH"` or
+`broker={{"flush_disk_type": "SYNC_FLUSH"}}`. An unknown key is refused, with a suggestion.
+
+`penstock serve` and `penstock.open` start from different defaults where files and memory are
+concerned; the tables show both where they differ (server / embedded).
+
+This page is made from the settings' own declarations; a test keeps it current.
+"""
+
+
+def as_markdown() -> str:
+    """Return the whole page."""
+    return "\n".join([_HEAD, *_sections()])
+
+
+def _sections() -> Iterator[str]:
+    tree = type_info(Settings)
+    assert isinstance(tree, StructType)
+    for section in tree.fields:
+        assert isinstance(section.type, StructType)
+        serve, embedded = getattr(SERVE, section.name), getattr(EMBEDDED, section.name)
+        yield f"## [{section.name}]\n"
+        yield f"{(section.type.cls.__doc__ or '').strip()}\n"
+        yield "| key | default | values | meaning |"
+        yield "|---|---|---|---|"
+        for field in section.type.fields:
+            default = _toml(getattr(serve, field.name))
+            other = _toml(getattr(embedded, field.name))
+            shown = f"`{default}`" if default == other else f"`{default}` / `{other}`"
+            kind, meaning = _unwrap(field.type)
+            yield f"| `{field.name}` | {shown} | {_values(kind)} | {meaning} |"
+        yield ""
+
+
+def _unwrap(kind: Type) -> tuple[Type, str]:
+    if isinstance(kind, Metadata):
+        extra = kind.extra_json_schema or {}
+        inner, meaning = _unwrap(kind.type)
+        return inner, str(extra.get("description", meaning))
+    return kind, ""
+
+
+def _values(kind: Type) -> str:
+    match kind:
+        case LiteralType(values):
+            return ", ".join(f"`{value}`" for value in values)
+        case IntType(gt, ge, lt, le) | FloatType(gt, ge, lt, le):
+            bounds = [("> ", gt), ("≥ ", ge), ("< ", lt), ("≤ ", le)]
+            return ", ".join(f"{sign}{_toml(bound)}" for sign, bound in bounds if bound is not None)
+        case BoolType():
+            return "`true`, `false`"
+        case StrType():
+            return "text"
+    return ""
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, float) and value == int(value):
+        value = int(value)
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,217 @@
+"""All settings: their defaults, units, bounds and meaning, declared once.
+
+The tree is what the code reads, what `load_settings` checks against, and what
+`docs/configuration.md` is made from. Units are part of names; a key without one counts things.
+The defaults below are those of a server (`SERVE`); `EMBEDDED` has the few that differ for a store
+inside a program, where small files and little memory matter more.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+MIB: Final = 1 << 20
+
+Percent = Annotated[int, Meta(ge=1, le=100)]
+
+
+class NodeSettings(Struct, frozen=True, kw_only=True):
+    """Which node this is."""
+
+    id: Annotated[
+        int, Meta(ge=1, description="Number of this node; fixed when its data is created.")
+    ] = 1
+
+
+class BrokerSettings(Struct, frozen=True, kw_only=True):
+    """The segment store of this node. The keys and their defaults are RocketMQ-Rust's."""
+
+    commit_log_file_size: Annotated[
+        int,
+        Meta(
+            ge=4096,
+            lt=1 << 31,
+            description="Bytes of one commit log file. Counts when the store is created.",
+        ),
+    ] = 1024 * MIB
+    consume_queue_file_size: Annotated[
+        int,
+        Meta(
+            ge=20,
+            lt=1 << 31,
+            description="Bytes of one consume queue file, rounded up to whole units of 20 bytes "
+            "as RocketMQ does. Counts when the store is created.",
+        ),
+    ] = 31_457_280
+    flush_disk_type: Annotated[
+        Literal["ASYNC_FLUSH", "SYNC_FLUSH"],
+        Meta(
+            description="When a write is acknowledged, for topics that do not say: in the page "
+            "cache (survives this process), or on the device (survives a power cut)."
+        ),
+    ] = "ASYNC_FLUSH"
+    delete_when: Annotated[
+        str,
+        Meta(
+            pattern=r"^(DiskFull|[01][0-9]|2[0-3]|[0-9])$",
+            description="When expired files go: `DiskFull` (as soon as they may, and the oldest "
+            "when the disk fills up), or the hour of the day, like `04`.",
+        ),
+    ] = "DiskFull"
+    file_reserved_time: Annotated[
+        float,
+        Meta(gt=0, description="Hours that a topic without a retention of its own is kept."),
+    ] = 72
+    disk_max_used_space_ratio: Annotated[
+        Percent,
+        Meta(description="Percent of the disk in use at which the oldest files go."),
+    ] = 85
+    disk_space_warning_level_ratio: Annotated[
+        Percent,
+        Meta(description="Percent of the disk in use at which writes are refused."),
+    ] = 90
+
+
+class EngineSettings(Struct, frozen=True, kw_only=True):
+    """The engines of this node, and what they have in common."""
+
+    record_size_max: Annotated[
+        int,
+        Meta(ge=1, lt=1 << 30, description="Bytes of a record that any topic may allow."),
+    ] = 4 * MIB
+    flush_interval_ms: Annotated[
+        int,
+        Meta(ge=1, description="How long an ASYNC_FLUSH write stays in the page cache alone."),
+    ] = 500
+    segment_size: Annotated[
+        int, Meta(ge=1, description="Bytes after which a shard's segment is sealed.")
+    ] = 1024 * MIB
+    segment_age_h: Annotated[
+        float, Meta(gt=0, description="Hours after which a shard's segment is sealed.")
+    ] = 24
+    upkeep_interval_ms: Annotated[
+        int, Meta(ge=1, description="How often segments and retention are looked at.")
+    ] = 10_000
+    compact_interval_ms: Annotated[
+        int, Meta(ge=1, description="How often topics with `cleanup = compact` are compacted.")
+    ] = 60_000
+    index_slots: Annotated[
+        int,
+        Meta(ge=1, description="Hash slots of a key index file. Counts when the store is created."),
+    ] = 5_000_000
+    index_entries_max: Annotated[
+        int,
+        Meta(ge=2, description="Entries of a key index file. Counts when the store is created."),
+    ] = 20_000_000
+    mapped_bytes_max: Annotated[
+        int, Meta(ge=1, description="Bytes of log files that may be mapped at once.")
+    ] = 4096 * MIB
+    memory_records_max: Annotated[
+        int, Meta(ge=1, description="Records of one shard of a memory topic that does not say.")
+    ] = 1_000_000
+    memory_bytes_max: Annotated[
+        int, Meta(ge=1, description="Bytes of one shard of a memory topic that does not say.")
+    ] = 256 * MIB
+    memory_evict: Annotated[
+        bool,
+        Meta(
+            description="At its limit a memory shard drops its oldest records; `false`: it "
+            "refuses writes."
+        ),
+    ] = True
+    rocksdb_block_cache_size: Annotated[
+        int, Meta(ge=0, description="Bytes of RocksDB's block cache.")
+    ] = 64 * MIB
+    rocksdb_write_buffer_size: Annotated[
+        int, Meta(ge=64 << 10, description="Bytes of one of RocksDB's write buffers.")
+    ] = 32 * MIB
+    threads: Annotated[
+        int, Meta(ge=1, le=1024, description="Threads for calls that may block.")
+    ] = 8
+
+
+class OffsetSettings(Struct, frozen=True, kw_only=True):
+    """What groups of consumers have read."""
+
+    enable_cache: Annotated[
+        bool,
+        Meta(
+            description="Commits go to a local cache and are saved in batches; `false`: each is "
+            "saved before it is answered."
+        ),
+    ] = True
+    flush_interval_ms: Annotated[
+        int, Meta(ge=1, description="How often cached commits are saved.")
+    ] = 100
+    pending_max: Annotated[
+        int, Meta(ge=1, description="Cached offsets that may wait to be saved.")
+    ] = 10_000
+    commit_timeout_ms: Annotated[
+        int, Meta(ge=1, description="How long a commit waits for room before it is refused.")
+    ] = 30_000
+    idle_group_h: Annotated[
+        float,
+        Meta(gt=0, description="Hours after its last commit at which a group is forgotten."),
+    ] = 7 * 24
+
+
+class TopicSettings(Struct, frozen=True, kw_only=True):
+    """What a topic is created with when its creator does not say."""
+
+    storage: Annotated[
+        Literal["memory", "rocksdb", "segment"],
+        Meta(description="The engine that keeps its records."),
+    ] = "segment"
+    partitions: Annotated[int, Meta(ge=1, le=10_000, description="Its partitions.")] = 1
+    partitioner: Annotated[
+        Literal["round_robin", "key"],
+        Meta(description="How a record without a partition gets one."),
+    ] = "round_robin"
+
+
+class LogSettings(Struct, frozen=True, kw_only=True):
+    """What the `penstock` command writes about itself."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="The least level shown.")
+    ] = "info"
+    format: Annotated[
+        Literal["text", "json"], Meta(description="Lines for people, or JSON for machines.")
+    ] = "text"
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """The whole tree."""
+
+    node: NodeSettings = NodeSettings()
+    broker: BrokerSettings = BrokerSettings()
+    engine: EngineSettings = EngineSettings()
+    offsets: OffsetSettings = OffsetSettings()
+    topics: TopicSettings = TopicSettings()
+    log: LogSettings = LogSettings()
+
+
+SERVE: Final = Settings()
+"""The defaults of `penstock serve`."""
+
+EMBEDDED: Final = replace(
+    SERVE,
+    broker=replace(
+        SERVE.broker, commit_log_file_size=64 * MIB, consume_queue_file_size=20_000 * 20
+    ),
+    engine=replace(
+        SERVE.engine,
+        index_slots=250_000,
+        index_entries_max=1_000_000,
+        mapped_bytes_max=1024 * MIB,
+        rocksdb_block_cache_size=8 * MIB,
+        rocksdb_write_buffer_size=8 * MIB,
+        threads=4,
+    ),
+    offsets=replace(SERVE.offsets, idle_group_h=365 * 24),
+    log=replace(SERVE.log, level="warning"),
+)
+"""The defaults of `penstock.open`."""
