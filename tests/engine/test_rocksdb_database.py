@@ -35,7 +35,7 @@ from penstock.errors import (
     LockedError,
     NotAStoreError,
 )
-from penstock.record import Flush, Offset, Record, ShardId
+from penstock.record import Flush, Offset, Producer, Record, ShardId
 
 SHARD = ShardId("orders", 0)
 FAMILY = "rows"
@@ -333,6 +333,35 @@ class TestFullDisk:
         assert held(engine) == list(range(990, 1_000))
         disk.free = 1 << 40
         assert engine.write(SHARD, Record(value=b"v")).first == 1_000
+        engine.close()
+
+    def test_a_refused_write_that_is_there_after_all_keeps_its_offsets(self, path: str) -> None:
+        class Deceived(Database):
+            """An instance that hears of a full disk after RocksDB has taken the write."""
+
+            deceived = False
+
+            def _try_write(self, family: str, changes: Changes) -> bool:
+                done = super()._try_write(family, changes)
+                if self.deceived:
+                    raise self._explain_write("IO error: No space left on device")
+                return done
+
+        clock = SteppingClock()
+        database = Deceived(path, [DB_COLUMN_FAMILY_BROKER], clock=clock)
+        engine = engine_on(database)
+        engine.write(SHARD, Record(value=b"0", key=b"k"))
+        database.deceived = True
+        ghost = Record(value=b"1", key=b"ghost", tags=("ghost",))
+        with pytest.raises(DiskFullError):
+            engine.batch_write(SHARD, [ghost, ghost], producer=Producer(1, 0, 0))
+        assert held(engine) == [0]
+        database.deceived = False
+        assert engine.batch_write(SHARD, [ghost] * 2, producer=Producer(1, 0, 0)).repeated
+        assert engine.write(SHARD, Record(value=b"3", key=b"k")).first == 3
+        assert held(engine) == [0, 1, 2, 3]
+        assert [r.offset for r in engine.read_by_tag(SHARD, "ghost")] == [1, 2]
+        assert [r.offset for r in engine.query_by_key(SHARD, b"k")] == [3, 0]
         engine.close()
 
     def test_rocksdb_is_opened_again_after_it_met_the_end_of_the_disk(self, tmp_path: Path) -> None:

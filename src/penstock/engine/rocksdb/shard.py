@@ -306,20 +306,14 @@ class RocksDBShard:
         while part := list(islice(superseded, SWEEP_RECORDS)):
             with self._lock:
                 self._begin_change()
-                end = self._end
                 # A keeper may have been deleted meanwhile: its predecessor is the newest again.
                 kept = {
                     keeper
                     for keeper in {(prefix, newest) for prefix, newest, _ in part}
-                    if keeper[1] >= end.earliest
-                    and self._family.get(self._rows.keys.named(*keeper)) is not None
+                    if self._family.get(self._rows.keys.named(*keeper)) is not None
                 }
                 removed = self._remove(
-                    [
-                        offset
-                        for prefix, newest, offset in part
-                        if (prefix, newest) in kept and offset >= end.earliest
-                    ],
+                    [offset for prefix, newest, offset in part if (prefix, newest) in kept],
                     patient=count > 0,
                 )
                 count, size = count + removed[0], size + removed[1]
