@@ -73,7 +73,10 @@ class SimulatedDatabase:
         self.failures[operation].append(error)
 
     def after_kill(self) -> SimulatedDatabase:
-        return SimulatedDatabase(self.batches, self._families)
+        """Everything written is there, and what was not synced still is not."""
+        survivor = SimulatedDatabase(self.batches, self._families)
+        survivor.synced = self.synced
+        return survivor
 
     def after_power_cut(self, unsynced_kept: int = 0) -> SimulatedDatabase:
         return SimulatedDatabase(self.batches[: self.synced + unsynced_kept], self._families)

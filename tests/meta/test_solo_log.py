@@ -161,6 +161,19 @@ def test_a_second_crash_during_the_replay_changes_nothing() -> None:
             assert held_rows(again.metadata) == expected_rows(answered + 1)
 
 
+def test_what_a_start_shows_of_a_killed_process_survives_a_power_cut() -> None:
+    total = operations_of_a_whole_run()
+    for stop_at in range(total):
+        database = SimulatedDatabase()
+        database.stop_at, database.is_done_at_stop = stop_at, True
+        run_until(database)
+        killed = database.after_kill()
+        with Logs(killed, SMALL) as shown:
+            seen = held_rows(shown.metadata)
+        with Logs(killed.after_power_cut(), SMALL) as again:
+            assert held_rows(again.metadata) == seen, stop_at
+
+
 def test_old_entries_are_dropped_only_behind_what_the_device_holds_of_the_state() -> None:
     database = SimulatedDatabase()
     with Logs(database, SMALL) as logs:

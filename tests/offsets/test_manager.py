@@ -250,6 +250,29 @@ def test_a_commit_that_lost_its_group_takes_it_back_under_a_new_epoch(world: Wor
     assert world.saved("g", S0) == 61
 
 
+def test_a_commit_that_waits_does_not_hide_a_newer_one_of_another_node(world: World) -> None:
+    world.manager.commit_offset("g", S0, 1)
+    other = OffsetManager(
+        world.meta, SimulatedDatabase(families=(CACHE_FAMILY,)), clock=world.clock
+    )
+    other.commit_offset("g", S0, 50, enable_cache=False)
+    assert world.at("g", S0) == 50
+    assert world.manager.get_offsets("g")[S0].offset == 50
+    world.manager.flush()
+    assert world.at("g", S0) == 50
+
+
+def test_a_commit_after_a_removal_counts(world: World) -> None:
+    world.manager.commit_offset("g", S0, 1, enable_cache=False)
+    world.manager.delete_offsets("g", [S0])
+    world.manager.commit_offset("g", S0, 2)
+    world.manager.flush()
+    assert world.saved("g", S0) == 2
+    world.manager.delete_group("g")
+    world.manager.commit_offset("g", S0, 3, enable_cache=False)
+    assert world.saved("g", S0) == 3
+
+
 def test_a_hand_over_saves_first_and_then_another_node_may_commit(world: World) -> None:
     world.manager.commit_offset("g", S0, 7)
     world.manager.hand_over("g")
