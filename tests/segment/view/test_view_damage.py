@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.segment.view.sample_store import EVENTS, ORDERS, ORDERS_COUNT, flip, order
 
+from penstock.engine.segment.state_files import bucket_of
 from penstock.engine.segment.view import StoreView
 from penstock.errors import CorruptionError
 from penstock.record import ShardId
@@ -95,7 +96,7 @@ def test_keys_are_found_with_any_index_file_damaged_or_missing(copy: Path) -> No
 
 def test_a_damaged_state_hides_no_shard(copy: Path) -> None:
     for path in sorted((copy / "penstock" / "shards").glob("[0-9][0-9]")):
-        kept = {each: each.read_bytes() for each in path.parent.glob(f"{path.name}*")}
+        kept = {each: each.read_bytes() for each in (copy / "penstock").glob(f"*/{path.name}")}
         for each, whole in kept.items():
             flip(each, len(whole) // 2)
         view = StoreView.open(str(copy))
@@ -106,6 +107,21 @@ def test_a_damaged_state_hides_no_shard(copy: Path) -> None:
         assert wrong <= {str(path)}
         for each, whole in kept.items():
             each.write_bytes(whole)
+
+
+def test_a_state_that_is_there_twice_may_be_damaged_once(copy: Path) -> None:
+    for path in sorted((copy / "penstock" / "shards").glob("[0-9][0-9]")):
+        flip(path, 30)
+    assert len(StoreView.open(str(copy)).read(ORDERS, 0)) == ORDERS_COUNT - 3
+
+
+def test_a_missing_state_hides_no_shard(copy: Path) -> None:
+    paths = sorted((copy / "penstock").glob(f"*/{bucket_of(ORDERS):02d}"))
+    for path in paths:
+        path.unlink()
+    with pytest.raises(CorruptionError) as caught:
+        StoreView.open(str(copy)).read(ORDERS, 0)
+    assert caught.value.path in {str(path) for path in paths}
 
 
 def error_of(view: StoreView, shard: ShardId) -> CorruptionError | None:

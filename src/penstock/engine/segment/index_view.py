@@ -64,6 +64,7 @@ class IndexView:
         point: DerivedPoint | None,
         *,
         closed: bool,
+        log_start: int,
     ) -> None:
         """`point` is the checkpoint of a store of ours; `closed` says that nobody writes it."""
         self._disk: Final = disk
@@ -72,6 +73,7 @@ class IndexView:
         self._sealed: Final = sealed
         self._point: Final = point
         self._closed: Final = closed
+        self._log_start: Final = log_start
         self._opened: dict[str, _Opened] | None = None
         self._complete = False
         self._lock: Final = threading.Lock()
@@ -125,25 +127,32 @@ class IndexView:
                 continue
             if found is not None:
                 opened[name] = found
-        mark = None if self._point is None else self._point.index
-        self._complete = (
-            mark is not None
-            and set(names) == set(opened)
-            and set(self._sealed.names("index")) <= set(names)
-            and (not mark.name or mark.name in opened)
-        )
+        self._complete = self._has_all(opened)
         return opened
 
+    def _has_all(self, opened: dict[str, _Opened]) -> bool:
+        """Say whether every file that the checkpoint names can be believed, but for those whose
+        records are gone."""
+        if self._point is None or not self._point.index.complete:
+            return False
+        mark = self._point.index
+        needed = [name for name, end in mark.older if end >= self._log_start]
+        return all(name in opened for name in [*needed, *([mark.name] if mark.name else [])])
+
     def _open(self, name: str) -> _Opened | None:
-        """Return the file, or None when it has another size than it should."""
+        """Return the file, or None when it cannot be believed."""
         path = f"{self._directory}/{name}"
         sealed = self._sealed.check(f"index/{name}", path)
-        newest = "" if self._point is None else self._point.index.name
+        newest = None if self._point is None else self._point.index.name
         with closing(self._disk.open(path, writable=False)) as file:
             size = file.size()
             if size != self._sizes.index_file_size:
                 return None
-            if sealed or not self._closed or name != newest or size > _COPY_SIZE_MAX:
+            if sealed or newest is None or (name >= newest and not self._closed):
+                return _Opened(file.map(writable=False), None)
+            if name != newest:
+                return None
+            if size > _COPY_SIZE_MAX:
                 return _Opened(file.map(writable=False), None)
             copy = bytearray(file.read_at(0, size))
         self._relink(path, copy)

@@ -43,10 +43,6 @@ class SealedFiles:
             self._checked.add(path)
         return True
 
-    def names(self, relative_directory: str) -> list[str]:
-        """Return the names of the sealed files in a directory, also of those that are gone."""
-        return self._disk.list(self._sums.path_of(relative_directory))
-
     def forget(self) -> None:
         """Check everything again when it is next used."""
         with self._lock:

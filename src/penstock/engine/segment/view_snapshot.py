@@ -67,8 +67,15 @@ class Snapshot:
         self.unclosed: Final = disk.exists(paths.abort)
         """A writer has the store open, or did not close it."""
         self.has_properties: Final = disk.exists(paths.properties)
-        closed = not self.unclosed
-        self.index: Final = IndexView(disk, paths.index, sizes, source.sealed, point, closed=closed)
+        self.index: Final = IndexView(
+            disk,
+            paths.index,
+            sizes,
+            source.sealed,
+            point,
+            closed=not self.unclosed,
+            log_start=files.start,
+        )
         self.reader: Final = ShardReader(
             files, self.index, source.clock, source.metrics, _heal_nothing, _heal_no_index
         )
@@ -190,7 +197,7 @@ class SnapshotSource:
         if has_states(disk, paths):
             # The point first: what it says of the index then holds for all that is newer.
             point = read_derived(disk, paths.derived)
-            copies = read_states(disk, paths)
+            copies = read_states(disk, paths, () if point is None else point.buckets)
         # States before files: bounds then never reach past the last file.
         try:
             files.load(repair=False)

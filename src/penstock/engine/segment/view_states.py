@@ -9,6 +9,7 @@ killed leaves both behind. So the newest state is chosen shard by shard.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from penstock.disk import Disk
@@ -63,8 +64,9 @@ class StateCopies(NamedTuple):
         return KnownStates(states, damaged)
 
 
-def read_states(disk: Disk, paths: StorePaths) -> StateCopies:
-    saved, broken = StateFiles(disk, paths.shards).load_all()
+def read_states(disk: Disk, paths: StorePaths, expected: Iterable[int]) -> StateCopies:
+    """Read all there is. `expected` are the files that the checkpoint names."""
+    saved, broken = StateFiles(disk, paths.shards, paths.copies).load_all(expected=expected)
     live, _ = StateFiles(disk, paths.live).load_all(published=True)
     return StateCopies(saved, live, broken)
 
