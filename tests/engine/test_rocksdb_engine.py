@@ -10,7 +10,7 @@ import pytest
 from tests.engine.quick_directory import quick_directory
 
 from penstock.engine.contract import AdapterOffsetStrategy, Cleanup, ShardConfig
-from penstock.engine.rocksdb import DB_COLUMN_FAMILY_BROKER, Database, RocksDBStorageEngine
+from penstock.engine.rocksdb import DB_COLUMN_FAMILY_BROKER, Database, RocksDBStorageEngine, reads
 from penstock.engine.rocksdb.changes import CHANGES_SIZE_MAX, Changes
 from penstock.engine.rocksdb.keys import ShardKeys, offset_of, shard_of_row, shard_row
 from penstock.engine.rocksdb.producers import StoredProducers
@@ -21,6 +21,7 @@ from penstock.engine.rocksdb.rows import (
     encode_record,
     payload_size,
 )
+from penstock.engine.rocksdb.shard_rows import ShardRows
 from penstock.errors import BusyError
 from penstock.record import Flush, Offset, Producer, Record, ShardId
 from penstock.testing.manual_clock import ManualClock
@@ -97,6 +98,28 @@ def test_nothing_is_left_of_expired_and_superseded_records(path: str) -> None:
         clock.set_now_ms(1 << 50)
         assert engine.remove_expired(SHARD).records == 10
         assert kinds(engine) == {"E": 1}
+
+
+def test_compaction_spares_a_record_whose_successor_is_deleted_meanwhile(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(RocksDBStorageEngine.open(path)) as engine:
+        engine.create_shard(SHARD, ShardConfig(cleanup=Cleanup.COMPACT))
+        engine.batch_write(SHARD, [Record(value=b"v", key=b"k")] * 2)
+        engine.batch_write(SHARD, [Record(value=b"v", key=b"l")] * 2)
+        find = reads.superseded
+
+        def find_and_delete(
+            rows: ShardRows, bounds: reads.Bounds
+        ) -> Iterator[tuple[bytes, int, int]]:
+            found = list(find(rows, bounds))
+            engine.delete_by_offset(SHARD, Offset(1))
+            yield from found
+
+        monkeypatch.setattr(reads, "superseded", find_and_delete)
+        assert engine.compact(SHARD).records == 1
+        left = engine.read_by_offset(SHARD, Offset(0))
+        assert [record.offset for record in left] == [0, 3]
 
 
 class BrokenDatabase(Database):
