@@ -378,6 +378,20 @@ def test_every_damaged_state_is_named(copy: Path) -> None:
         flip(path, 30)
 
 
+def test_every_missing_state_is_named(copy: Path) -> None:
+    for path in sorted((copy / "penstock").glob("*/[0-9][0-9]")):
+        whole = path.read_bytes()
+        path.unlink()
+        assert str(path) in {each.path for each in check(copy).findings}
+        path.write_bytes(whole)
+
+
+def test_a_full_queue_file_without_checksums_is_named(copy: Path) -> None:
+    shutil.rmtree(copy / "penstock" / "sums" / "consumequeue" / "orders")
+    found = places(check(copy), copy)
+    assert ("consumequeue/orders/0/00000000000000000000", 0) in found
+
+
 def test_a_damaged_sums_file_is_named(copy: Path) -> None:
     sums = min((copy / "penstock" / "sums" / "index").iterdir())
     flip(sums, 40)

@@ -12,6 +12,7 @@ from penstock.engine.segment.control import DeleteBefore, DeleteOffsets, Seal
 from penstock.engine.segment.format import CHECKPOINT
 from penstock.engine.segment.inspect.report import Findings
 from penstock.engine.segment.page_sums import PAGE_SIZE, PageSums
+from penstock.engine.segment.paths import sums_directory
 from penstock.engine.segment.reader import Query
 from penstock.engine.segment.rocketmq_json import read_topics
 from penstock.engine.segment.shard_state import ShardState
@@ -49,6 +50,9 @@ class StateCheck:
         assert known is not None
         for path, error in damaged_files(self._snapshot):
             self._findings.add_error(path, error)
+        for path in self._expected_files():
+            if not self._snapshot.disk.exists(path):
+                self._findings.add(path, 0, "this file of shard states is missing")
         for shard, state in known.states.items():
             self._findings.checked.states += 1
             if state.dropped or control.is_control(shard):
@@ -56,6 +60,13 @@ class StateCheck:
             companion = self._snapshot.shards.get(control.control_shard(shard))
             if companion is not None:
                 self._check_commands(shard, state, companion)
+
+    def _expected_files(self) -> Iterator[str]:
+        """Yield the files of states that the checkpoint names, both copies."""
+        point, paths = self._snapshot.point, self._snapshot.paths
+        for bucket in () if point is None else point.buckets:
+            yield f"{paths.shards}/{bucket:02d}"
+            yield f"{paths.copies}/{bucket:02d}"
 
     def _check_commands(self, shard: ShardId, state: ShardState, companion: ShardView) -> None:
         """Every command that is committed must be in the state: no deleted record may come back."""
@@ -138,7 +149,21 @@ class StateCheck:
 
     # Page checksums
 
+    def _check_sealed(self) -> None:
+        """Every file of a queue but the newest is sealed once the store is closed."""
+        for log in self._snapshot.shards.values():
+            names = set(self._snapshot.disk.list(self._sums_directory(log)))
+            for first in log.units.first_units():
+                path = log.units.path_of(first)
+                if first < log.state.queue_first and path.rpartition("/")[2] not in names:
+                    self._findings.add(path, 0, "this queue file has no checksums")
+
+    def _sums_directory(self, log: ShardView) -> str:
+        return f"{self._snapshot.paths.sums}/{sums_directory(log.shard, log.kind)}"
+
     def _check_sums(self) -> None:
+        if self._closed:
+            self._check_sealed()
         sums = PageSums(self._snapshot.disk, self._snapshot.paths.sums)
         sealed = list(self._sealed_files(self._snapshot.paths.sums, ""))
         for number, relative_path in enumerate(sealed):
