@@ -28,6 +28,7 @@ _HOMES = {
     "Topic": "api",
     "TopicInfo": "api",
     "UnknownTopicError": "errors",
+    "connect": "connecting",
     "open": "opening",
 }
 

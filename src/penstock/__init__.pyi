@@ -5,6 +5,7 @@ from penstock.api import Consumer as Consumer
 from penstock.api import Store as Store
 from penstock.api import Topic as Topic
 from penstock.api import TopicInfo as TopicInfo
+from penstock.connecting import connect as connect
 from penstock.errors import AlreadyExistsError as AlreadyExistsError
 from penstock.errors import StoreError as StoreError
 from penstock.errors import UnknownTopicError as UnknownTopicError

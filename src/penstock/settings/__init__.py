@@ -9,6 +9,7 @@ from penstock.settings.tree import (
     LogSettings,
     NodeSettings,
     OffsetSettings,
+    ServerSettings,
     Settings,
     TopicSettings,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "LogSettings",
     "NodeSettings",
     "OffsetSettings",
+    "ServerSettings",
     "Settings",
     "TopicSettings",
     "load_settings",

@@ -26,6 +26,19 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     ] = 1
 
 
+class ServerSettings(Struct, frozen=True, kw_only=True):
+    """Where `penstock serve` listens."""
+
+    host: Annotated[str, Meta(min_length=1, description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[
+        int, Meta(ge=0, le=65535, description="Port of the storage API (gRPC); 0 takes any.")
+    ] = 9190
+    http_port: Annotated[
+        int,
+        Meta(ge=0, le=65535, description="Port of `/metrics` and `/health`; 0 takes any."),
+    ] = 9191
+
+
 class BrokerSettings(Struct, frozen=True, kw_only=True):
     """The segment store of this node. The keys and their defaults are RocketMQ-Rust's."""
 
@@ -187,6 +200,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The whole tree."""
 
     node: NodeSettings = NodeSettings()
+    server: ServerSettings = ServerSettings()
     broker: BrokerSettings = BrokerSettings()
     engine: EngineSettings = EngineSettings()
     offsets: OffsetSettings = OffsetSettings()

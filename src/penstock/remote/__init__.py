@@ -1,0 +1,1 @@
+"""The storage API over gRPC: the server's side and the client's."""

@@ -1,0 +1,361 @@
+"""`RemoteBackend`: the calls of a store, sent to a server.
+
+Every call has a deadline. A server that cannot be reached is tried again until then, which is safe
+for reads and for anything that can be done twice; a write is sent again only when it carries a
+producer, because the first one may have arrived.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+import grpc
+import msgspec
+from google.protobuf.message import Message as WireMessage
+
+from penstock.adapter.locations import Location, Message
+from penstock.api.backend import TopicPartition
+from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.engine.contract import AdapterOffsetStrategy, Compacted
+from penstock.errors import ClosedError, DeadlineError, StoreError
+from penstock.record import Offset, Producer, Record, StoredRecord
+from penstock.remote import storage_pb2 as pb
+from penstock.remote import wire
+from penstock.remote.service import MESSAGE_SIZE_MAX, SERVICE
+
+DEADLINE_S: Final = 30.0
+CONNECT_S: Final = 5.0
+_WAIT_MARGIN_S: Final = 5.0
+_INT64_MAX: Final = (1 << 63) - 1
+
+Q = TypeVar("Q", bound=WireMessage)
+R = TypeVar("R", bound=WireMessage)
+
+
+class RemoteBackend:
+    """Implements `Backend`. Safe to use from many threads, which share one connection."""
+
+    def __init__(self, address: str, *, deadline_s: float = DEADLINE_S) -> None:
+        self._address: Final = address
+        self._deadline_s: Final = deadline_s
+        self._channel: Final = grpc.insecure_channel(
+            address,
+            options=[
+                ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
+                ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
+            ],
+        )
+        self._lock: Final = threading.Lock()
+        self._calls: dict[str, grpc.UnaryUnaryMultiCallable[WireMessage, WireMessage]] = {}
+        self._closed = False
+
+    def check_connection(self) -> None:
+        """Raise `DeadlineError` when nobody answers at the address."""
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=CONNECT_S)
+        except grpc.FutureTimeoutError as error:
+            self.close()
+            raise DeadlineError(
+                f"no Penstock server answers at {self._address}; is `penstock serve` running there?"
+            ) from error
+
+    def _call(
+        self,
+        method: str,
+        request: WireMessage,
+        reply_type: type[R],
+        *,
+        deadline_s: float | None = None,
+        again: bool = True,
+    ) -> R:
+        if self._closed:
+            raise ClosedError(f"the connection to {self._address} was closed")
+        call = self._calls.get(method)
+        if call is None:
+            call = self._make(method, reply_type)
+        try:
+            # wait_for_ready queues the call while the server is away, without sending it twice.
+            reply = call(request, timeout=deadline_s or self._deadline_s, wait_for_ready=again)
+        except grpc.RpcError as error:
+            raise _as_store_error(error, self._address) from error
+        assert isinstance(reply, reply_type)
+        return reply
+
+    def _make(
+        self, method: str, reply_type: type[R]
+    ) -> grpc.UnaryUnaryMultiCallable[WireMessage, WireMessage]:
+        with self._lock:
+            parse: Callable[[bytes], WireMessage] = reply_type.FromString
+            call = self._channel.unary_unary(
+                f"/{SERVICE}/{method}",
+                request_serializer=_serialize,
+                response_deserializer=parse,
+            )
+            self._calls[method] = call
+            return call
+
+    # Topics
+
+    def create_topic(
+        self, namespace: str, topic: str, partitions: int | None, options: Mapping[str, object]
+    ) -> TopicInfo:
+        request = _topic_request(namespace, topic, partitions, options)
+        return wire.topic_from_wire(self._call("CreateTopic", request, pb.TopicReply).info)
+
+    def alter_topic(
+        self, namespace: str, topic: str, partitions: int | None, options: Mapping[str, object]
+    ) -> TopicInfo:
+        request = _topic_request(namespace, topic, partitions, options)
+        return wire.topic_from_wire(self._call("AlterTopic", request, pb.TopicReply).info)
+
+    def delete_topic(self, namespace: str, topic: str) -> None:
+        self._call("DeleteTopic", _name(namespace, topic), pb.Nothing)
+
+    def describe_topic(self, namespace: str, topic: str) -> TopicInfo:
+        reply = self._call("DescribeTopic", _name(namespace, topic), pb.TopicReply)
+        return wire.topic_from_wire(reply.info)
+
+    def list_topics(self, namespace: str | None) -> list[TopicInfo]:
+        reply = self._call("ListTopics", pb.ListRequest(namespace=namespace), pb.TopicsReply)
+        return [wire.topic_from_wire(text) for text in reply.infos]
+
+    def locate_topic(self, namespace: str, topic: str) -> tuple[str, int]:
+        reply = self._call("LocateTopic", _name(namespace, topic), pb.TopicPlace)
+        return reply.topic_id, reply.partitions
+
+    def partition_info(self, namespace: str, topic: str, partition: int) -> PartitionInfo:
+        request = pb.PartitionRequest(name=_name(namespace, topic), partition=partition)
+        return wire.partition_from_wire(self._call("PartitionInfo", request, pb.JsonReply).json)
+
+    # Records
+
+    def write(
+        self,
+        namespace: str,
+        topic: str,
+        record: Record,
+        partition: int | None,
+        producer: Producer | None,
+    ) -> Location:
+        return self.write_many(namespace, topic, [record], partition, producer)[0]
+
+    def write_many(
+        self,
+        namespace: str,
+        topic: str,
+        records: Sequence[Record],
+        partition: int | None,
+        producer: Producer | None,
+    ) -> Sequence[Location]:
+        request = pb.WriteRequest(
+            name=_name(namespace, topic),
+            records=[wire.record_to_wire(record) for record in records],
+            partition=partition,
+            producer=None if producer is None else pb.Producer(**producer._asdict()),
+        )
+        reply = self._call("Write", request, pb.WriteReply, again=producer is not None)
+        return wire.locations_from_wire(reply)
+
+    def write_topics(
+        self, namespace: str, batch: Sequence[tuple[str, Record]]
+    ) -> Sequence[Location]:
+        request = pb.WriteTopicsRequest(
+            namespace=namespace,
+            topics=[topic for topic, _ in batch],
+            records=[wire.record_to_wire(record) for _, record in batch],
+        )
+        reply = self._call("WriteTopics", request, pb.WriteReply, again=False)
+        return wire.locations_from_wire(reply)
+
+    def read(
+        self,
+        namespace: str,
+        topic: str,
+        partition: int,
+        offset: Offset,
+        max_records: int,
+        max_size: int,
+    ) -> list[StoredRecord]:
+        request = pb.ReadRequest(
+            name=_name(namespace, topic),
+            partition=partition,
+            offset=min(offset, _INT64_MAX),
+            max_records=min(max_records, _INT64_MAX),
+            max_size=min(max_size, MESSAGE_SIZE_MAX // 2),
+        )
+        reply = self._call("Read", request, pb.RecordsReply)
+        return [wire.stored_from_wire(record) for record in reply.records]
+
+    def read_by_tag(
+        self,
+        namespace: str,
+        topic: str,
+        tag: str,
+        partition: int | None,
+        start_offset: Offset | Mapping[int, Offset],
+        max_records: int,
+        max_size: int,
+    ) -> list[Message]:
+        request = pb.ReadByTagRequest(
+            name=_name(namespace, topic),
+            tag=wire.to_bytes(tag),
+            partition=partition,
+            start_offset=0 if isinstance(start_offset, Mapping) else start_offset,
+            start_offsets=dict(start_offset) if isinstance(start_offset, Mapping) else None,
+            max_records=min(max_records, _INT64_MAX),
+            max_size=min(max_size, MESSAGE_SIZE_MAX // 2),
+        )
+        return wire.messages_from_wire(
+            topic, self._call("ReadByTag", request, pb.RecordsReply).records
+        )
+
+    def read_by_key(self, namespace: str, topic: str, key: bytes) -> Message | None:
+        request = pb.KeyRequest(name=_name(namespace, topic), key=key)
+        reply = self._call("ReadByKey", request, pb.RecordsReply)
+        found = wire.messages_from_wire(topic, reply.records)
+        return found[0] if found else None
+
+    def query_by_key(
+        self,
+        namespace: str,
+        topic: str,
+        key: bytes,
+        begin_ms: int,
+        end_ms: int | None,
+        limit: int,
+    ) -> list[Message]:
+        request = pb.KeyRequest(
+            name=_name(namespace, topic),
+            key=key,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            limit=min(limit, _INT64_MAX),
+        )
+        reply = self._call("QueryByKey", request, pb.RecordsReply)
+        return wire.messages_from_wire(topic, reply.records)
+
+    def offsets_at(
+        self, namespace: str, topic: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
+    ) -> dict[int, Offset]:
+        request = pb.OffsetsAtRequest(
+            name=_name(namespace, topic), timestamp_ms=timestamp_ms, strategy=strategy.value
+        )
+        reply = self._call("OffsetsAt", request, pb.PartitionOffsets)
+        return {one: Offset(offset) for one, offset in sorted(reply.offsets.items())}
+
+    def delete_by_key(self, namespace: str, topic: str, key: bytes) -> int:
+        request = pb.KeyRequest(name=_name(namespace, topic), key=key)
+        return self._call("DeleteByKey", request, pb.CountReply).count
+
+    def delete_by_offset(self, namespace: str, topic: str, partition: int, offset: Offset) -> bool:
+        request = _partition(namespace, topic, partition, offset)
+        return self._call("DeleteByOffset", request, pb.CountReply).count == 1
+
+    def delete_before(self, namespace: str, topic: str, partition: int, offset: Offset) -> Offset:
+        request = _partition(namespace, topic, partition, offset)
+        return Offset(self._call("DeleteBefore", request, pb.CountReply).count)
+
+    def compact(self, namespace: str, topic: str) -> Compacted:
+        reply = self._call("Compact", _name(namespace, topic), pb.CompactReply)
+        return Compacted(reply.records, reply.size)
+
+    def wait_for_records(
+        self, namespace: str, positions: Mapping[TopicPartition, Offset], seconds: float
+    ) -> bool:
+        request = pb.WaitRequest(
+            namespace=namespace, positions=wire.positions_to_wire(positions), seconds=seconds
+        )
+        deadline_s = seconds + _WAIT_MARGIN_S
+        return self._call("WaitForRecords", request, pb.WaitReply, deadline_s=deadline_s).found
+
+    # Groups
+
+    def commit(self, namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        self._call("Commit", _group_offsets(namespace, group, offsets), pb.Nothing)
+
+    def committed(
+        self, namespace: str, group: str, topics: Sequence[str] | None
+    ) -> dict[TopicPartition, Offset]:
+        request = pb.CommittedRequest(
+            name=pb.GroupName(namespace=namespace, group=group),
+            topics=topics or [],
+            all_topics=topics is None,
+        )
+        reply = self._call("Committed", request, pb.GroupOffsets)
+        return wire.positions_from_wire(reply.positions)
+
+    def reset(self, namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        self._call("Reset", _group_offsets(namespace, group, offsets), pb.Nothing)
+
+    def list_groups(self, namespace: str | None) -> list[GroupInfo]:
+        reply = self._call("ListGroups", pb.ListRequest(namespace=namespace), pb.GroupsReply)
+        return [wire.group_from_wire(group) for group in reply.groups]
+
+    def describe_group(self, namespace: str, group: str) -> GroupInfo:
+        name = pb.GroupName(namespace=namespace, group=group)
+        return wire.group_from_wire(self._call("DescribeGroup", name, pb.GroupReply))
+
+    def delete_group(self, namespace: str, group: str) -> None:
+        name = pb.GroupName(namespace=namespace, group=group)
+        self._call("DeleteGroup", name, pb.Nothing)
+
+    # The store
+
+    def allocate_producer_id(self) -> int:
+        return self._call("AllocateProducerId", pb.Nothing(), pb.CountReply).count
+
+    def run_upkeep(self) -> None:
+        self._call("RunUpkeep", pb.Nothing(), pb.Nothing)
+
+    def close(self) -> None:
+        self._closed = True
+        self._channel.close()
+
+
+def _serialize(message: WireMessage) -> bytes:
+    return message.SerializeToString()
+
+
+def _name(namespace: str, topic: str) -> pb.TopicName:
+    return pb.TopicName(namespace=namespace, topic=topic)
+
+
+def _partition(namespace: str, topic: str, partition: int, offset: int) -> pb.PartitionRequest:
+    return pb.PartitionRequest(
+        name=_name(namespace, topic), partition=partition, offset=min(offset, _INT64_MAX)
+    )
+
+
+def _topic_request(
+    namespace: str, topic: str, partitions: int | None, options: Mapping[str, object]
+) -> pb.TopicRequest:
+    return pb.TopicRequest(
+        name=_name(namespace, topic),
+        partitions=partitions,
+        options=msgspec.json.encode(dict(options)).decode(),
+    )
+
+
+def _group_offsets(
+    namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]
+) -> pb.GroupOffsets:
+    return pb.GroupOffsets(
+        name=pb.GroupName(namespace=namespace, group=group),
+        positions=wire.positions_to_wire(offsets),
+    )
+
+
+def _as_store_error(error: grpc.RpcError, address: str) -> StoreError:
+    """Return the error that the server raised, or what happened on the way."""
+    # What gRPC raises is both an RpcError and a Call, which its types do not say.
+    call: object = error
+    if isinstance(call, grpc.Call):
+        for key, value in call.trailing_metadata() or ():
+            if key == wire.ERROR_KEY and isinstance(value, bytes):
+                return wire.error_from_wire(value)
+        if call.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineError(f"{address} did not answer in time; the outcome is unknown")
+        return DeadlineError(f"{address}: {call.details()}; the outcome is unknown")
+    return DeadlineError(f"{address}: {error}; the outcome is unknown")

@@ -1,0 +1,65 @@
+"""A server: one node behind the storage API and the HTTP port.
+
+Starting goes node, API, HTTP; stopping goes the other way: no new call is taken, those under way
+get `GRACE_S` to end, then the node puts everything on the device.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Final, Self
+
+from penstock.api import EmbeddedBackend
+from penstock.node import Node
+from penstock.remote.http import MonitoringServer
+from penstock.remote.service import start_server
+from penstock.settings import Settings
+
+GRACE_S: Final = 10.0
+
+
+class Server:
+    """A running server; `close` stops it."""
+
+    def __init__(self, path: str, settings: Settings) -> None:
+        listen = settings.server
+        self.node: Final = Node(path, settings)
+        try:
+            backend = EmbeddedBackend(self.node)
+            self._rpc, self.port = start_server(backend, listen.host, listen.port)
+            try:
+                self._http: Final = MonitoringServer(
+                    listen.host, listen.http_port, self.node.registry, self._health
+                )
+            except BaseException:
+                self._rpc.stop(None).wait()
+                raise
+        except BaseException:
+            self.node.close()
+            raise
+        self.host: Final = listen.host
+        self.http_port: Final = self._http.port
+
+    def _health(self) -> dict[str, object]:
+        return {
+            "status": "up",
+            "node": self.node.meta.node_id,
+            "topics": len(self.node.broker_cache.list_topics(None)),
+        }
+
+    def close(self) -> None:
+        """Stop; everything acknowledged is on the device when this returns."""
+        self._http.close()
+        self._rpc.stop(GRACE_S).wait()
+        self.node.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,341 @@
+"""`StorageService`: a backend behind gRPC.
+
+Each call is one call of the backend, in a thread of the server's pool. Errors of the store keep
+their type on the way (see `wire`); anything else is a fault of ours: logged, and answered as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+import grpc
+import msgspec
+from google.protobuf.message import Message as WireMessage
+
+from penstock.api.backend import Backend
+from penstock.engine.contract import AdapterOffsetStrategy
+from penstock.errors import (
+    BadRequestError,
+    CorruptionError,
+    DeadlineError,
+    RequestError,
+    RetryableError,
+    SetupError,
+    StoreError,
+)
+from penstock.log import get_logger
+from penstock.record import Offset
+from penstock.remote import storage_pb2 as pb
+from penstock.remote import wire
+
+SERVICE: Final = "penstock.storage.v1.StorageService"
+MESSAGE_SIZE_MAX: Final = 64 << 20
+THREADS_MAX: Final = 64
+FOLLOW_WAIT_S: Final = 1.0
+WAIT_S_MAX: Final = 30.0
+
+_log: Final = get_logger(__name__)
+
+Q = TypeVar("Q", bound=WireMessage)
+R = TypeVar("R", bound=WireMessage)
+
+_CODES: Final[list[tuple[type[StoreError], grpc.StatusCode]]] = [
+    (BadRequestError, grpc.StatusCode.INVALID_ARGUMENT),
+    (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (RequestError, grpc.StatusCode.FAILED_PRECONDITION),
+    (RetryableError, grpc.StatusCode.UNAVAILABLE),
+    (SetupError, grpc.StatusCode.FAILED_PRECONDITION),
+    (CorruptionError, grpc.StatusCode.DATA_LOSS),
+]
+
+
+class StorageService:
+    """The handlers of `storage.proto`, over a backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend: Final = backend
+
+    # Topics
+
+    def create_topic(self, request: pb.TopicRequest) -> pb.TopicReply:
+        info = self._backend.create_topic(
+            request.name.namespace, request.name.topic, *_shape(request)
+        )
+        return pb.TopicReply(info=wire.topic_to_wire(info))
+
+    def alter_topic(self, request: pb.TopicRequest) -> pb.TopicReply:
+        info = self._backend.alter_topic(
+            request.name.namespace, request.name.topic, *_shape(request)
+        )
+        return pb.TopicReply(info=wire.topic_to_wire(info))
+
+    def delete_topic(self, name: pb.TopicName) -> pb.Nothing:
+        self._backend.delete_topic(name.namespace, name.topic)
+        return pb.Nothing()
+
+    def describe_topic(self, name: pb.TopicName) -> pb.TopicReply:
+        info = self._backend.describe_topic(name.namespace, name.topic)
+        return pb.TopicReply(info=wire.topic_to_wire(info))
+
+    def list_topics(self, request: pb.ListRequest) -> pb.TopicsReply:
+        found = self._backend.list_topics(_namespace(request))
+        return pb.TopicsReply(infos=[wire.topic_to_wire(info) for info in found])
+
+    def locate_topic(self, name: pb.TopicName) -> pb.TopicPlace:
+        topic_id, partitions = self._backend.locate_topic(name.namespace, name.topic)
+        return pb.TopicPlace(topic_id=topic_id, partitions=partitions)
+
+    def partition_info(self, request: pb.PartitionRequest) -> pb.JsonReply:
+        name = request.name
+        info = self._backend.partition_info(name.namespace, name.topic, request.partition)
+        return pb.JsonReply(json=msgspec.json.encode(info).decode())
+
+    # Records
+
+    def write(self, request: pb.WriteRequest) -> pb.WriteReply:
+        name = request.name
+        locations = self._backend.write_many(
+            name.namespace,
+            name.topic,
+            [wire.record_from_wire(record) for record in request.records],
+            request.partition if request.HasField("partition") else None,
+            wire.producer_from_wire(request),
+        )
+        return wire.locations_to_wire(locations)
+
+    def write_stream(self, requests: Iterator[pb.WriteRequest]) -> Iterator[pb.WriteReply]:
+        return map(self.write, requests)
+
+    def write_topics(self, request: pb.WriteTopicsRequest) -> pb.WriteReply:
+        records = (wire.record_from_wire(record) for record in request.records)
+        batch = list(zip(request.topics, records, strict=True))
+        return wire.locations_to_wire(self._backend.write_topics(request.namespace, batch))
+
+    def read(self, request: pb.ReadRequest) -> pb.RecordsReply:
+        found = self._backend.read(
+            request.name.namespace,
+            request.name.topic,
+            request.partition,
+            Offset(request.offset),
+            request.max_records,
+            request.max_size,
+        )
+        return pb.RecordsReply(
+            records=[wire.stored_to_wire(record, request.partition) for record in found]
+        )
+
+    def read_stream(self, request: pb.ReadRequest) -> Iterator[pb.RecordsReply]:
+        name = request.name
+        while True:
+            page = self.read(request)
+            if page.records:
+                request.offset = page.records[-1].offset + 1
+                yield page
+            elif not request.follow:
+                return
+            else:
+                at = {(name.topic, request.partition): Offset(request.offset)}
+                self._backend.wait_for_records(name.namespace, at, FOLLOW_WAIT_S)
+                # An empty page lets the transport notice a client that went away.
+                yield pb.RecordsReply()
+
+    def read_by_tag(self, request: pb.ReadByTagRequest) -> pb.RecordsReply:
+        start: Offset | dict[int, Offset] = Offset(request.start_offset)
+        if request.start_offsets:
+            start = {one: Offset(offset) for one, offset in request.start_offsets.items()}
+        found = self._backend.read_by_tag(
+            request.name.namespace,
+            request.name.topic,
+            wire.to_text(request.tag),
+            request.partition if request.HasField("partition") else None,
+            start,
+            request.max_records,
+            request.max_size,
+        )
+        return wire.messages_to_wire(found)
+
+    def read_by_key(self, request: pb.KeyRequest) -> pb.RecordsReply:
+        name = request.name
+        found = self._backend.read_by_key(name.namespace, name.topic, request.key)
+        return wire.messages_to_wire([] if found is None else [found])
+
+    def query_by_key(self, request: pb.KeyRequest) -> pb.RecordsReply:
+        end_ms = request.end_ms if request.HasField("end_ms") else None
+        found = self._backend.query_by_key(
+            request.name.namespace,
+            request.name.topic,
+            request.key,
+            request.begin_ms,
+            end_ms,
+            request.limit,
+        )
+        return wire.messages_to_wire(found)
+
+    def offsets_at(self, request: pb.OffsetsAtRequest) -> pb.PartitionOffsets:
+        try:
+            strategy = AdapterOffsetStrategy(request.strategy)
+        except ValueError as error:
+            raise BadRequestError(f"there is no strategy {request.strategy!r}") from error
+        name = request.name
+        found = self._backend.offsets_at(name.namespace, name.topic, request.timestamp_ms, strategy)
+        return pb.PartitionOffsets(offsets=dict(found))
+
+    def wait_for_records(self, request: pb.WaitRequest) -> pb.WaitReply:
+        seconds = min(max(0.0, request.seconds), WAIT_S_MAX)
+        positions = wire.positions_from_wire(request.positions)
+        found = self._backend.wait_for_records(request.namespace, positions, seconds)
+        return pb.WaitReply(found=found)
+
+    # Deleting
+
+    def delete_by_key(self, request: pb.KeyRequest) -> pb.CountReply:
+        name = request.name
+        count = self._backend.delete_by_key(name.namespace, name.topic, request.key)
+        return pb.CountReply(count=count)
+
+    def delete_by_offset(self, request: pb.PartitionRequest) -> pb.CountReply:
+        name, offset = request.name, Offset(request.offset)
+        deleted = self._backend.delete_by_offset(
+            name.namespace, name.topic, request.partition, offset
+        )
+        return pb.CountReply(count=int(deleted))
+
+    def delete_before(self, request: pb.PartitionRequest) -> pb.CountReply:
+        name, offset = request.name, Offset(request.offset)
+        earliest = self._backend.delete_before(
+            name.namespace, name.topic, request.partition, offset
+        )
+        return pb.CountReply(count=earliest)
+
+    def compact(self, name: pb.TopicName) -> pb.CompactReply:
+        done = self._backend.compact(name.namespace, name.topic)
+        return pb.CompactReply(records=done.records, size=done.size)
+
+    # Groups
+
+    def commit(self, request: pb.GroupOffsets) -> pb.Nothing:
+        positions = wire.positions_from_wire(request.positions)
+        self._backend.commit(request.name.namespace, request.name.group, positions)
+        return pb.Nothing()
+
+    def committed(self, request: pb.CommittedRequest) -> pb.GroupOffsets:
+        topics = None if request.all_topics else list(request.topics)
+        found = self._backend.committed(request.name.namespace, request.name.group, topics)
+        return pb.GroupOffsets(name=request.name, positions=wire.positions_to_wire(found))
+
+    def reset(self, request: pb.GroupOffsets) -> pb.Nothing:
+        positions = wire.positions_from_wire(request.positions)
+        self._backend.reset(request.name.namespace, request.name.group, positions)
+        return pb.Nothing()
+
+    def list_groups(self, request: pb.ListRequest) -> pb.GroupsReply:
+        found = self._backend.list_groups(_namespace(request))
+        return pb.GroupsReply(groups=[wire.group_to_wire(info) for info in found])
+
+    def describe_group(self, name: pb.GroupName) -> pb.GroupReply:
+        return wire.group_to_wire(self._backend.describe_group(name.namespace, name.group))
+
+    def delete_group(self, name: pb.GroupName) -> pb.Nothing:
+        self._backend.delete_group(name.namespace, name.group)
+        return pb.Nothing()
+
+    # The store
+
+    def allocate_producer_id(self, _: pb.Nothing) -> pb.CountReply:
+        return pb.CountReply(count=self._backend.allocate_producer_id())
+
+    def run_upkeep(self, _: pb.Nothing) -> pb.Nothing:
+        self._backend.run_upkeep()
+        return pb.Nothing()
+
+
+def _shape(request: pb.TopicRequest) -> tuple[int | None, dict[str, object]]:
+    options = msgspec.json.decode(request.options or "{}", type=dict[str, object])
+    return request.partitions if request.HasField("partitions") else None, options
+
+
+def _namespace(request: pb.ListRequest) -> str | None:
+    return request.namespace if request.HasField("namespace") else None
+
+
+# The server
+
+
+def start_server(backend: Backend, host: str, port: int) -> tuple[grpc.Server, int]:
+    """Serve `backend`; return the server and its port (chosen when `port` is 0).
+
+    Raises `SetupError` when the port is taken.
+    """
+    server = grpc.server(
+        ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="penstock-rpc"),
+        options=[
+            ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
+            ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
+            ("grpc.so_reuseport", 0),
+        ],
+    )
+    server.add_generic_rpc_handlers((_handlers(StorageService(backend)),))
+    try:
+        bound = server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError:
+        bound = 0
+    if bound == 0:
+        raise SetupError(f"{host}:{port} is in use, or cannot be listened on; choose another port")
+    server.start()
+    return server, bound
+
+
+def _handlers(service: StorageService) -> grpc.GenericRpcHandler:
+    handlers: dict[str, grpc.RpcMethodHandler[object, object]] = {}
+    descriptor = pb.DESCRIPTOR.services_by_name["StorageService"]
+    for method in descriptor.methods:
+        name = "".join(f"_{c.lower()}" if c.isupper() else c for c in method.name).lstrip("_")
+        request_type = getattr(pb, method.input_type.name)
+        call = getattr(service, name)
+        if method.client_streaming:
+            make, behavior = grpc.stream_stream_rpc_method_handler, _streaming(call)
+        elif method.server_streaming:
+            make, behavior = grpc.unary_stream_rpc_method_handler, _streaming(call)
+        else:
+            make, behavior = grpc.unary_unary_rpc_method_handler, _unary(call)
+        handlers[method.name] = make(behavior, request_type.FromString, _serialize)
+    return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+
+def _serialize(message: object) -> bytes:
+    assert isinstance(message, WireMessage)
+    return message.SerializeToString()
+
+
+def _unary(call: Callable[[Q], R]) -> Callable[[Q, grpc.ServicerContext], R]:
+    def behavior(request: Q, context: grpc.ServicerContext) -> R:
+        try:
+            return call(request)
+        except StoreError as error:
+            _abort(context, error)
+            raise AssertionError("abort raises") from error
+
+    return behavior
+
+
+def _streaming(
+    call: Callable[[Q], Iterator[R]],
+) -> Callable[[Q, grpc.ServicerContext], Iterator[R]]:
+    def behavior(request: Q, context: grpc.ServicerContext) -> Iterator[R]:
+        try:
+            for reply in call(request):
+                if not context.is_active():
+                    return
+                yield reply
+        except StoreError as error:
+            _abort(context, error)
+
+    return behavior
+
+
+def _abort(context: grpc.ServicerContext, error: StoreError) -> None:
+    code = next((c for kind, c in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+    context.set_trailing_metadata(((wire.ERROR_KEY, wire.error_to_wire(error)),))
+    context.abort(code, str(error)[:1024])

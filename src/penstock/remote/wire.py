@@ -1,0 +1,191 @@
+"""Records, places and errors as messages of `storage.proto`, and back.
+
+Text may hold any characters; it travels as bytes with surrogate escapes, so nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from penstock import errors
+from penstock.adapter.locations import Location, Locations, Message
+from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.record import Offset, Producer, Record, StoredRecord
+from penstock.remote import storage_pb2 as pb
+
+ERROR_KEY: Final = "penstock-error-bin"
+"""Trailing metadata that holds a serialized `Error`."""
+
+TopicPartition = tuple[str, int]
+_KINDS: Final[dict[str, type[errors.StoreError]]] = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.StoreError)
+}
+
+
+def to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def to_text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def record_to_wire(record: Record) -> pb.Record:
+    return pb.Record(
+        value=record.value,
+        key=record.key,
+        tags=[to_bytes(tag) for tag in record.tags],
+        headers=[pb.Header(name=to_bytes(name), value=value) for name, value in record.headers],
+        timestamp_ms=record.timestamp_ms,
+        expires_at_ms=record.expires_at_ms,
+    )
+
+
+def record_from_wire(wire: pb.Record) -> Record:
+    return Record(
+        wire.value if wire.HasField("value") else None,
+        wire.key if wire.HasField("key") else None,
+        tuple(to_text(tag) for tag in wire.tags) if wire.tags else (),
+        _headers(wire),
+        wire.timestamp_ms if wire.HasField("timestamp_ms") else None,
+        wire.expires_at_ms if wire.HasField("expires_at_ms") else None,
+    )
+
+
+def _headers(wire: pb.Record) -> tuple[tuple[str, bytes | None], ...]:
+    if not wire.headers:
+        return ()
+    return tuple(
+        (to_text(each.name), each.value if each.HasField("value") else None)
+        for each in wire.headers
+    )
+
+
+def stored_to_wire(record: StoredRecord, partition: int = 0) -> pb.Record:
+    return pb.Record(
+        value=record.value,
+        key=record.key,
+        tags=[to_bytes(tag) for tag in record.tags],
+        headers=[pb.Header(name=to_bytes(name), value=value) for name, value in record.headers],
+        timestamp_ms=record.timestamp_ms,
+        expires_at_ms=record.expires_at_ms,
+        offset=record.offset,
+        partition=partition,
+        store_timestamp_ms=record.store_timestamp_ms,
+        leader_epoch=record.leader_epoch,
+    )
+
+
+def stored_from_wire(wire: pb.Record) -> StoredRecord:
+    return StoredRecord(
+        Offset(wire.offset),
+        wire.value if wire.HasField("value") else None,
+        wire.key if wire.HasField("key") else None,
+        tuple(to_text(tag) for tag in wire.tags) if wire.tags else (),
+        _headers(wire),
+        wire.timestamp_ms,
+        wire.expires_at_ms if wire.HasField("expires_at_ms") else None,
+        wire.store_timestamp_ms,
+        wire.leader_epoch,
+    )
+
+
+def messages_from_wire(topic: str, wires: Iterable[pb.Record]) -> list[Message]:
+    return [Message(topic, wire.partition, stored_from_wire(wire)) for wire in wires]
+
+
+def messages_to_wire(messages: Iterable[Message]) -> pb.RecordsReply:
+    return pb.RecordsReply(
+        records=[stored_to_wire(message.record, message.partition) for message in messages]
+    )
+
+
+def locations_to_wire(locations: Sequence[Location]) -> pb.WriteReply:
+    if isinstance(locations, Locations):
+        partitions = locations.partitions
+        offsets = locations.offsets
+    else:
+        partitions = [place.partition for place in locations]
+        offsets = [place.offset for place in locations]
+    single = len(set(partitions)) == 1
+    return pb.WriteReply(partitions=partitions[:1] if single else partitions, offsets=offsets)
+
+
+def locations_from_wire(reply: pb.WriteReply) -> Locations:
+    return Locations(list(reply.partitions), list(reply.offsets))
+
+
+def producer_from_wire(request: pb.WriteRequest) -> Producer | None:
+    if not request.HasField("producer"):
+        return None
+    return Producer(request.producer.id, request.producer.epoch, request.producer.sequence)
+
+
+def positions_to_wire(positions: Mapping[TopicPartition, int]) -> list[pb.TopicPosition]:
+    return [
+        pb.TopicPosition(topic=topic, partition=partition, offset=offset)
+        for (topic, partition), offset in positions.items()
+    ]
+
+
+def positions_from_wire(positions: Iterable[pb.TopicPosition]) -> dict[TopicPartition, Offset]:
+    return {(each.topic, each.partition): Offset(each.offset) for each in positions}
+
+
+def topic_to_wire(info: TopicInfo) -> str:
+    return msgspec.json.encode(info).decode()
+
+
+def topic_from_wire(text: str) -> TopicInfo:
+    return msgspec.json.decode(text, type=TopicInfo)
+
+
+def partition_from_wire(text: str) -> PartitionInfo:
+    return msgspec.json.decode(text, type=PartitionInfo)
+
+
+def group_to_wire(info: GroupInfo) -> pb.GroupReply:
+    return pb.GroupReply(
+        name=pb.GroupName(namespace=info.namespace, group=info.group),
+        last_commit_ms=info.last_commit_ms,
+        offsets=positions_to_wire(info.offsets),
+        lag=positions_to_wire(info.lag),
+    )
+
+
+def group_from_wire(reply: pb.GroupReply) -> GroupInfo:
+    return GroupInfo(
+        reply.name.group,
+        reply.name.namespace,
+        reply.last_commit_ms,
+        positions_from_wire(reply.offsets),
+        {at: int(lag) for at, lag in positions_from_wire(reply.lag).items()},
+    )
+
+
+# Errors
+
+
+def error_to_wire(error: errors.StoreError) -> bytes:
+    """Return an error so that the other side can raise the same one."""
+    kind = next(each for each in type(error).__mro__ if each.__name__ in _KINDS)
+    plain = (str, int, float, bool, type(None))
+    fields = {name: value for name, value in vars(error).items() if isinstance(value, plain)}
+    return pb.Error(
+        type=kind.__name__, message=str(error), fields=msgspec.json.encode(fields).decode()
+    ).SerializeToString()
+
+
+def error_from_wire(data: bytes) -> errors.StoreError:
+    wire = pb.Error.FromString(data)
+    kind = _KINDS.get(wire.type, errors.StoreError)
+    error = kind.__new__(kind)
+    error.args = (wire.message,)
+    for name, value in msgspec.json.decode(wire.fields or "{}", type=dict[str, object]).items():
+        setattr(error, name, value)
+    return error
