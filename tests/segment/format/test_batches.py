@@ -159,6 +159,9 @@ def test_control_batches_hold_no_messages_but_take_offsets(core: Core) -> None:
     assert core.decode_inner(control, True, 5, NOW, 0) == []
     (message,) = core.decode_inner(control + data, True, 5, NOW, 0)
     assert (message.offset, message.value) == (6, b"v")
+    compacted = kafka_batch([Record(value=b"a")], deltas=[2], last_delta=9)
+    first, second = core.decode_inner(compacted + data, True, 5, NOW, 0)
+    assert (first.offset, second.offset) == (7, 15)
 
 
 def test_log_append_time_stands_for_every_message(core: Core) -> None:

@@ -192,6 +192,15 @@ def test_without_an_index_only_records_without_keys_fit(core: Core) -> None:
         bench.appender.release_index()
 
 
+@pytest.mark.parametrize("slot", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\x09"])
+def test_an_entry_put_under_a_damaged_slot_begins_a_chain(core: Core, slot: bytes) -> None:
+    bench = Workbench(core, indexes=((1, 20),))
+    bench.indexes[0][40:44] = slot
+    bench.append(Record(value=b"v", key=b"a"))
+    assert INDEX_ENTRY.unpack_from(bench.indexes[0], 44 + 20)[3] == 0
+    assert INDEX_HEADER.unpack_from(bench.indexes[0])[4:] == (1, 2)
+
+
 @pytest.mark.parametrize("keep", [1, 2, 7, 13])
 def test_a_relinked_index_is_what_it_was_when_it_had_those_entries(core: Core, keep: int) -> None:
     bench = Workbench(core, indexes=((5, 40),))

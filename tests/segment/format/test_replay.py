@@ -181,6 +181,17 @@ def test_transactions_enter_queue_and_index_as_in_rocketmq(core: Core) -> None:
     assert hits == [size, 0]
 
 
+def test_the_half_message_of_a_transaction_is_no_leader_epoch(core: Core) -> None:
+    commit = replace(PLAIN, sys_flag=FLAG_COMMIT, prepared_transaction_offset=99)
+    plain = replace(PLAIN, queue_offset=1, prepared_transaction_offset=99)
+    log = log_of(core, commit, plain)
+    appender = fresh(core)
+    assert len(appender.replay(log, 0, 0, len(log), False, "")[4]) == 2
+    units = appender.peek_units(0)[1]
+    page = core.read_records(log, 0, units, 0, "orders", 0, 9, 9999, (), 0, None, None)
+    assert [record.leader_epoch for record in page[0]] == [0, 99]
+
+
 def test_a_prepared_record_alone_makes_no_queue(core: Core) -> None:
     log = log_of(core, replace(PLAIN, sys_flag=FLAG_PREPARED))
     appender = fresh(core)
@@ -297,6 +308,19 @@ def test_a_group_size_that_makes_no_sense_is_damage(core: Core, mark: str) -> No
     # An empty value is no property: RocketMQ's readers would not see it either.
     assert status == (REPLAY_DAMAGE if mark else REPLAY_DONE)
     assert (position == 0) == bool(mark)
+
+
+def test_a_group_must_end_with_a_record(core: Core) -> None:
+    first_size = len(core.encode_raw(replace(PLAIN, properties=(("PSTK_GRP", "0" * 10),)), True))
+    second = replace(PLAIN, queue_offset=1)
+    whole = first_size + len(core.encode_raw(second, True))
+    for size in range(first_size - 1, whole + 2):
+        first = replace(PLAIN, properties=(("PSTK_GRP", f"{size:010d}"),))
+        log = log_of(core, first, second)
+        position, records, status, _, _ = fresh(core).replay(log, 0, 0, len(log), False, "")
+        is_whole = size in (first_size, whole)
+        assert status == (REPLAY_DONE if is_whole else REPLAY_DAMAGE), size
+        assert (position, records) == ((whole, 2) if is_whole else (0, 0)), size
 
 
 # ---------------------------------------------------------------------------- batches, index
