@@ -189,6 +189,15 @@ class Writes(Conformance):
         stored = [record.store_timestamp_ms for record in found]
         assert stored == [first_ms, first_ms, first_ms + 5_000]
 
+    def test_the_stores_own_time_never_goes_back(
+        self, harness: EngineHarness, engine: StorageEngine
+    ) -> None:
+        put(engine, b"before")
+        harness.clock.set_now_ms(harness.clock.now_ms() - 60_000)
+        put(engine, b"after the clock was set back")
+        before, after = read_all(engine)
+        assert after.store_timestamp_ms >= before.store_timestamp_ms
+
     def test_the_size_of_a_shard_grows_with_its_records(self, engine: StorageEngine) -> None:
         before = engine.shard_info(SHARD).size
         put(engine, *[bytes(1_000)] * 20)
