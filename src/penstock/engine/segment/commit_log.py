@@ -13,12 +13,12 @@ of those who wait for the device, one syncs for all who have appended by then.
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable
 from typing import Final
 
 from penstock.engine.segment.checkpoint import DurablePoint
+from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.sync_turns import SyncTurns
@@ -52,6 +52,7 @@ class CommitLog:
         self._metrics: Final = metrics
         self._turns: Final = SyncTurns()
         self._roll_lock: Final = threading.Lock()
+        self._refusal: Final = threading.Lock()
         self._current = 0
         self._warmed = 0
 
@@ -67,6 +68,18 @@ class CommitLog:
     @property
     def failed(self) -> bool:
         return isinstance(self.blocked, DiskFailedError)
+
+    def refuse(self, error: StoreError) -> None:
+        """Answer appends with `error` from now on. A log whose sync failed has its own answer."""
+        with self._refusal:
+            if not self.failed:
+                self.blocked = error
+
+    def accept(self) -> None:
+        """Take appends again after the disk was full."""
+        with self._refusal:
+            if isinstance(self.blocked, DiskFullError):
+                self.blocked = None
 
     def settle_durable(self, end: int) -> None:
         """Set the durable point after recovery, which has synced the log up to `end`."""
@@ -92,22 +105,16 @@ class CommitLog:
         with self._roll_lock:
             if base not in self.files.bases:
                 self._create(base)
+        with disk_errors(self.files.path_of(base)):
+            buffer = self.files.buffer(base, writable=True)
         self.appender.finish_log()
-        buffer = self.files.buffer(base, writable=True)
         self.appender.attach_log(buffer, base, base)
         self._current = base
         self._warmed = max(self._warmed, base)
 
     def _create(self, base: int) -> None:
-        try:
+        with disk_errors(self.files.path_of(base)):
             self.files.create(base)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFullError(
-                    f"no space for {self.files.path_of(base)} ({self.files.file_size} bytes); "
-                    "free some, or lower the retention: writes go on by themselves then"
-                ) from error
-            raise DiskFailedError(self.files.path_of(base), str(error)) from error
 
     def _wait_for_device(self) -> None:
         """Let a writer that is far ahead of the device do a flush itself: back-pressure."""
@@ -183,7 +190,7 @@ class CommitLog:
                 self.files.sync(start, target)
         except OSError as error:
             failed = DiskFailedError(self.files.path_of(start), f"sync failed: {error}")
-            self.blocked = failed
+            self.refuse(failed)
             _log.error("log_stopped", path=failed.path, error=str(error))
             raise failed from error
         self._note_durable(target, timestamp_ms)

@@ -1,6 +1,6 @@
 """The journal of a store: which shards exist and how they are kept, as records of the log itself.
 
-    %ctl_0     {"command":"keep_shard","version":1,"topic":"orders","partition":0,"kind":"SimpleCQ",…}
+    %ctl_0     {"command":"keep_shard","version":1,"topic":"orders","partition":0,…}
 
 An empty shard has no record of its own, and its state is put on the device only with the next
 checkpoint; its line in the journal lets it survive a crash before that. Lines are folded when the

@@ -48,6 +48,8 @@ class IndexMark(Struct, frozen=True):
     """Kept when the store is closed: slots that pass it need not be rebuilt."""
     older: tuple[tuple[str, int], ...] = ()
     """The sealed files before it, each with the position of its last record."""
+    complete: bool = True
+    """False when damage was found that is not mended yet."""
 
 
 _NO_MARK: Final = IndexMark("", b"", 0)
@@ -88,6 +90,8 @@ class KeyIndex:
         self._ends: dict[str, int] = {}
         """The position of the last record of each sealed file."""
         self._last_sealed = _NO_MARK
+        self.damaged = False
+        """A file was found damaged: every look-up raises until the index was rebuilt."""
         self._lock: Final = threading.RLock()
         self._sealing: Final = threading.Lock()
         """Taken before `_lock`, and held while a full file goes to the device."""
@@ -112,7 +116,9 @@ class KeyIndex:
     def restore(self, mark: IndexMark | None, appender: Appender, log_start: int) -> bool:
         """Bring the files back to `mark` and attach the newest; return False when they do not
         agree with it, so that the index must be rebuilt."""
-        if mark is None or not mark.name:
+        if mark is None or not mark.complete:
+            return False
+        if not mark.name:
             self.clear()
             return True
         with self._lock:
@@ -260,12 +266,15 @@ class KeyIndex:
 
         A damaged or missing sealed file raises `CorruptionError`: the caller rebuilds the index.
         """
+        if self.damaged:
+            raise CorruptionError(self.directory, position=0, reason="it must be rebuilt")
         for name in reversed(list(self.names)):
             try:
                 index = self._readable(name)
             except FileNotFoundError as error:
                 if name not in self.names:
                     continue  # removed meanwhile, with the records it spoke of
+                self.damaged = True
                 path = f"{self.directory}/{name}"
                 raise CorruptionError(path, position=0, reason="the file is missing") from error
             yield from core.index_lookup(
@@ -294,16 +303,18 @@ class KeyIndex:
             return found
 
     def _verify(self, index: _IndexFile) -> None:
-        path = f"{self.directory}/{index.name}"
         try:
             sums = self._sums.load(f"index/{index.name}")
-            if sums is None:
-                raise CorruptionError(path, position=0, reason="it has no checksums")
-            if next(sums.damaged_pages(index.file), None) is not None:
-                raise CorruptionError(path, position=0, reason="page checksum does not match")
-        except CorruptionError:
-            index.release()
-            raise
+            reason = "it has no checksums"
+            if sums is not None:
+                reason = "page checksum does not match"
+                if next(sums.damaged_pages(index.file), None) is None:
+                    return
+        except CorruptionError as error:
+            reason = f"its checksums are damaged: {error.reason}"
+        self.damaged = True
+        index.release()
+        raise CorruptionError(f"{self.directory}/{index.name}", position=0, reason=reason)
 
     def remove_before(self, position: int) -> None:
         """Remove the files whose entries all lie below `position` of the log."""

@@ -21,7 +21,7 @@ UNITS_PER_STEP: Final = 4096
 
 
 class ReadableShard(Protocol):
-    """A shard as readers see it: of an open store, or of a directory that another process writes."""
+    """A shard as readers see it: of an open store, or of a directory that somebody else writes."""
 
     healed: frozenset[int]
     """Offsets for which rebuilding the queue did not help: their records are damaged."""

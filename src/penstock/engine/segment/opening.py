@@ -253,9 +253,7 @@ def _add_shards_without_records(parts: StoreParts, states: dict[ShardId, ShardSt
             parts.table.add(shard, state, state.latest_offset, unit)
 
 
-def _note_lost(
-    parts: StoreParts, shard: ShardLog, latest: int, before: dict[ShardId, int]
-) -> None:
+def _note_lost(parts: StoreParts, shard: ShardLog, latest: int, before: dict[ShardId, int]) -> None:
     """Find out which records damage took from a shard. Go on behind every offset that was given:
     none is given twice."""
     shard.drain()

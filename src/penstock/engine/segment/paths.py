@@ -1,18 +1,18 @@
 """Where everything of a store lies.
 
-    DIR/commitlog/            the log                        RocketMQ's
-    DIR/consumequeue/         queues of simple shards        RocketMQ's
-    DIR/batchconsumequeue/    queues of batch shards         RocketMQ's
-    DIR/index/                key index                      RocketMQ's
-    DIR/config/topics.json    queue kinds of the topics      RocketMQ's
-    DIR/store.properties      sizes of the files             RocketMQ's names
-    DIR/checkpoint, abort, lock                              RocketMQ's
-    DIR/penstock/             what RocketMQ's files cannot say:
-        durable checkpoint        how far the log and the derived files are on the device
-        shards/ copies/           the shards' states, as of the checkpoint, twice
-        live/                     the same, refreshed for readers in other processes
-        times/ sums/ dispatch/    block maxima of timestamps, page checksums, dispatchers' positions
-        index/                    keys inside batches
+DIR/commitlog/            the log                        RocketMQ's
+DIR/consumequeue/         queues of simple shards        RocketMQ's
+DIR/batchconsumequeue/    queues of batch shards         RocketMQ's
+DIR/index/                key index                      RocketMQ's
+DIR/config/topics.json    queue kinds of the topics      RocketMQ's
+DIR/store.properties      sizes of the files             RocketMQ's names
+DIR/checkpoint, abort, lock                              RocketMQ's
+DIR/penstock/             what RocketMQ's files cannot say:
+    durable checkpoint        how far the log and the derived files are on the device
+    shards/ copies/           the shards' states, as of the checkpoint, twice
+    live/                     the same, refreshed for readers in other processes
+    times/ sums/ dispatch/    block maxima of timestamps, page checksums, dispatchers' positions
+    index/                    keys inside batches
 """
 
 from __future__ import annotations

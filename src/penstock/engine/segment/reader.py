@@ -198,7 +198,9 @@ class ShardReader:
             found.update(dict.fromkeys(hits))
         yield from sorted(found, reverse=True)
 
-    def _hit(self, log: ReadableShard, key: bytes, position: int, now_ms: int) -> StoredRecord | None:
+    def _hit(
+        self, log: ReadableShard, key: bytes, position: int, now_ms: int
+    ) -> StoredRecord | None:
         if position < self._files.start:
             return None
         base = self._files.base_of(position)

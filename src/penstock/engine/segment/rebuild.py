@@ -1,20 +1,34 @@
-"""Builds a shard's queue files again from the commit log, while the store runs.
+"""Builds derived files again from the commit log, while the store runs.
 
-The units that the appender still holds in memory are right; what is rebuilt is the part in files,
-up to the first unit held. The shard's lock is held all the time, so that nothing drains meanwhile;
-appends to it go on.
+A shard's queue: the units that the appender still holds in memory are right; what is rebuilt is the
+part in files, up to the first unit held. The shard's lock is held all the time, so that nothing
+drains meanwhile; appends to it go on.
+
+The key index: all of it, because its files have entries of all shards. The log's lock is held all
+the time; appends wait.
+
+What damage took from the log cannot be derived from it again. Those offsets are noted as lost in
+the states of their shards: a reader must learn that something was there.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from penstock.engine.segment.commit_log import CommitLog
 from penstock.engine.segment.control import CONTROL_SUFFIX
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, TIME_BLOCK, Damage
+from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.twin import Appender, core
-from penstock.engine.segment.twin_interface import REPLAY_CUT_BATCH_QUEUE, REPLAY_DAMAGE
+from penstock.engine.segment.twin_interface import (
+    REPLAY_CUT_BATCH_QUEUE,
+    REPLAY_DAMAGE,
+    REPLAY_NO_INDEX_ROOM,
+)
 from penstock.log import get_logger
 from penstock.record import QueueKind
 
@@ -38,7 +52,7 @@ def rebuild_queue(files: FileSet, shard: ShardLog, end: int) -> None:
         shard.state.set_lost(shard.find_lost())
 
 
-class _Builder:
+class _Builder(ABC):
     """Replays the log for one shard only, file by file, so that memory stays bounded."""
 
     def __init__(self, files: FileSet, shard: ShardLog) -> None:
@@ -71,11 +85,9 @@ class _Builder:
             assert not isinstance(raw, Damage), "the replay has just read it"
             self._cut_batch(specials[-1][1], raw.queue_offset)
             return after
-        if status == REPLAY_DAMAGE:
-            assert damage is not None
-            found = core.find_record(buffer, base, max(after, damage.position) + 1, limit)
-            return limit if found < 0 else found
-        return limit if after <= position else after
+        if status == REPLAY_DAMAGE or after < limit:
+            return _behind(buffer, base, after, damage, limit)
+        return after
 
     def _cut_at(self, offset: int) -> None:
         handle = self._handle()
@@ -103,18 +115,21 @@ class _Builder:
                 self._shard.times.append(self._appender.take_times(handle))
             self._appender.drop_units(handle, self._appender.next_unit(handle))
 
+    @abstractmethod
     def _cut(self, handle: int, offset: int) -> None:
-        raise AssertionError("a kind of queue says how")
+        """Drop the units from `offset` on."""
 
+    @abstractmethod
     def _take(self, first: int, units: bytes, stop: int) -> None:
-        raise AssertionError("a kind of queue says how")
+        """Take units from number `first` on; those at and behind `stop` are in memory."""
 
-    def _finish(self, stop: int) -> None:
-        raise AssertionError("a kind of queue says how")
+    @abstractmethod
+    def _finish(self, stop: int) -> None: ...
 
 
 class _SimpleBuilder(_Builder):
     _next = 0
+    _begun = False
 
     def _cut(self, handle: int, offset: int) -> None:
         self._appender.cut_queue(handle, offset, offset)
@@ -125,12 +140,18 @@ class _SimpleBuilder(_Builder):
     def _take(self, first: int, units: bytes, stop: int) -> None:
         size = self._shard.units.unit_size
         count = max(0, min(len(units) // size, stop - first))
-        if count:
-            self._shard.units.write(first, units[: count * size])
-            self._next = first + count
+        if not count:
+            return
+        earliest = self._shard.earliest
+        if not self._begun and earliest < first:
+            self._shard.units.write(earliest, PRE_BLANK * (first - earliest))
+        self._begun = True
+        self._shard.units.write(first, units[: count * size])
+        self._next = first + count
 
     def _finish(self, stop: int) -> None:
-        """Records that damage took from the end: their units say that there were some."""
+        """Units of records that damage took from the end say that there were some, as those in
+        between and before the first do."""
         first = max(self._next, self._shard.earliest)
         if first < stop:
             self._shard.units.write(first, PRE_BLANK * (stop - first))
@@ -150,7 +171,7 @@ class _BatchBuilder(_Builder):
         self._units = [unit for unit in self._units if _base_offset(unit) < offset]
         self._appender.cut_queue(handle, offset, len(self._units))
 
-    def _take(self, first: int, units: bytes, stop: int) -> None:
+    def _take(self, first: int, units: bytes, stop: int) -> None:  # noqa: ARG002 - see `_finish`
         size = BATCH_UNIT.size
         self._units += [units[at : at + size] for at in range(0, len(units), size)]
 
@@ -164,3 +185,63 @@ class _BatchBuilder(_Builder):
 
 def _base_offset(unit: bytes) -> int:
     return int(BATCH_UNIT.unpack(unit)[_BASE_OFFSET])
+
+
+def _behind(buffer: memoryview, base: int, after: int, damage: Damage | None, limit: int) -> int:
+    """Return the first record behind bytes that are none, or `limit`."""
+    start = after if damage is None else max(after, damage.position)
+    found = core.find_record(buffer, base, start + 1, limit)
+    return limit if found < 0 else found
+
+
+def rebuild_index(
+    log: CommitLog, index: KeyIndex, shards: Iterable[ShardLog], now_ms: int
+) -> set[ShardLog]:
+    """Write the key index anew. Return the shards of which it could not read all records, and
+    which know now what they lost. The caller holds the log's lock."""
+    files, end = log.files, log.end
+    index.detach(log.appender)
+    index.clear()
+    scratch = core.Appender(_HOST, _HOST, _RECORD_SIZE_MAX)
+    index.add_file(scratch, now_ms)
+    hurt: set[ShardLog] = set()
+    position = files.start
+    while position < end:
+        base = files.base_of(position)
+        stop = min(end, base + files.file_size)
+        buffer = files.buffer(base)
+        after, _, status, damage, specials = scratch.replay(
+            buffer, base, position, stop, True, CONTROL_SUFFIX, False
+        )
+        for handle in scratch.dirty_queues():
+            scratch.drop_units(handle, scratch.next_unit(handle))
+        if status == REPLAY_NO_INDEX_ROOM:
+            index.add_file(scratch, now_ms)
+        elif status == REPLAY_CUT_BATCH_QUEUE:
+            _cut_anyhow(scratch, buffer, base, *specials[-1])
+        elif status == REPLAY_DAMAGE or after < stop:
+            found = _behind(buffer, base, after, damage, stop)
+            hurt.update(_note_lost(shards, after, found))
+            after = found
+        position = after
+        index.seal_full(scratch)
+    index.hand_over(scratch, log.appender)
+    return hurt
+
+
+def _cut_anyhow(
+    scratch: Appender, buffer: memoryview, base: int, position: int, handle: int
+) -> None:
+    """Make way for a record in a queue of which nobody wants the units."""
+    raw = core.decode_raw(buffer, base, position, True)
+    assert not isinstance(raw, Damage), "the replay has just read it"
+    scratch.cut_queue(handle, raw.queue_offset, scratch.next_unit(handle))
+
+
+def _note_lost(shards: Iterable[ShardLog], start: int, stop: int) -> Iterator[ShardLog]:
+    """Note which records lay between two positions of the log."""
+    for shard in shards:
+        first, end = shard.offset_at(start), shard.offset_at(stop)
+        if first < end:
+            shard.state.note_lost([(first, end)])
+            yield shard

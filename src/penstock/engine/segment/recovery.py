@@ -1,7 +1,7 @@
 """Opening a log after a clean stop, a crash or damage: where it ends, and what belongs to whom.
 
     start ── checkpoint L ─────────── durable point D ───────── end of what was written
-              │ derived files agree     │ every byte was synced   │ the kernel may have kept any part
+              │ derived files agree     │ every byte was synced   │ kept by the kernel in any part
               └── replay from here ─────┴─────────────────────────┘
 
 Replay gives the queues, the index and the shards' states what the log holds beyond L. At the first
@@ -25,14 +25,20 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.engine.segment.commit_log import CommitLog
-from penstock.engine.segment.control import CONTROL_SUFFIX, data_shard, decode, is_control
+from penstock.engine.segment.control import (
+    CONTROL_SUFFIX,
+    Command,
+    data_shard,
+    decode,
+    is_control,
+)
 from penstock.engine.segment.envelope import leader_epoch_of
 from penstock.engine.segment.format import PRODUCER, Damage, RawRecord
 from penstock.engine.segment.journal import JOURNAL, decode_line
+from penstock.engine.segment.reader import inner_count
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
-from penstock.engine.segment.reader import inner_count
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.twin_interface import (
     REPLAY_CUT_BATCH_QUEUE,
@@ -297,6 +303,24 @@ def fold(log: ShardLog, raw: RawRecord) -> None:
     if epoch > max(0, state.epochs.latest):
         state.epochs.note(epoch, raw.queue_offset)
         log.epoch = epoch
+
+
+def fold_appended(log: CommitLog, shard: ShardLog, start: int) -> list[tuple[Command, int]]:
+    """Fold the records of a shard that were copied into the log from `start` on; return the
+    commands among them, with their offsets."""
+    base = log.files.base_of(start)
+    buffer = log.files.buffer(base)
+    scratch = core.Appender(bytes(8), bytes(8), log.files.file_size)
+    specials = scratch.replay(buffer, base, start, log.end, False, CONTROL_SUFFIX, False)[4]
+    commands: list[tuple[Command, int]] = []
+    for position, _ in specials:
+        raw = core.decode_raw(buffer, base, position, True)
+        assert isinstance(raw, RawRecord), "the replay has just read it"
+        with shard.lock:
+            fold(shard, raw)
+        if is_control(shard.shard):
+            commands.append((decode(raw.body), raw.queue_offset))
+    return commands
 
 
 def producer_of(raw: RawRecord) -> tuple[Producer, int] | None:

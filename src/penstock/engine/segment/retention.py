@@ -57,9 +57,7 @@ class RetentionReport(Struct):
 
 
 class Retention:
-    def __init__(
-        self, parts: StoreParts, delete_before: Callable[[ShardId, int], int]
-    ) -> None:
+    def __init__(self, parts: StoreParts, delete_before: Callable[[ShardId, int], int]) -> None:
         self._parts: Final = parts
         self._delete_before: Final = delete_before
         self._policies: dict[ShardId, RetentionPolicy] = {}
@@ -102,7 +100,17 @@ class Retention:
                 floor = max(floor, self._floor_by_reserved_time(log, first_file_end))
             if floor > log.earliest:
                 report.records += floor - log.earliest
-                self._delete_before(log.shard, floor)
+                self._raise_floor(log, floor)
+
+    def _raise_floor(self, log: ShardLog, floor: int) -> None:
+        """Write down in the log that a shard begins later now; on a full disk, which this may
+        help to free, only in its state."""
+        try:
+            self._delete_before(log.shard, floor)
+        except DiskFullError:
+            with log.lock:
+                log.state.drop_before(floor)
+            self._parts.checkpointer.touch(log)
 
     def _floor_of(self, log: ShardLog, policy: RetentionPolicy) -> int:
         floor = 0
@@ -230,14 +238,17 @@ class Retention:
         full = ratio >= settings.disk_space_warning_level_ratio
         if full and parts.log.blocked is None:
             _log.error("writes_refused", disk_used_percent=round(ratio, 1))
-            parts.log.blocked = DiskFullError(
-                f"the disk of {parts.paths.commit_log} is {ratio:.0f} % full "
-                f"(disk_space_warning_level_ratio = {settings.disk_space_warning_level_ratio}); "
-                "writes are refused until there is room, reads go on"
+            parts.log.refuse(
+                DiskFullError(
+                    f"the disk of {parts.paths.commit_log} is {ratio:.0f} % full "
+                    "(disk_space_warning_level_ratio = "
+                    f"{settings.disk_space_warning_level_ratio}); "
+                    "writes are refused until there is room, reads go on"
+                )
             )
         elif not full and isinstance(parts.log.blocked, DiskFullError):
             _log.info("writes_taken_again", disk_used_percent=round(ratio, 1))
-            parts.log.blocked = None
+            parts.log.accept()
 
     def _used_percent(self) -> float:
         return 100 * self._parts.disk.usage(self._parts.paths.commit_log).ratio
@@ -252,9 +263,9 @@ class Retention:
             if log.state.dropped or log.earliest >= log.next_offset or is_control(log.shard):
                 continue
             floor = log.offset_at(file_end)
-            if floor > log.commit or (_keeps(self._policies.get(log.shard)) and not by_hand):
-                if floor > log.earliest:
-                    return False
+            kept = _keeps(self._policies.get(log.shard)) and not by_hand
+            if floor > log.earliest and (kept or floor > log.commit):
+                return False
             floors[log] = floor
         for log, floor in floors.items():
             if floor > log.earliest:

@@ -130,9 +130,7 @@ class ShardTable:
 
     def unit_files(self, shard: ShardId, kind: QueueKind) -> UnitFiles:
         simple = kind is QueueKind.SIMPLE
-        size = (
-            self._sizes.consume_queue_file_size if simple else self._sizes.batch_queue_file_size
-        )
+        size = self._sizes.consume_queue_file_size if simple else self._sizes.batch_queue_file_size
         return UnitFiles(
             self._open_files,
             self._paths.queue(shard, kind),

@@ -24,15 +24,16 @@ from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
 from penstock.engine.segment import control
+from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.dispatch import Dispatcher, DispatchPipeline
 from penstock.engine.segment.format import BATCH_COUNT_MAX
-from penstock.engine.segment.journal import JOURNAL, KeepShard, encode_line
 from penstock.engine.segment.opening import StoreParts, open_parts
-from penstock.engine.segment.rebuild import rebuild_queue
 from penstock.engine.segment.reader import Page, Query, ReadableShard, ShardReader
+from penstock.engine.segment.rebuild import rebuild_queue
 from penstock.engine.segment.recovery import Progress, RecoveryReport
 from penstock.engine.segment.retention import Retention
 from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment.shard_commands import ShardCommands
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.topics_file import TopicsFile
@@ -41,9 +42,9 @@ from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,
     ClosedError,
-    DiskFailedError,
     NotSupportedError,
     SetupError,
+    StoreError,
 )
 from penstock.metrics import SegmentMetrics
 from penstock.record import (
@@ -85,6 +86,7 @@ class SegmentStore:
         self._log: Final = parts.log
         self._table: Final = parts.table
         self._writer: Final = parts.writer
+        self._commands: Final = ShardCommands(parts)
         self._reader: Final = ShardReader(
             parts.log.files,
             parts.index,
@@ -135,7 +137,12 @@ class SegmentStore:
             metrics=metrics or SegmentMetrics(),
             progress=progress,
         )
-        return cls(parts)
+        try:
+            return cls(parts)
+        except BaseException:
+            parts.let_go()
+            parts.lock.release()
+            raise
 
     @property
     def report(self) -> RecoveryReport:
@@ -174,17 +181,13 @@ class SegmentStore:
             else:
                 return
             found.set_flush(flush)
-        self._keep(found, config)
+        try:
+            self._commands.keep(found, config)
+        except BaseException:
+            found.state.dropped = True
+            found.note_state()
+            raise
         self._topics.note(shard, kind)
-
-    def _keep(self, log: ShardLog, config: bytes) -> None:
-        """Write into the journal that the shard exists."""
-        log.state.config = config
-        shard = log.shard
-        line = KeepShard(topic=shard.topic, partition=shard.partition, kind=log.kind, config=config)
-        journal = self._system_shard(JOURNAL)
-        self._writer.write(journal, encode_line(line))
-        self._parts.checkpointer.touch(log)
 
     def _revive(self, log: ShardLog, kind: QueueKind) -> None:
         if log.kind is not kind:
@@ -202,7 +205,7 @@ class SegmentStore:
         """Keep an engine's own description of a shard with its state."""
         log = self._table.get(shard)
         if log.state.config != config:
-            self._keep(log, config)
+            self._commands.keep(log, config)
 
     def delete_shard(self, shard: ShardId) -> None:
         """Forget `shard` and its records; a shard of that name may be created again, empty."""
@@ -210,17 +213,8 @@ class SegmentStore:
         if log is None or log.state.dropped:
             return
         self._check_open()
-        companion = None if control.is_control(shard) else control.control_shard(shard)
-        with self._log.lock:
-            self._cut(log, 0)
-            log.state.clear()
-            log.state.dropped = True
-            log.note_state()
-            other = None if companion is None else self._table.find(companion)
-            if other is not None:
-                self._cut(other, 0)
-                other.state.dropped = True
-        self._parts.checkpointer.touch(log)
+        with self._parts.checkpointer.pause, self._log.lock:
+            self._commands.drop(log)
         self._topics.forget(shard.topic, self.shards())
         self.checkpoint()
 
@@ -280,7 +274,7 @@ class SegmentStore:
     ) -> int:
         """Append one record per row of Arrow arrays, all or none; return the first offset."""
         _require_pyarrow()
-        from penstock.engine.segment.arrow import columns_of  # noqa: PLC0415 - pyarrow is optional
+        from penstock.engine.segment.arrow import columns_of
 
         log = self._table.get(shard)
         columns = columns_of(values, keys, tags, timestamps)
@@ -339,10 +333,15 @@ class SegmentStore:
         """Append whole records as another log holds them, keeping all their fields; return the
         first offset. They must follow on the shard's last record."""
         log = self._table.get(shard)
-        appender = self._log.appender
-        return self._writer.run_for_producer(
-            log, None, 1, lambda _: appender.append_encoded(log.handle, data)
-        )[0]
+
+        def append(_: str | None) -> int:
+            start = self._log.end
+            offset = self._log.appender.append_encoded(log.handle, data)
+            if offset >= 0:
+                self._commands.fold(log, start)
+            return offset
+
+        return self._writer.run_for_producer(log, None, 1, append)[0]
 
     # Reading
 
@@ -398,7 +397,7 @@ class SegmentStore:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of [offset, until) as Arrow batches; the default is all there is."""
         _require_pyarrow()
-        from penstock.engine.segment.arrow import ArrowReader  # noqa: PLC0415 - pyarrow is optional
+        from penstock.engine.segment.arrow import ArrowReader
 
         log = self._table.get(shard)
         end = log.commit if until is None else min(until, log.commit)
@@ -440,12 +439,13 @@ class SegmentStore:
 
     def delete_offsets(self, shard: ShardId, offsets: Iterable[int]) -> int:
         """Delete records: gone from every read at once, and for good. Returns how many of them
-        were not deleted before: of several callers, each record counts for exactly one."""
+        there were, not deleted before: of several callers, each record counts for exactly one."""
         log = self._table.get(shard)
         with log.deleting:
-            fresh = [offset for offset in offsets if not log.state.is_deleted(offset)]
+            end = log.next_offset
+            fresh = [n for n in offsets if 0 <= n < end and not log.state.is_deleted(n)]
             for command in control.delete_offsets(fresh):
-                self._command(shard, command)
+                self._commands.run(log, command)
         return len(fresh)
 
     def delete_before(self, shard: ShardId, offset: int) -> int:
@@ -453,49 +453,14 @@ class SegmentStore:
         log = self._table.get(shard)
         target = min(offset, log.commit)
         if target > log.earliest:
-            self._command(shard, control.DeleteBefore(offset=Offset(target)))
+            self._commands.run(log, control.DeleteBefore(offset=Offset(target)))
         return log.earliest
 
     def seal(self, shard: ShardId) -> None:
         """Take no more records for `shard`."""
-        if not self._table.get(shard).state.sealed:
-            self._command(shard, control.Seal())
-
-    def _command(self, shard: ShardId, command: control.Command) -> None:
-        """Write a control record to the companion queue, then do what it says."""
         log = self._table.get(shard)
-        companion = self._companion(log)
-        record = control.encode(command)
-        appender = self._log.appender
-
-        def append() -> int:
-            offset = appender.append(companion.handle, record, self._writer.now(), companion.epoch)
-            if offset >= 0:
-                with log.lock:
-                    log.state.apply(command, offset)
-                    log.note_state()
-            return offset
-
-        self._writer.run(companion, append)
-        self._parts.checkpointer.touch(log)
-
-    def _companion(self, log: ShardLog) -> ShardLog:
-        companion = self._system_shard(control.control_shard(log.shard))
-        if companion.state.dropped:
-            companion.state.dropped = False
-            companion.note_state()
-            log.state.control_offset = Offset(0)
-        companion.set_flush(log.flush)
-        return companion
-
-    def _system_shard(self, name: ShardId) -> ShardLog:
-        found = self._table.find(name)
-        if found is None:
-            with self._log.lock:
-                found = self._table.find(name)
-                if found is None:
-                    found = self._table.add(name, ShardState(QueueKind.SIMPLE), 0, 0)
-        return found
+        if not log.state.sealed:
+            self._commands.run(log, control.Seal())
 
     # Replication
 
@@ -514,23 +479,20 @@ class SegmentStore:
         """Show nothing at or past `offset`; None shows all that is on this node."""
         self._table.get(shard).limit_commit(None if offset is None else Offset(offset))
 
-    def truncate(self, shard: ShardId, offset: int) -> None:
+    def truncate(self, shard: ShardId, offset: int) -> int:
         """Cut the tail of a shard from `offset` on: a replica that went another way than its
-        leader. The offsets are given out again."""
+        leader. The offsets are given out again. Returns where the shard ends now: a batch that
+        reaches past `offset` goes whole."""
         log = self._table.get(shard)
         if offset < log.earliest:
             raise BadRequestError(
                 f"shard {shard.name!r} begins at {log.earliest}, it cannot be cut at {offset}"
             )
-        with self._log.lock:
-            self._cut(log, offset)
-        self._parts.checkpointer.touch(log)
+        self._check_open()
+        with self._parts.checkpointer.pause, self._log.lock:
+            end = self._commands.cut(log, offset)
         self.checkpoint()
-
-    def _cut(self, log: ShardLog, offset: int) -> None:
-        if log.next_offset > offset:
-            log.cut(offset)
-        log.state.note_truncation(self._log.end, offset)
+        return end
 
     # Upkeep
 
@@ -540,25 +502,31 @@ class SegmentStore:
 
     def flush(self) -> None:
         """Put everything appended so far on the device."""
+        self._check_not_closed()
         self._log.flush()
 
     def checkpoint(self) -> None:
         """Put everything derived on the device, too: the next start begins here."""
-        self._upkeep.checkpoint()
+        self._check_not_closed()
+        with disk_errors(self._parts.paths.root):
+            self._upkeep.checkpoint()
 
     def run_upkeep(self) -> None:
         """Do at once what the background does by and by."""
-        self._upkeep.run_once()
+        self._check_not_closed()
+        with disk_errors(self._parts.paths.root):
+            self._upkeep.run_once()
 
     def _heal_queue(self, damaged: ReadableShard) -> None:
         log = self._table.get(damaged.shard)
         self._parts.metrics.rebuilt_files.inc()
-        rebuild_queue(self._log.files, log, self._log.end)
+        with disk_errors(log.units.directory):
+            rebuild_queue(self._log.files, log, self._log.end)
         self._parts.checkpointer.touch(log)
 
     def _heal_index(self) -> None:
-        self._parts.metrics.rebuilt_files.inc()
-        self._upkeep.rebuild_index()
+        with disk_errors(self._parts.paths.index):
+            self._upkeep.rebuild_index()
 
     def _read_for_dispatch(
         self, shard: ShardId, offset: int, max_records: int, max_size: int
@@ -571,9 +539,12 @@ class SegmentStore:
                 yield log.shard, log.earliest, log.commit
 
     def _check_open(self) -> None:
+        self._check_not_closed()
+        self._log.check_writable()
+
+    def _check_not_closed(self) -> None:
         if self._closed:
             raise ClosedError(f"the store {self._parts.paths.root} was closed")
-        self._log.check_writable()
 
     def close(self) -> None:
         """Put everything on the device and let go of the directory. Safe to call again."""
@@ -585,17 +556,15 @@ class SegmentStore:
         parts = self._parts
         try:
             with self._log.lock:
-                failed = self._log.failed
-                if not failed:
-                    self._log.blocked = ClosedError(f"the store {parts.paths.root} was closed")
-            if not failed:
+                self._log.refuse(ClosedError(f"the store {parts.paths.root} was closed"))
+            if not self._log.failed:
                 self._log.flush()
                 self._topics.save()
                 parts.checkpointer.checkpoint(clean=True)
                 parts.checkpointer.remove_live()
                 parts.disk.remove(parts.paths.abort)
                 parts.disk.sync_directory(parts.paths.root)
-        except (OSError, DiskFailedError) as error:
+        except (OSError, StoreError) as error:
             # Everything acknowledged is where it was promised to be; the abort file stays and
             # makes the next start look at the log.
             self._upkeep.report_failed_close(error)
@@ -605,11 +574,13 @@ class SegmentStore:
     def _release(self) -> None:
         parts = self._parts
         self._table.close(ClosedError(f"the store {parts.paths.root} was closed"))
-        parts.index.detach(self._log.appender)
-        parts.index.close()
-        self._log.close()
-        parts.open_files.close()
-        parts.lock.release()
+        try:
+            parts.index.detach(self._log.appender)
+        except OSError as error:
+            self._upkeep.report_failed_close(error)
+        finally:
+            parts.let_go()
+            parts.lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -621,7 +592,6 @@ class SegmentStore:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
 
 
 def _require_pyarrow() -> None:

@@ -6,8 +6,8 @@ from typing import Final
 
 from penstock.disk import Disk
 from penstock.engine.segment.file_set import is_file_name
-from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.java_properties import read_properties, write_properties
+from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.settings import MIB, FileSizes
 from penstock.engine.segment.sidecar import read_whole
 from penstock.errors import NotAStoreError, SettingsError

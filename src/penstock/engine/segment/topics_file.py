@@ -24,7 +24,6 @@ from penstock.errors import CorruptionError
 from penstock.log import get_logger
 from penstock.record import QueueKind, ShardId
 
-
 _log: Final = get_logger(__name__)
 
 

@@ -16,13 +16,11 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from penstock.engine.segment.control import CONTROL_SUFFIX
 from penstock.engine.segment.dispatch import DispatchPipeline
 from penstock.engine.segment.opening import StoreParts
+from penstock.engine.segment.rebuild import rebuild_index
 from penstock.engine.segment.retention import Retention
 from penstock.engine.segment.topics_file import TopicsFile
-from penstock.engine.segment.twin import core
-from penstock.engine.segment.twin_interface import REPLAY_DAMAGE, REPLAY_NO_INDEX_ROOM
 from penstock.errors import StoreError
 from penstock.log import get_logger
 
@@ -138,31 +136,18 @@ class Upkeep:
         _log.error("not_closed_cleanly", path=self._parts.paths.root, error=str(error))
 
     def rebuild_index(self) -> None:
-        """Build the key index again from the log. Appends wait meanwhile."""
+        """Build the key index again from the log, unless another thread has just done so. Appends
+        wait meanwhile."""
         parts = self._parts
-        files, index, appender = parts.log.files, parts.index, parts.log.appender
-        _log.warning("index_rebuilt", path=parts.paths.index)
         with parts.log.lock:
+            if not parts.index.damaged:
+                return
+            _log.warning("index_rebuilt", path=parts.paths.index)
+            parts.metrics.rebuilt_files.inc()
             parts.checkpointer.forget()
-            index.detach(appender)
-            index.clear()
-            scratch = core.Appender(bytes(8), bytes(8), 1 << 30)
-            index.add_file(scratch, parts.clock.now_ms())
-            position = files.start
-            while position < parts.log.end:
-                base = files.base_of(position)
-                stop = min(parts.log.end, base + files.file_size)
-                after, _, status, damage, _ = scratch.replay(
-                    files.buffer(base), base, position, stop, True, CONTROL_SUFFIX, False
-                )
-                for handle in scratch.dirty_queues():
-                    scratch.drop_units(handle, scratch.next_unit(handle))
-                if status == REPLAY_NO_INDEX_ROOM:
-                    index.add_file(scratch, parts.clock.now_ms())
-                elif status == REPLAY_DAMAGE and damage is not None:
-                    found = core.find_record(files.buffer(base), base, damage.position + 1, stop)
-                    after = stop if found < 0 else found
-                position = after
-                index.seal_full(scratch)
-            index.hand_over(scratch, appender)
+            shards = [log for log in parts.table if not log.state.dropped]
+            hurt = rebuild_index(parts.log, parts.index, shards, parts.clock.now_ms())
+            parts.index.damaged = False
+        for log in hurt:
+            parts.checkpointer.touch(log)
         self.checkpoint()

@@ -21,11 +21,12 @@ from typing import Final
 
 from penstock.clock import Clock, SystemClock
 from penstock.engine.segment.commit_log import CommitLog
+from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.shard_log import ShardLog
-from penstock.errors import BusyError, DiskFullError, ShardSealedError
+from penstock.errors import BusyError, DiskFullError, ShardSealedError, UnknownShardError
 from penstock.metrics import SegmentMetrics
-from penstock.record import Flush, Position, Producer, Record
+from penstock.record import Flush, Producer, Record
 
 QUEUE_MAX: Final = 1024
 DEADLINE_S: Final = 30.0
@@ -125,7 +126,6 @@ class WriteManager:
                 if offset >= 0:
                     now_ms = self._clock.now_ms()
                     shard.state.producers.remember(producer, count, offset, now_ms)
-                    shard.state.folded_until = Position(self._log.end)
                 return offset
 
         return self.run(shard, once), repeated
@@ -200,10 +200,8 @@ class WriteManager:
 
     def more_index(self) -> None:
         """Attach another index file; the log's lock is held, or nobody appends yet."""
-        try:
+        with disk_errors(self._index.directory):
             self._index.add_file(self._log.appender, self._clock.now_ms())
-        except OSError as error:
-            raise DiskFullError(f"no space for another index file: {error}") from error
 
     def save_index(self) -> None:
         """Put full index files on the device with their checksums, and keep one ahead."""
@@ -218,5 +216,7 @@ class WriteManager:
 
 
 def _check_not_sealed(shard: ShardLog) -> None:
+    if shard.state.dropped:
+        raise UnknownShardError(shard.shard.name)
     if shard.state.sealed:
         raise ShardSealedError(shard.shard.name)

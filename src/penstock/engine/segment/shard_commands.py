@@ -1,0 +1,103 @@
+"""What is done to shards beyond appending, as records of the log: commands and journal lines.
+
+A command goes to the companion queue of its shard, and is done under the log's lock at once: so the
+states are at any position of the log what a replay up to there would make them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.engine.segment import control
+from penstock.engine.segment.journal import JOURNAL, KeepShard, encode_line
+from penstock.engine.segment.opening import StoreParts
+from penstock.engine.segment.recovery import fold_appended
+from penstock.engine.segment.shard_log import ShardLog
+from penstock.engine.segment.shard_state import ShardState
+from penstock.record import Offset, QueueKind, ShardId
+
+
+class ShardCommands:
+    def __init__(self, parts: StoreParts) -> None:
+        self._log: Final = parts.log
+        self._table: Final = parts.table
+        self._writer: Final = parts.writer
+        self._checkpointer: Final = parts.checkpointer
+
+    def keep(self, log: ShardLog, config: bytes) -> None:
+        """Write into the journal that the shard exists."""
+        shard = log.shard
+        line = KeepShard(topic=shard.topic, partition=shard.partition, kind=log.kind, config=config)
+        self._writer.write(self._system_shard(JOURNAL), encode_line(line))
+        log.state.config = config
+        self._checkpointer.touch(log)
+
+    def run(self, log: ShardLog, command: control.Command) -> None:
+        """Write a control record to the companion queue, then do what it says."""
+        companion = self._companion(log)
+        record = control.encode(command)
+        appender = self._log.appender
+
+        def append() -> int:
+            offset = appender.append(companion.handle, record, self._writer.now(), companion.epoch)
+            if offset >= 0:
+                self._apply(log, command, offset)
+            return offset
+
+        self._writer.run(companion, append)
+        self._checkpointer.touch(log)
+
+    def fold(self, log: ShardLog, start: int) -> None:
+        """Learn what records say that were copied from another node's log: producers, epochs,
+        commands. They lie from `start` on; the caller holds the log's lock."""
+        for command, offset in fold_appended(self._log, log, start):
+            data = self._table.find(control.data_shard(log.shard))
+            if data is not None:
+                self._apply(data, command, offset)
+                self._checkpointer.touch(data)
+
+    def cut(self, log: ShardLog, offset: int) -> int:
+        """Cut the tail of a shard; return where it ends now. The caller holds the checkpointer's
+        `pause` and the log's lock."""
+        self._checkpointer.touch(log)
+        if log.next_offset <= offset:
+            return log.next_offset
+        end = log.cut(offset)
+        log.state.note_truncation(self._log.end, end)
+        return end
+
+    def drop(self, log: ShardLog) -> None:
+        """Delete a shard and its companion, as `cut` does."""
+        shard = log.shard
+        other = None if control.is_control(shard) else control.control_shard(shard)
+        for each in (log, None if other is None else self._table.find(other)):
+            if each is not None and not each.state.dropped:
+                self.cut(each, 0)
+                each.state.clear()
+                each.state.dropped = True
+                each.epoch = 0
+                each.note_state()
+
+    @staticmethod
+    def _apply(log: ShardLog, command: control.Command, offset: int) -> None:
+        with log.lock:
+            log.state.apply(command, offset)
+            log.note_state()
+
+    def _companion(self, log: ShardLog) -> ShardLog:
+        companion = self._system_shard(control.control_shard(log.shard))
+        if companion.state.dropped:
+            companion.state.dropped = False
+            companion.note_state()
+            log.state.control_offset = Offset(0)
+        companion.set_flush(log.flush)
+        return companion
+
+    def _system_shard(self, name: ShardId) -> ShardLog:
+        found = self._table.find(name)
+        if found is None:
+            with self._log.lock:
+                found = self._table.find(name)
+                if found is None:
+                    found = self._table.add(name, ShardState(QueueKind.SIMPLE), 0, 0)
+        return found
