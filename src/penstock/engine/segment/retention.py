@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import Struct
@@ -178,7 +178,8 @@ class Retention:
     def _is_the_hour(self) -> bool:
         if self._hour is None:
             return True
-        return datetime.fromtimestamp(self._parts.clock.now_ms() / 1000).hour == self._hour
+        now = datetime.fromtimestamp(self._parts.clock.now_ms() / 1000, tz=UTC)
+        return now.astimezone().hour == self._hour
 
     # Files
 
