@@ -215,10 +215,25 @@ def outcome(call: Callable[[StorageEngine], object], engine: StorageEngine) -> o
     return answer
 
 
-@pytest.mark.parametrize("name", sorted(ENGINES.keys() - {"memory"}))
-@pytest.mark.timeout(600)
-def test_an_engine_answers_any_history_as_the_memory_engine_does(name: str) -> None:
+DURABLE: Final = sorted(ENGINES.keys() - {"memory"})
+
+
+def compare_histories(name: str, extent: settings) -> None:
     class Machine(SideBySide):
         make_harness = staticmethod(ENGINES[name])
 
-    run_state_machine_as_test(Machine, settings=settings(stateful_step_count=30))
+    run_state_machine_as_test(Machine, settings=extent)
+
+
+@pytest.mark.parametrize("name", DURABLE)
+@pytest.mark.timeout(600)
+def test_an_engine_answers_any_history_as_the_memory_engine_does(name: str) -> None:
+    compare_histories(name, settings(stateful_step_count=30))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", DURABLE)
+@pytest.mark.timeout(7_200)
+def test_an_engine_answers_many_long_histories_as_the_memory_engine_does(name: str) -> None:
+    every_check: settings = settings.get_profile("soak")
+    compare_histories(name, settings(every_check, max_examples=500, stateful_step_count=80))
