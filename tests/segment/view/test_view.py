@@ -237,6 +237,19 @@ def test_a_store_without_a_record_is_empty(tmp_path: Path) -> None:
     assert view.shards() == []
 
 
+def test_a_new_store_has_no_shards_until_it_publishes_them(tmp_path: Path) -> None:
+    """Its queues are not taken for RocketMQ's, or shards would come, go and come again."""
+    with SegmentStore.open(str(tmp_path / "new"), QUIET) as store:
+        view = StoreView.open(str(tmp_path / "new"))
+        fill(store)
+        view.refresh()
+        assert view.snapshot().is_own
+        assert view.shards() == []
+        store.run_upkeep()
+        view.refresh()
+        assert view.shards() == [EMPTY, EVENTS, ORDERS]
+
+
 def test_a_store_whose_parts_lie_elsewhere_is_read_with_its_paths(tmp_path: Path) -> None:
     settings = QUIET.__class__(
         sizes=QUIET.sizes,

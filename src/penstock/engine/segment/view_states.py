@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from penstock.disk import Disk
+from penstock.engine.segment.checkpoint import read_durable
 from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.state_files import StateFiles, bucket_of
@@ -41,7 +42,10 @@ class KnownStates(NamedTuple):
 
 def has_states(disk: Disk, paths: StorePaths) -> bool:
     """Say whether Penstock has written to this store; otherwise it is RocketMQ's own."""
-    return disk.exists(paths.derived) or bool(disk.list(paths.shards) or disk.list(paths.live))
+    if disk.exists(paths.derived) or disk.list(paths.shards) or disk.list(paths.live):
+        return True
+    # A new store in its first half second: it has published nothing yet.
+    return disk.exists(paths.abort) and read_durable(disk, paths.durable)[0] > 0
 
 
 class StateCopies(NamedTuple):
