@@ -487,3 +487,37 @@ class TestDamage:
                 kept.add(len(whole))
         assert len(kept) > 2
         engine.close()
+
+    def test_what_was_acknowledged_after_a_sync_survives_the_loss_of_all_else(
+        self, path: str, tmp_path: Path
+    ) -> None:
+        """A power cut in its worst form: the log ends where the last sync found its end."""
+        durable_size = 0
+
+        class Measured(Database):
+            def _flush_log(self, database: Rdict) -> None:
+                nonlocal durable_size
+                (log,) = Path(path).glob("*.log")
+                size = log.stat().st_size
+                super()._flush_log(database)
+                durable_size = size
+
+        engine = engine_on(Measured(path, [DB_COLUMN_FAMILY_BROKER]), Flush.SYNC)
+        (log,) = Path(path).glob("*.log")
+        images: list[tuple[int, list[int]]] = []
+        for number in range(12):
+            engine.batch_write(SHARD, [Record(value=b"%d" % number, key=b"%d" % number)] * 2)
+            if number % 4 == 3:
+                engine.delete_by_key(SHARD, b"%d" % (number - 1))
+            if number % 5 == 4:
+                engine.delete_records_before(SHARD, Offset(number))
+            images.append((durable_size, held(engine)))
+        for number, (size, acknowledged) in enumerate(images):
+            copy = tmp_path / f"image{number}"
+            shutil.copytree(path, copy)
+            (copy / "DURABLE").unlink(missing_ok=True)  # of a later moment than this image
+            with (copy / log.name).open("r+b") as file:
+                file.truncate(size)
+            with closing(RocksDBStorageEngine.open(str(copy))) as survivor:
+                assert held(survivor) == acknowledged
+        engine.close()

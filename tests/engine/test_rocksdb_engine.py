@@ -273,7 +273,7 @@ def test_producers_beyond_the_bound_leave_no_rows(path: str) -> None:
         assert [offset_of(key) for key, _ in family.scan(*keys.every_producer)] == [9]
 
 
-def test_two_engines_of_one_instance_are_refused_but_families_are_shared(path: str) -> None:
+def test_a_shared_instance_outlives_the_engine_and_keeps_its_other_families(path: str) -> None:
     with closing(Database(path, [DB_COLUMN_FAMILY_BROKER, "offsets"])) as database:
         engine = RocksDBStorageEngine(database)
         engine.create_shard(SHARD, ShardConfig())
