@@ -1,0 +1,13 @@
+"""Spark over a message store: `session` starts one that knows `format("penstock")`.
+
+    from penstock import pipeline
+
+    spark = pipeline.session()
+    orders = spark.read.format("penstock").option("subscribe", "orders").load("data")
+
+Nothing here imports pyspark until it is needed.
+"""
+
+from penstock.pipeline.session import register, session
+
+__all__ = ["register", "session"]

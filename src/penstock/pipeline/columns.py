@@ -1,0 +1,202 @@
+"""The columns that a store has in Spark, and how the store's Arrow buffers become them.
+
+The names and types are those of Spark's Kafka source; `tags` is ours, and more by option. Spark
+takes a batch only with exactly the types that its schema says (32-bit offsets, microseconds);
+the conversion shares the bytes of keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.engine.segment.arrow import to_batch
+from penstock.engine.segment.twin_interface import (
+    FIELD_HEADERS,
+    FIELD_KEY,
+    FIELD_STORED,
+    FIELD_TAGS,
+    FIELD_TIMESTAMP,
+    FIELD_VALUE,
+    Columns,
+)
+from penstock.record import ShardId, StoredRecord
+
+if TYPE_CHECKING:
+    from penstock.engine.segment.arrow import AnyArray
+
+CREATE_TIME: Final = 0
+"""`timestampType` of Kafka: the timestamp is the producer's."""
+
+SPARK_TYPES: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+    "tags": "array<string>",
+    "tag": "string",
+    "store_timestamp": "timestamp",
+    "leader_epoch": "bigint",
+    "expires": "timestamp",
+}
+"""Every column, in the order of the schema."""
+
+KAFKA_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
+METADATA_COLUMNS: Final = ("tag", "store_timestamp", "leader_epoch", "expires")
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_ARROW_TYPES: Final[dict[str, pa.DataType]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": _TIME,
+    "timestampType": pa.int32(),
+    "headers": pa.list_(pa.field("element", _HEADER)),
+    "tags": pa.list_(pa.field("element", pa.string())),
+    "tag": pa.string(),
+    "store_timestamp": _TIME,
+    "leader_epoch": pa.int64(),
+    "expires": _TIME,
+}
+_FIELDS: Final = {
+    "key": FIELD_KEY,
+    "value": FIELD_VALUE,
+    "timestamp": FIELD_TIMESTAMP,
+    "headers": FIELD_HEADERS,
+    "tags": FIELD_TAGS,
+    "tag": FIELD_TAGS,
+    "store_timestamp": FIELD_STORED,
+    "leader_epoch": FIELD_STORED,
+    "expires": FIELD_TIMESTAMP,
+}
+
+
+def spark_schema(columns: Sequence[str]) -> str:
+    """Return the schema of these columns as Spark's DDL."""
+    return ", ".join(f"`{name}` {SPARK_TYPES[name]}" for name in columns)
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([pa.field(name, _ARROW_TYPES[name]) for name in columns])
+
+
+def fields_of(columns: Iterable[str]) -> int:
+    """Return the fields of records that these columns are made of."""
+    bits = 0
+    for name in columns:
+        bits |= _FIELDS.get(name, 0)
+    return bits
+
+
+class BatchMaker:
+    """Makes Spark's batches of the records of one shard."""
+
+    def __init__(self, shard: ShardId, columns: Sequence[str]) -> None:
+        self._shard: Final = shard
+        self._schema: Final = arrow_schema(columns)
+        self._columns: Final = tuple(columns)
+        self._stored: Final = tuple(dict.fromkeys(_stored_names(columns)))
+
+    def from_columns(self, found: Columns) -> pa.RecordBatch:
+        """Convert what the byte loops give."""
+        return self._convert(to_batch(found, self._stored))
+
+    def from_records(self, records: Sequence[StoredRecord]) -> pa.RecordBatch:
+        """Convert single records, as a look-up by key finds them."""
+        arrays = [_record_array(name, records) for name in self._stored]
+        return self._convert(pa.RecordBatch.from_arrays(arrays, names=list(self._stored)))
+
+    def _convert(self, stored: pa.RecordBatch) -> pa.RecordBatch:
+        count = stored.num_rows
+        arrays = [self._array(name, stored, count) for name in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, name: str, stored: pa.RecordBatch, count: int) -> AnyArray:
+        if name == "topic":
+            return pa.repeat(pa.scalar(self._shard.topic), count)
+        if name == "partition":
+            return pa.repeat(pa.scalar(self._shard.partition, pa.int32()), count)
+        if name == "timestampType":
+            return pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), count)
+        if name == "tag":
+            return _only_tag(stored.column("tags")).cast(pa.string())
+        array = stored.column(name)
+        wanted = _ARROW_TYPES[name]
+        return array if array.type == wanted else array.cast(wanted)
+
+
+def _stored_names(columns: Iterable[str]) -> Iterable[str]:
+    yield "offset"
+    for name in columns:
+        if name == "tag":
+            yield "tags"
+        elif name in _FIELDS:
+            yield name
+
+
+def _only_tag(tags: AnyArray) -> AnyArray:
+    """Return the tag of each row that has exactly one, else null."""
+    assert isinstance(tags, pa.LargeListArray)
+    firsts = tags.offsets.slice(0, len(tags))
+    single = pc.equal(pc.list_value_length(tags), pa.scalar(1, pa.int64()))
+    return tags.values.take(pc.if_else(single, firsts, pa.scalar(None, pa.int64())))
+
+
+def _record_array(name: str, records: Sequence[StoredRecord]) -> AnyArray:
+    if name == "tags":
+        texts = pa.array(
+            [tag.encode("utf-8", "surrogateescape") for row in records for tag in row.tags],
+            pa.large_binary(),
+        )
+        offsets = _list_offsets(len(row.tags) for row in records)
+        return pa.LargeListArray.from_arrays(offsets, texts.view(pa.large_utf8()))
+    if name == "headers":
+        pairs = [pair for row in records for pair in row.headers]
+        names = pa.array(
+            [key.encode("utf-8", "surrogateescape") for key, _ in pairs], pa.large_binary()
+        )
+        values = pa.array([value for _, value in pairs], pa.large_binary())
+        items = pa.StructArray.from_arrays(
+            [names.view(pa.large_utf8()), values], names=["key", "value"]
+        )
+        return pa.LargeListArray.from_arrays(
+            _list_offsets(len(row.headers) for row in records), items
+        )
+    return _plain_array(name, records)
+
+
+def _plain_array(name: str, records: Sequence[StoredRecord]) -> AnyArray:
+    time = pa.timestamp("ms", tz="UTC")
+    if name == "key":
+        return pa.array([row.key for row in records], pa.large_binary())
+    if name == "value":
+        return pa.array([row.value for row in records], pa.large_binary())
+    if name == "offset":
+        return pa.array([row.offset for row in records], pa.int64())
+    if name == "leader_epoch":
+        return pa.array([row.leader_epoch for row in records], pa.int64())
+    if name == "timestamp":
+        return pa.array([row.timestamp_ms for row in records], pa.int64()).cast(time)
+    if name == "store_timestamp":
+        return pa.array([row.store_timestamp_ms for row in records], pa.int64()).cast(time)
+    assert name == "expires", name
+    return pa.array([row.expires_at_ms for row in records], pa.int64()).cast(time)
+
+
+def _list_offsets(sizes: Iterable[int]) -> pa.Int64Array:
+    offsets = [0]
+    for size in sizes:
+        offsets.append(offsets[-1] + size)
+    array = pa.array(offsets, pa.int64())
+    assert isinstance(array, pa.Int64Array)
+    return array

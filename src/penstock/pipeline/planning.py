@@ -1,0 +1,169 @@
+"""Cuts a read into tasks of about equal bytes, without reading a record.
+
+The records of all shards lie mixed in one log. A read of few shards is cut by ranges of offsets. A
+read of most of the log is cut by ranges of the log: a task reads, shard by shard, what lies in its
+stretch, so that each byte of the log comes from the device once, in order, however many shards
+there are. How many bytes a range of offsets takes is estimated from a sample of its queue units.
+
+A plan is right wherever it cuts: sizes only decide how even the tasks are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
+from penstock.engine.segment.shard_view import ShardView
+from penstock.engine.segment.view import StoreView
+from penstock.pipeline.ranges import ShardRange
+from penstock.record import QueueKind
+
+_SAMPLES: Final = 32
+_UNITS_HELD_MAX: Final = 4096
+"""Queues up to this size are read whole, longer ones by bisection."""
+_MOST_OF_THE_LOG: Final = 0.5
+
+
+class TaskPartition(InputPartition):
+    """What one task reads: small, and pickled."""
+
+    def __init__(self, ranges: Sequence[ShardRange], *, by_key: bool = False) -> None:
+        super().__init__(None)
+        self.ranges: Final = tuple(ranges)
+        self.by_key: Final = by_key
+        """Look the keys up in the index instead of reading the ranges."""
+
+    def __repr__(self) -> str:
+        return f"TaskPartition({self.ranges}, by_key={self.by_key})"
+
+
+class _Queue:
+    """The units of a range of offsets."""
+
+    def __init__(self, log: ShardView, wanted: ShardRange) -> None:
+        self._log: Final = log
+        self._unit_size: Final = (QUEUE_UNIT if log.kind is QueueKind.SIMPLE else BATCH_UNIT).size
+        self.wanted: Final = wanted
+        self.first: Final = log.unit_of(wanted.start)
+        last = log.unit_of(wanted.end - 1)
+        self.stop: Final = max(self.first, min(last + 1, log.ends.stop))
+        self._held = b""
+        if self.stop - self.first <= _UNITS_HELD_MAX:
+            self._held = log.read_units(self.first, self.stop - self.first)
+
+    def _unit(self, number: int) -> bytes:
+        if self._held:
+            at = (number - self.first) * self._unit_size
+            return self._held[at : at + self._unit_size]
+        return self._log.read_units(number, 1)
+
+    def position(self, number: int) -> int:
+        """Where the record of a unit lies."""
+        return int.from_bytes(self._unit(number)[:8], "big", signed=True)
+
+    def size(self, number: int) -> int:
+        unit = self._unit(number)
+        return 0 if unit == PRE_BLANK else int.from_bytes(unit[8:12], "big")
+
+    def estimate(self) -> int:
+        """Return about how many bytes the records take."""
+        count = self.stop - self.first
+        if count <= 0:
+            return 0
+        step = max(1, count // _SAMPLES)
+        numbers = range(self.first, self.stop, step)
+        return sum(map(self.size, numbers)) * count // len(numbers)
+
+    def offset_at(self, position: int) -> int:
+        """Return the first offset of the range whose record lies at or behind `position`."""
+        low, high = self.first, self.stop
+        while low < high:
+            middle = (low + high) // 2
+            if self.position(middle) < position:
+                low = middle + 1
+            else:
+                high = middle
+        return self._offset_of(low)
+
+    def _offset_of(self, number: int) -> int:
+        if number >= self.stop:
+            return self.wanted.end
+        offset = number
+        if self._log.kind is QueueKind.BATCH:
+            offset = int(BATCH_UNIT.unpack(self._unit(number))[4])
+        return min(max(offset, self.wanted.start), self.wanted.end)
+
+
+class _Span(NamedTuple):
+    start: int
+    end: int
+
+
+def plan(
+    view: StoreView, ranges: Sequence[ShardRange], partition_bytes: int, partitions_min: int
+) -> list[TaskPartition]:
+    """Cut `ranges` into tasks of about `partition_bytes`, and at least `partitions_min`."""
+    snapshot = view.snapshot()
+    queues = [_Queue(snapshot.get(each.shard), each) for each in ranges if each.start < each.end]
+    sizes = [max(1, queue.estimate()) for queue in queues]
+    total = sum(sizes)
+    if not queues:
+        return []
+    wanted = min(partition_bytes, max(1, -(-total // partitions_min)))
+    span = _span_of(queues)
+    if len(queues) > 1 and total >= _MOST_OF_THE_LOG * (span.end - span.start):
+        return _by_position(queues, span, -(-total // wanted))
+    return _by_offsets(queues, sizes, wanted)
+
+
+def _span_of(queues: Iterable[_Queue]) -> _Span:
+    used = [queue for queue in queues if queue.first < queue.stop]
+    starts = [queue.position(queue.first) for queue in used]
+    ends = [queue.position(queue.stop - 1) + queue.size(queue.stop - 1) for queue in used]
+    return _Span(min(starts, default=0), max(ends, default=0))
+
+
+def _by_position(queues: Sequence[_Queue], span: _Span, count: int) -> list[TaskPartition]:
+    stretches: list[list[ShardRange]] = [[] for _ in range(count)]
+    for queue in queues:
+        shard, start, end = queue.wanted
+        for number in range(count):
+            cut = end
+            if number < count - 1:
+                position = span.start + (span.end - span.start) * (number + 1) // count
+                cut = max(start, queue.offset_at(position))
+            if start < cut:
+                stretches[number].append(ShardRange(shard, start, cut))
+            start = cut
+    return [TaskPartition(pieces) for pieces in stretches if pieces]
+
+
+def _by_offsets(queues: Sequence[_Queue], sizes: Sequence[int], wanted: int) -> list[TaskPartition]:
+    """Cut long ranges, and put short ones together."""
+    tasks: list[TaskPartition] = []
+    short: list[ShardRange] = []
+    short_size = 0
+    for queue, size in zip(queues, sizes, strict=True):
+        shard, start, end = queue.wanted
+        pieces = min(-(-size // wanted), end - start)
+        if pieces > 1:
+            cuts = [start + (end - start) * n // pieces for n in range(pieces + 1)]
+            tasks += (TaskPartition([ShardRange(shard, low, high)]) for low, high in pairwise(cuts))
+            continue
+        if short and short_size + size > wanted:
+            tasks.append(TaskPartition(short))
+            short, short_size = [], 0
+        short.append(queue.wanted)
+        short_size += size
+    return [*tasks, TaskPartition(short)] if short else tasks
+
+
+def plan_by_key(view: StoreView, ranges: Sequence[ShardRange]) -> list[TaskPartition]:
+    """Return tasks that look keys up; shards whose records the index does not hold are left to
+    the caller's plan."""
+    simple = [each for each in ranges if view.kind(each.shard) is QueueKind.SIMPLE]
+    return [TaskPartition(simple, by_key=True)] if simple else []

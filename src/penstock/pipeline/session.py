@@ -1,0 +1,146 @@
+"""Starts a Spark session that reads and writes message stores.
+
+On a local master the workers are processes of this machine and import the same package. On any
+other master the executors must have it: when they do not, the package is shipped as a zip, which
+runs on the pure twins (an extension cannot be loaded from a zip), and a warning says so; when they
+lack pyarrow or msgspec, too, `SetupError` says what to install there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import SetupError
+from penstock.log import get_logger
+from penstock.pipeline.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+_log = get_logger(__name__)
+
+PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
+_INSTALL: Final = "pip install 'penstock[spark]'"
+_LOOPBACK: Final = "127.0.0.1"
+
+
+def session(
+    app_name: str = "penstock", master: str = "local[*]", **conf: str | float | bool
+) -> SparkSession:
+    """Return a Spark session with the data source `penstock`.
+
+    Settings are Spark's own, by name (`**{"spark.executor.memory": "2g"}`) or without their prefix
+    and with underscores for dots (`executor_memory="2g"`). A session that runs already is returned
+    as it is, with the data source added.
+    """
+    _check_packages()
+    home = find_java()
+    if home is not None:
+        os.environ["JAVA_HOME"] = home
+    from pyspark.sql import SparkSession
+
+    local = master.startswith("local")
+    if local:
+        # Otherwise Spark looks up the machine's own name, which need not resolve.
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+    # Workers run this very interpreter, not whichever `python3` comes first.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {**_defaults(master), **{_setting(name): value for name, value in conf.items()}}
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, _as_text(value))
+    spark = builder.getOrCreate()
+    if not local:
+        ship(spark.sparkContext)
+    return register(spark)
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Add the data source `penstock` to a session that was started elsewhere; return it."""
+    from penstock.pipeline.source import PenstockDataSource
+
+    spark.conf.set(PUSH_DOWN, "true")
+    spark.dataSource.register(PenstockDataSource)
+    return spark
+
+
+def _check_packages() -> None:
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    if missing:
+        raise SetupError(f"the pipeline needs {', '.join(missing)}: {_INSTALL}")
+
+
+def _defaults(master: str) -> dict[str, str | float | bool]:
+    shared: dict[str, str | float | bool] = {
+        PUSH_DOWN: True,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": True,
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": True,
+        "spark.sql.streaming.stopTimeout": "60s",
+    }
+    if not master.startswith("local"):
+        return shared
+    cores = _cores(master)
+    return {
+        **shared,
+        "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.driver.host": _LOOPBACK,
+        "spark.sql.shuffle.partitions": cores,
+        "spark.default.parallelism": cores,
+    }
+
+
+def _cores(master: str) -> int:
+    inside = master.partition("[")[2].partition("]")[0].partition(",")[0]
+    if inside.isdigit():
+        return max(1, int(inside))
+    return os.cpu_count() or 1 if inside == "*" else 1
+
+
+def _setting(name: str) -> str:
+    return name if "." in name else f"spark.{name.replace('_', '.')}"
+
+
+def _as_text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def ship(context: SparkContext) -> None:
+    """Make sure that the executors have the package; ship it when they do not."""
+    from pyspark import SparkFiles
+
+    if not _found_everywhere(context, "penstock"):
+        # Spark serves the file from where it lies, and removes this directory when it stops.
+        directory = tempfile.mkdtemp(dir=SparkFiles.getRootDirectory())
+        context.addPyFile(str(_zip_package(Path(directory))))
+        _log.warning("package_shipped", reason="not installed on the executors", twins="pure")
+    missing = [name for name in ("msgspec", "pyarrow") if not _found_everywhere(context, name)]
+    if missing:
+        raise SetupError(
+            f"the executors lack {', '.join(missing)}: {_INSTALL} on every worker, for the Python "
+            "that PYSPARK_PYTHON names"
+        )
+
+
+def _found_everywhere(context: SparkContext, name: str) -> bool:
+    # Functions of the standard library only: nothing of ours can be loaded there yet.
+    count = max(2, context.defaultParallelism)
+    return all(context.parallelize([name] * count, count).map(find_spec).map(bool).collect())
+
+
+def _zip_package(directory: Path) -> Path:
+    root = Path(__file__).parents[1]
+    target = directory / "penstock.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(root.rglob("*.py")):
+            archive.write(path, path.relative_to(root.parent))
+    return target

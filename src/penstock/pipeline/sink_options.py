@@ -1,0 +1,140 @@
+"""What can be asked of the sink; columns and their meaning are those of Spark's Kafka sink."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from msgspec import Struct
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from penstock.errors import BadRequestError
+from penstock.pipeline.option_table import OptionTable
+
+OPTIONS: Final = (
+    "path",
+    "topic",
+    "partitioner",
+    "createTopics",
+    "partitions",
+    "sinkId",
+    "batchId",
+    "stagingPath",
+)
+PARTITIONERS: Final = ("key", "roundrobin")
+BATCH_PREFIX: Final = "batch-"
+_BYTES: Final = (BinaryType, StringType)
+_COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "value": _BYTES,
+    "key": _BYTES,
+    "topic": (StringType,),
+    "partition": (IntegerType, ShortType, LongType),
+    "headers": (ArrayType,),
+    "tags": (ArrayType, StringType),
+    "timestamp": (TimestampType,),
+}
+_NAME_MAX: Final = 60
+
+
+class SinkOptions(Struct, frozen=True):
+    path: str
+    topic: str | None
+    by_key: bool
+    """Rows without a partition go by the hash of their key; otherwise all go round."""
+    create_topics: bool
+    partitions: int
+    """How many partitions a topic gets that is created."""
+    sink_id: str
+    batch_id: int | None
+    staging: str
+    """Where tasks stage rows, and the journal lies: a directory of this sink alone."""
+
+
+def sink_options(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkOptions:
+    """Check the options and the columns of a write."""
+    table = OptionTable(options, OPTIONS)
+    path = table.required("path", "the directory of the store, as start(path) or save(path)")
+    _check_columns(schema, has_topic=table.text("topic") is not None)
+    batch_id = table.number("batchId", minimum=0)
+    if streaming and batch_id is not None:
+        raise BadRequestError("option 'batchId' is for batch writes; a stream numbers its own")
+    if batch_id is not None and table.text("sinkId") is None:
+        raise BadRequestError("option 'batchId' needs 'sinkId': it numbers the writes of one sink")
+    sink_id = _sink_id(table, streaming=streaming)
+    staging = table.text("stagingPath") or f"{path.rstrip('/')}/penstock/sink"
+    return SinkOptions(
+        path=path,
+        topic=table.text("topic"),
+        by_key=table.choice("partitioner", PARTITIONERS) == "key",
+        create_topics=table.flag("createTopics", default=False),
+        partitions=table.number("partitions", minimum=1) or 1,
+        sink_id=sink_id,
+        batch_id=batch_id,
+        staging=f"{staging}/{_file_name(sink_id)}",
+    )
+
+
+def _sink_id(table: OptionTable, *, streaming: bool) -> str:
+    given = table.text("sinkId")
+    if given is not None:
+        return given
+    if not streaming:
+        return f"{BATCH_PREFIX}{uuid4().hex}"
+    checkpoint = table.spark_option("checkpointLocation")
+    if checkpoint is None:
+        raise BadRequestError(
+            "option 'sinkId' is missing: the name under which a restarted query is recognised; "
+            "with the option checkpointLocation it can be left out"
+        )
+    return _query_id(checkpoint) or checkpoint
+
+
+def _query_id(checkpoint: str) -> str | None:
+    """Return the id that Spark gave the query with this checkpoint. A query that starts anew,
+    its checkpoint removed, gets another, and its batches are not taken for repeats."""
+    try:
+        text = Path(checkpoint.removeprefix("file:"), "metadata").read_text(encoding="utf-8")
+        return str(json.loads(text)["id"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _file_name(sink_id: str) -> str:
+    """Return a name for files that belongs to this sink alone."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", sink_id)[:_NAME_MAX]
+    return plain if plain == sink_id else f"{plain}-{zlib.crc32(sink_id.encode()):08x}"
+
+
+def _check_columns(schema: StructType, *, has_topic: bool) -> None:
+    for field in schema.fields:
+        wanted = _COLUMNS.get(field.name)
+        if wanted is None:
+            near = get_close_matches(field.name, _COLUMNS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {[*_COLUMNS]}"
+            raise BadRequestError(f"the sink takes no column {field.name!r}; {hint}")
+        if not isinstance(field.dataType, wanted):
+            types = " or ".join(each.typeName() for each in wanted)
+            raise BadRequestError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, expected {types}"
+            )
+    names = schema.fieldNames()
+    if "value" not in names:
+        raise BadRequestError("the sink needs a column 'value'")
+    if "topic" not in names and not has_topic:
+        raise BadRequestError("the sink needs a column 'topic' or the option 'topic'")

@@ -1,0 +1,172 @@
+"""What can be asked of the source; names and meanings are those of Spark's Kafka source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.errors import BadRequestError
+from penstock.pipeline.columns import KAFKA_COLUMNS, METADATA_COLUMNS, SPARK_TYPES
+from penstock.pipeline.option_table import (
+    Offsets,
+    OptionTable,
+    parse_assignment,
+    parse_offsets,
+)
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+PARTITION_BYTES: Final = 32 << 20
+
+OPTIONS: Final = (
+    "path",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "maxPartitionBytes",
+    "failOnDataLoss",
+    "onDamage",
+    "includeHeaders",
+    "includeMetadata",
+    "columns",
+    "tag",
+    "metricsPath",
+)
+
+
+class Limit(Struct, frozen=True):
+    """Where reading begins or ends: the first of these that is set counts, as in Kafka's source."""
+
+    timestamp_ms: int | None
+    timestamps_ms: Offsets | None
+    offsets: Offsets | None
+    word: str
+    """`earliest` or `latest`, where nothing else is said."""
+
+
+class SourceOptions(Struct, frozen=True):
+    path: str
+    topics: tuple[str, ...] | None
+    pattern: str | None
+    assigned: dict[str, tuple[int, ...]] | None
+    start: Limit
+    end: Limit
+    late_start_fails: bool
+    """A starting timestamp behind the newest record is an error, not "from the end on"."""
+    records_per_trigger: int | None
+    partitions_min: int
+    partition_bytes: int
+    fail_on_data_loss: bool
+    skip_damage: bool
+    columns: tuple[str, ...]
+    tag: str | None
+    metrics_path: str | None
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Check the options of a read; raise `BadRequestError` that says what to change."""
+    table = OptionTable(options, OPTIONS)
+    topics, pattern, assigned = _topics(table)
+    start = _limit(table, "starting", LATEST if streaming else EARLIEST)
+    end = _limit(table, "ending", LATEST)
+    if streaming:
+        _refuse_ends(table)
+    else:
+        _check_batch(start, end)
+    return SourceOptions(
+        path=table.required("path", "the directory of the store, as load(path) or option('path')"),
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        start=start,
+        end=end,
+        late_start_fails=(
+            table.choice("startingOffsetsByTimestampStrategy", ("error", "latest")) == "error"
+        ),
+        records_per_trigger=table.number("maxOffsetsPerTrigger", minimum=1),
+        partitions_min=table.number("minPartitions", minimum=1) or 1,
+        partition_bytes=table.number("maxPartitionBytes", minimum=1) or PARTITION_BYTES,
+        fail_on_data_loss=table.flag("failOnDataLoss", default=True),
+        skip_damage=table.choice("onDamage", ("fail", "skip")) == "skip",
+        columns=_columns(table),
+        tag=table.text("tag"),
+        metrics_path=table.text("metricsPath"),
+    )
+
+
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    return _columns(OptionTable(options, OPTIONS))
+
+
+def _topics(
+    table: OptionTable,
+) -> tuple[tuple[str, ...] | None, str | None, dict[str, tuple[int, ...]] | None]:
+    topics = table.names("subscribe")
+    pattern = table.text("subscribePattern")
+    assign = table.text("assign")
+    if sum(each is not None for each in (topics, pattern, assign)) > 1:
+        raise BadRequestError("give one of 'subscribe', 'subscribePattern' and 'assign'")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise BadRequestError(f"option 'subscribePattern' is {pattern!r}: {error}") from error
+    return topics, pattern, None if assign is None else parse_assignment(assign)
+
+
+def _limit(table: OptionTable, prefix: str, default: str) -> Limit:
+    by_time = table.text(f"{prefix}OffsetsByTimestamp")
+    text = table.text(f"{prefix}Offsets") or default
+    offsets = None
+    if text.lower() not in (EARLIEST, LATEST):
+        offsets = parse_offsets(text, f"option '{prefix}Offsets'")
+    return Limit(
+        table.number(f"{prefix}Timestamp", minimum=0),
+        None if by_time is None else parse_offsets(by_time, f"option '{prefix}OffsetsByTimestamp'"),
+        offsets,
+        text.lower() if offsets is None else default,
+    )
+
+
+def _refuse_ends(table: OptionTable) -> None:
+    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        if table.text(name) is not None:
+            raise BadRequestError(f"option {name!r} is for batch reads; a stream has no end")
+
+
+def _check_batch(start: Limit, end: Limit) -> None:
+    if start.offsets is None and start.word == LATEST:
+        raise BadRequestError("option 'startingOffsets' is 'latest': a batch would read nothing")
+    if end.offsets is None and end.word == EARLIEST:
+        raise BadRequestError("option 'endingOffsets' is 'earliest': a batch would read nothing")
+
+
+def _columns(table: OptionTable) -> tuple[str, ...]:
+    chosen = table.names("columns")
+    if chosen is not None:
+        by_name = {name.lower(): name for name in SPARK_TYPES}
+        unknown = [name for name in chosen if name.lower() not in by_name]
+        if unknown:
+            raise BadRequestError(
+                f"option 'columns': there is no column {unknown[0]!r}; there are {[*SPARK_TYPES]}"
+            )
+        return tuple(by_name[name.lower()] for name in chosen)
+    return (
+        *KAFKA_COLUMNS,
+        "timestampType",
+        *(("headers",) if table.flag("includeHeaders", default=False) else ()),
+        "tags",
+        *(METADATA_COLUMNS if table.flag("includeMetadata", default=False) else ()),
+    )
