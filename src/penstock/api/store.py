@@ -12,7 +12,7 @@ behind a network.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
@@ -56,6 +56,18 @@ class Store:
             if not exist_ok:
                 raise
         return self.topic(name)
+
+    def create_topic_info(
+        self, name: str, partitions: int | None, options: Mapping[str, object]
+    ) -> TopicInfo:
+        """Create a topic with options by their names, and say what it became."""
+        return self._backend.create_topic(self._namespace, name, partitions, options)
+
+    def alter_topic_info(
+        self, name: str, partitions: int | None, options: Mapping[str, object]
+    ) -> TopicInfo:
+        """Alter a topic with options by their names, and say what it became."""
+        return self._backend.alter_topic(self._namespace, name, partitions, options)
 
     def topic(self, name: str) -> Topic:
         """Return a handle on a topic; whether it exists shows when it is used."""

@@ -82,7 +82,11 @@ class Topic:
         none, also across a crash.
         """
         given = values if isinstance(values, list) else list(values)
-        records = given if _are_records(given) else [as_record(one) for one in given]
+        records = (
+            given
+            if _are_records(given)
+            else [Record(one) if type(one) is bytes else as_record(one) for one in given]
+        )
         return self._backend.write_many(self._namespace, self.name, records, partition, producer)
 
     # Reading
@@ -168,6 +172,12 @@ class Topic:
         return self._backend.offsets_at(
             self._namespace, self.name, as_ms(moment), AdapterOffsetStrategy.LATEST
         )
+
+    def wait(self, positions: Mapping[int, int], *, seconds: float) -> bool:
+        """Wait until a record lies at or behind one of the positions, by partition; return
+        whether one does."""
+        wanted = {(self.name, one): Offset(offset) for one, offset in positions.items()}
+        return self._backend.wait_for_records(self._namespace, wanted, seconds)
 
     # Deleting
 

@@ -17,7 +17,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from penstock.cli import store
+from penstock.cli import groups, messages, serve, store, topic
 from penstock.errors import StoreError
 
 FAILED: Final = 2
@@ -29,6 +29,16 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(serve.serve)
+app.command("config")(serve.show_config)
+app.add_typer(topic.app, name="topic")
+app.command()(messages.produce)
+app.command()(messages.consume)
+app.add_typer(groups.app, name="groups")
+retention: Final = typer.Typer(help="Delete what is no longer kept.", no_args_is_help=True)
+retention.command("run")(messages.retention_run)
+retention.callback()(lambda: None)
+app.add_typer(retention, name="retention")
 app.add_typer(store.app, name="store")
 
 

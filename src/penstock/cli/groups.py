@@ -1,0 +1,111 @@
+"""`penstock groups`: what groups of consumers have read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from penstock.api import Store
+from penstock.cli.arguments import AsJson, read_time
+from penstock.cli.output import print_json, print_line, print_table, time_text
+from penstock.cli.target import Data, Namespace, Server, open_target
+from penstock.errors import BadRequestError
+
+app: Final = typer.Typer(help="Show and reset groups of consumers.", no_args_is_help=True)
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
+
+
+@app.command("list")
+def list_groups(
+    as_json: AsJson = False,
+    server: Server = None,
+    data: Data = None,
+    namespace: Namespace = "default",
+) -> None:
+    """List the groups that have committed something."""
+    with open_target(server, data, namespace) as store:
+        found = [store.describe_group(name) for name in store.groups()]
+    if as_json:
+        print_json([{"group": info.group, "lag": info.total_lag} for info in found])
+        return
+    rows = [(info.group, info.total_lag, time_text(info.last_commit_ms)) for info in found]
+    print_table(("group", "#lag", "last commit"), rows)
+
+
+@app.command()
+def describe(
+    group: Group,
+    as_json: AsJson = False,
+    server: Server = None,
+    data: Data = None,
+    namespace: Namespace = "default",
+) -> None:
+    """Show how far a group has read, and how far it is behind."""
+    with open_target(server, data, namespace) as store:
+        info = store.describe_group(group)
+    rows = [
+        (topic, partition, offset, info.lag.get((topic, partition), 0))
+        for (topic, partition), offset in sorted(info.offsets.items())
+    ]
+    if as_json:
+        names = ("topic", "partition", "offset", "lag")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    print_table(("topic", "#partition", "#offset", "#lag"), rows, title=group)
+
+
+@app.command()
+def reset(
+    group: Group,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    to: Annotated[
+        str,
+        typer.Option("--to", help="earliest, latest, an offset, or a time after `@`: @2026-01-31."),
+    ] = "earliest",
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0)] = None,
+    server: Server = None,
+    data: Data = None,
+    namespace: Namespace = "default",
+) -> None:
+    """Let a group read again, or skip: no commit made before can undo it."""
+    with open_target(server, data, namespace) as store:
+        offsets = _targets(store, topic, to, partition)
+        store.reset_group(group, offsets)
+    print_table(
+        ("topic", "#partition", "#offset"),
+        [(name, one, offset) for (name, one), offset in sorted(offsets.items())],
+    )
+
+
+def _targets(
+    store: Store, topic: str, to: str, partition: int | None
+) -> dict[tuple[str, int], int]:
+    info = store.topic(topic).describe()
+    chosen = [one for one in info.partitions if partition in (None, one.partition)]
+    if not chosen:
+        raise BadRequestError(f"topic {topic!r} has no partition {partition}")
+    if to.startswith("@"):
+        moment = read_time(to[1:])
+        assert moment is not None
+        at = store.topic(topic).offsets_at(moment)
+        return {(topic, one.partition): int(at[one.partition]) for one in chosen}
+    if to not in ("earliest", "latest") and not to.isdigit():
+        raise BadRequestError(f"{to!r} is no place; say earliest, latest, an offset or @time")
+    return {
+        (topic, one.partition): int(
+            one.earliest if to == "earliest" else one.commit if to == "latest" else to
+        )
+        for one in chosen
+    }
+
+
+@app.command()
+def delete(
+    group: Group, server: Server = None, data: Data = None, namespace: Namespace = "default"
+) -> None:
+    """Forget a group and its offsets."""
+    with open_target(server, data, namespace) as store:
+        store.delete_group(group)
+    print_line(f"deleted {group}")

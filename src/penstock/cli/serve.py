@@ -1,0 +1,101 @@
+"""`penstock serve` and `penstock config`: running a server, and what it runs with."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Annotated
+
+import msgspec
+import typer
+
+from penstock.cli.output import print_line
+from penstock.log import configure
+from penstock.remote.server import Server
+from penstock.settings import Settings, load_settings
+
+Config = Annotated[str | None, typer.Option("--config", "-c", help="A TOML file of settings.")]
+Overrides = Annotated[
+    list[str],
+    typer.Option(
+        "--set", metavar="SECTION.KEY=VALUE", help="A setting, as in broker.file_reserved_time=24."
+    ),
+]
+
+
+def settings_of(config: str | None, overrides: list[str], **flags: object) -> Settings:
+    """Return the effective settings: defaults, file, environment, then flags."""
+    given: dict[str, object] = {}
+    for pair in overrides:
+        name, separator, text = pair.partition("=")
+        if not separator or "." not in name:
+            raise typer.BadParameter(f"{pair!r}: write SECTION.KEY=VALUE")
+        given[name] = _value(text)
+    given |= {name.replace("__", "."): value for name, value in flags.items() if value is not None}
+    return load_settings(config, overrides=given)
+
+
+def _value(text: str) -> object:
+    try:
+        return msgspec.json.decode(text, type=object)
+    except msgspec.DecodeError:
+        return text
+
+
+def serve(
+    data: Annotated[str, typer.Option("--data", "-d", help="The data directory.")] = "data",
+    config: Config = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port of the storage API.")] = None,
+    http_port: Annotated[
+        int | None, typer.Option("--http-port", help="Port of /metrics and /health.")
+    ] = None,
+    overrides: Overrides = [],  # noqa: B006 - typer's way to say "none given"
+) -> None:
+    """Run a node on a data directory, until SIGINT or SIGTERM.
+
+    penstock serve --data data --set broker.flush_disk_type=SYNC_FLUSH
+    """
+    settings = settings_of(
+        config, overrides, server__host=host, server__port=port, server__http_port=http_port
+    )
+    configure(level=settings.log.level, as_json=settings.log.format == "json")
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    with Server(data, settings) as server:
+        _greet(server, data)
+        stopping.wait()
+        typer.echo("stopping: calls under way end, everything goes to the device", err=True)
+    typer.echo("stopped", err=True)
+
+
+def _greet(server: Server, data: str) -> None:
+    address = f"{server.host}:{server.port}"
+    lines = [
+        f"Penstock serves {data}",
+        f"  storage API  {address}",
+        f"  metrics      http://{server.host}:{server.http_port}/metrics  and /health",
+        "Try:",
+        f"  penstock topic create -s {address} orders",
+        f'  echo "3 apples" | penstock produce -s {address} orders --key o-17',
+        f"  penstock consume -s {address} orders --follow",
+        f"  python -c \"import penstock; print(penstock.connect('{address}').topics())\"",
+        "Stop with Ctrl-C.",
+    ]
+    typer.echo("\n".join(lines))
+
+
+def show_config(config: Config = None, overrides: Overrides = []) -> None:  # noqa: B006 - as above
+    """Print the effective settings as TOML: defaults, file, environment and flags together."""
+    tree = msgspec.to_builtins(settings_of(config, overrides))
+    for section, values in tree.items():
+        print_line(f"[{section}]")
+        for name, value in values.items():
+            print_line(f"{name} = {msgspec.json.encode(value).decode()}")
+        print_line("")

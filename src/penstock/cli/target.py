@@ -1,0 +1,45 @@
+"""Which store a command works on: a server's, or a directory of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+import typer
+
+from penstock.api import Store
+from penstock.connecting import connect
+from penstock.errors import DeadlineError
+from penstock.opening import open as open_store
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:9190"
+
+Server = Annotated[
+    str | None,
+    typer.Option("--server", "-s", help=f"host:port of a server; default {DEFAULT_ADDRESS}."),
+]
+Data = Annotated[
+    str | None,
+    typer.Option("--data", "-d", help="Open this data directory instead of asking a server."),
+]
+Namespace = Annotated[str, typer.Option("--namespace", help="Where topics and groups live.")]
+
+
+@contextmanager
+def open_target(server: str | None, data: str | None, namespace: str) -> Iterator[Store]:
+    """Open the store that the options name, and close it again."""
+    if data is not None and server is not None:
+        raise typer.BadParameter("give --server or --data, not both")
+    if data is not None:
+        with open_store(data) as store:
+            yield store.namespace(namespace)
+        return
+    try:
+        remote = connect(server or DEFAULT_ADDRESS)
+    except DeadlineError as error:
+        if server is None:
+            raise DeadlineError(f"{error} (or name a data directory with --data)") from error
+        raise
+    with remote as store:
+        yield store.namespace(namespace)

@@ -1,0 +1,146 @@
+"""`penstock topic`: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from penstock.api.topic_info import TopicInfo
+from penstock.cli.arguments import AsJson
+from penstock.cli.output import print_fields, print_json, print_line, print_table, size_text
+from penstock.cli.target import Data, Namespace, Server, open_target
+from penstock.errors import BadRequestError
+
+app: Final = typer.Typer(
+    help="Create, list, describe, alter and delete topics.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+Options = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="An option of the topic: retention_ms=3600000, flush=sync, cleanup=compact, …; "
+        "`none` takes a limit away.",
+    ),
+]
+Partitions = Annotated[int | None, typer.Option("--partitions", "-p", min=1)]
+
+
+def read_options(given: list[str]) -> dict[str, object]:
+    """Read `name=value` pairs: numbers, true, false and none as what they are, the rest as text."""
+    options: dict[str, object] = {}
+    for pair in given:
+        name, separator, text = pair.partition("=")
+        if not separator or not name:
+            raise BadRequestError(f"{pair!r} is no option; write NAME=VALUE")
+        word = {"none": "null", "None": "null"}.get(text, text)
+        try:
+            options[name] = msgspec.json.decode(word)
+        except msgspec.DecodeError:
+            options[name] = text
+    return options
+
+
+@app.command()
+def create(
+    name: Name,
+    partitions: Partitions = None,
+    storage: Annotated[
+        str | None, typer.Option("--storage", help="memory, rocksdb or segment.")
+    ] = None,
+    options: Options = [],  # noqa: B006 - typer's way to say "none given"
+    server: Server = None,
+    data: Data = None,
+    namespace: Namespace = "default",
+) -> None:
+    """Create a topic, ready to be written to.
+
+    penstock topic create orders -p 3 --set retention_ms=86400000 --set partitioner=key
+    """
+    chosen = read_options(options)
+    if storage is not None:
+        chosen["storage"] = storage
+    with open_target(server, data, namespace) as store:
+        info = store.create_topic_info(name, partitions, chosen)
+    print_line(f"created {name}: {info.partition_count} partitions, {info.storage}")
+
+
+@app.command("list")
+def list_topics(
+    as_json: AsJson = False,
+    server: Server = None,
+    data: Data = None,
+    namespace: Namespace = "default",
+) -> None:
+    """List the topics."""
+    with open_target(server, data, namespace) as store:
+        found = store.list_topics()
+    if as_json:
+        print_json(found)
+        return
+    rows = [(info.name, info.partition_count, info.storage, info.topic_id) for info in found]
+    print_table(("topic", "#partitions", "storage", "id"), rows)
+
+
+@app.command()
+def describe(
+    name: Name,
+    as_json: AsJson = False,
+    server: Server = None,
+    data: Data = None,
+    namespace: Namespace = "default",
+) -> None:
+    """Show how a topic is kept, and where its partitions begin and end."""
+    with open_target(server, data, namespace) as store:
+        info = store.topic(name).describe()
+    if as_json:
+        print_json([info])
+        return
+    _print_info(info)
+
+
+def _print_info(info: TopicInfo) -> None:
+    config = msgspec.structs.asdict(info.config)
+    fields = [("id", info.topic_id), ("storage", info.storage)]
+    fields += [(name, str(value)) for name, value in config.items() if value is not None]
+    print_fields(fields, title=info.name)
+    rows = [
+        (one.partition, one.earliest, one.commit, one.latest, size_text(one.size), one.segments)
+        for one in info.partitions
+    ]
+    print_table(("#partition", "#earliest", "#commit", "#latest", "#size", "#segments"), rows)
+
+
+@app.command()
+def alter(
+    name: Name,
+    partitions: Partitions = None,
+    options: Options = [],  # noqa: B006 - typer's way to say "none given"
+    server: Server = None,
+    data: Data = None,
+    namespace: Namespace = "default",
+) -> None:
+    """Change a topic; what is not named stays. Partitions can only grow."""
+    with open_target(server, data, namespace) as store:
+        info = store.alter_topic_info(name, partitions, read_options(options))
+    print_line(f"altered {name}: {info.partition_count} partitions")
+
+
+@app.command()
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    server: Server = None,
+    data: Data = None,
+    namespace: Namespace = "default",
+) -> None:
+    """Delete a topic with all of its records and its consumers' offsets."""
+    if not yes:
+        typer.confirm(f"Delete topic {name} and everything in it?", abort=True)
+    with open_target(server, data, namespace) as store:
+        store.topic(name).delete()
+    print_line(f"deleted {name}")
