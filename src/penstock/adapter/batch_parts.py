@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from penstock.adapter.locations import Location, PartialWriteError
 from penstock.engine.contract import Written
 from penstock.errors import BadRequestError, StoreError
 from penstock.record import Offset, Producer, Record
 
+_NO_BATCHES: Final = (str, bytes, bytearray)
+
 
 def check_batch(records: object) -> None:
-    if not isinstance(records, Sequence) or isinstance(records, str | bytes | bytearray):
+    if type(records) is list and records:
+        return
+    if not isinstance(records, Sequence) or isinstance(records, _NO_BATCHES):
         raise BadRequestError(f"records must be a sequence, not {type(records).__name__}")
     if not records:
         raise BadRequestError("a batch must hold at least one record")

@@ -79,7 +79,8 @@ class StorageDriverManager:
 
     @property
     def message_seq(self) -> int:
-        """How many messages were written without naming a partition."""
+        """How many messages went round, or could have: those of topics with one partition, and
+        those whose partition was named, are not counted."""
         return self.core.sequence.value
 
     # Drivers and topics
@@ -182,7 +183,6 @@ class StorageDriverManager:
         check_batch(records)
         driver, sequence = self._driver(route.topic), self.core.sequence
         if partition is None and route.partitions == 1:
-            sequence.take(len(records))
             partition = 0
         if partition is not None:
             name = route.shard(partition)

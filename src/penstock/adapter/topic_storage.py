@@ -57,6 +57,7 @@ class TopicStorage:
     ) -> None:
         self.handler: Final = handler
         self.routes: Final = routes
+        self._known: Final = routes.known
         self.sequence: Final = sequence if sequence is not None else MessageSequence()
 
     # Writing
@@ -71,11 +72,13 @@ class TopicStorage:
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Location:
         """Append one record; return where it went."""
-        route = self.routes.find(topic, namespace)
-        if partition is None:
+        route = self._known.get((namespace, topic)) or self.routes.find(topic, namespace)
+        if partition is not None:
+            name = route.shard(partition)
+        else:
             partition = self.choose(route, record, producer)
-        written = self.handler.write(route.shard(partition), record, producer=producer)
-        return Location(partition, written.first)
+            name = route.shards[partition]
+        return Location(partition, self.handler.write(name, record, producer=producer).first)
 
     def batch_write(
         self,
@@ -89,10 +92,9 @@ class TopicStorage:
         """Append records, each to a partition of its own choice unless `partition` is given; per
         shard all or none. Returns where they went, in their order. Raises `PartialWriteError`
         when some shards took theirs and others did not."""
-        route = self.routes.find(topic, namespace)
+        route = self._known.get((namespace, topic)) or self.routes.find(topic, namespace)
         check_batch(records)
         if partition is None and route.partitions == 1:
-            self.sequence.take(len(records))
             partition = 0
         if partition is not None:
             name = route.shard(partition)
@@ -145,8 +147,9 @@ class TopicStorage:
 
     def choose(self, route: TopicRoute, record: Record, producer: Producer | None) -> int:
         """Return the partition of a record for which the caller named none."""
-        if producer is not None and route.partitions > 1:
-            check_no_producer(producer)
+        if route.partitions == 1:
+            return 0
+        check_no_producer(producer)
         if route.by_key and isinstance(record, Record):
             return choose_by_key(record, self.sequence, route.partitions)
         return self.sequence.take(1) % route.partitions

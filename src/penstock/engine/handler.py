@@ -15,11 +15,13 @@ what `StorageEngine` promises, and raise besides:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from penstock.clock import Clock, SystemClock
 from penstock.engine.append_watch import AppendWatch, wait_for_append
+from penstock.engine.arguments import INT64_MAX
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
@@ -43,8 +45,6 @@ from penstock.errors import (
     UnknownShardError,
 )
 from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
-
-T = TypeVar("T")
 
 
 class Forwarder(Protocol):
@@ -74,27 +74,34 @@ class StorageEngineHandler:
         """Told when a segment's size should be looked at; see `ShardUpkeep`."""
         self._forwarder: Final = forwarder
         self._shards: Final = cache.shards
+        self._creating: Final = threading.Lock()
+        """Held while an engine creates or deletes a shard: one that the metadata has dropped is
+        never created again behind its deletion."""
 
     # Shards
 
     def create_shard(self, shard: ShardId, storage_type: str, config: ShardConfig) -> None:
         """Create a shard in this node's engine; do nothing if it has it."""
-        self.engines.get(storage_type).create_shard(shard, config)
-        entry = self._shards.get(shard.name)
-        if entry is not None:
-            entry.is_open = True
+        engine = self.engines.get(storage_type)
+        with self._creating:
+            engine.create_shard(shard, config)
+            entry = self._shards.get(shard.name)
+            if entry is not None:
+                entry.is_open = True
 
     def alter_shard(self, shard: ShardId, storage_type: str, config: ShardConfig) -> None:
         self.engines.get(storage_type).alter_shard(shard, config)
 
     def delete_shard(self, shard: ShardId, storage_type: str) -> None:
         """Delete a shard from this node's engine; do nothing if it does not have it."""
-        entry = self._shards.get(shard.name)
-        if entry is not None:
-            with self.cache.lock:
-                entry.is_open = False
-                entry.forget_derived()
-        self.engines.get(storage_type).delete_shard(shard)
+        engine = self.engines.get(storage_type)
+        with self._creating:
+            entry = self._shards.get(shard.name)
+            if entry is not None:
+                with self.cache.lock:
+                    entry.is_open = False
+                    entry.forget_derived()
+            engine.delete_shard(shard)
 
     def list_shard(self, storage_type: str, topic_id: str | None = None) -> list[ShardId]:
         """Return the shards that this node's engine has."""
@@ -175,7 +182,7 @@ class StorageEngineHandler:
         found = engine.read_by_offset(
             entry.id, offset, max_records=max_records, max_size=max_size, isolation=isolation
         )
-        return self._note_read(entry, found)
+        return self._note_read(entry, found, offset)
 
     def read_by_tag(
         self,
@@ -193,7 +200,7 @@ class StorageEngineHandler:
         found = engine.read_by_tag(
             entry.id, tag, start_offset=start_offset, max_records=max_records, max_size=max_size
         )
-        return self._note_read(entry, found)
+        return self._note_read(entry, found, start_offset)
 
     def read_by_key(self, shard_name: str, key: bytes) -> StoredRecord | None:
         entry = self.find(shard_name)
@@ -236,10 +243,12 @@ class StorageEngineHandler:
     ) -> bool:
         return wait_for_append(self.cache, self.clock, shards, has_news, seconds)
 
-    def _note_read(self, entry: ShardEntry, found: list[StoredRecord]) -> list[StoredRecord]:
+    def _note_read(
+        self, entry: ShardEntry, found: list[StoredRecord], start: int = 0
+    ) -> list[StoredRecord]:
         entry.reads += 1
         if entry.hidden:
-            found = _without_hidden(entry, found)
+            found = _without_hidden(entry, found, start)
         entry.records_read += len(found)
         return found
 
@@ -307,12 +316,11 @@ class StorageEngineHandler:
         if not entry.is_open:
             # It exists for everybody else: an engine that could not create it when it was
             # asked to (a full disk) does so with the first request that it can serve.
-            engine.create_shard(entry.id, entry.topic.config)
-            with self.cache.lock:
-                entry.is_open = entry.meta is not None
-            if not entry.is_open:
-                engine.delete_shard(entry.id)  # deleted for everybody meanwhile
-                raise UnknownShardError(entry.name)
+            with self._creating:
+                if entry.meta is None:
+                    raise UnknownShardError(entry.name)
+                engine.create_shard(entry.id, entry.topic.config)
+                entry.is_open = True
         return engine
 
     def _other_node(self, entry: ShardEntry, leader: int | None) -> StorageEngine:
@@ -339,14 +347,13 @@ def _behind_hidden(entry: ShardEntry, offset: int) -> Offset | None:
     return moved
 
 
-def _without_hidden(entry: ShardEntry, found: list[StoredRecord]) -> list[StoredRecord]:
+def _without_hidden(entry: ShardEntry, found: list[StoredRecord], start: int) -> list[StoredRecord]:
     """Leave out what lies in a hidden segment; a page ends before one that comes back."""
     for begin, end, answer in entry.hidden:
-        found = [
-            one
-            for one in found
-            if one.offset < begin or (end is not None and one.offset >= end and answer is Answer.NO)
-        ]
+        last = INT64_MAX if end is None else end
+        if answer is Answer.LATER and start < begin:
+            last = INT64_MAX
+        found = [one for one in found if not begin <= one.offset < last]
     return found
 
 
