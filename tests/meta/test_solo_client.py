@@ -387,6 +387,19 @@ def test_a_watcher_that_returns_gets_what_it_missed(client: SoloMetaClient) -> N
     assert nothing == []
 
 
+def test_a_change_between_its_apply_and_its_delivery_is_seen_once(
+    client: SoloMetaClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watchers = client._watchers
+    with monkeypatch.context() as patch:
+        patch.setattr(watchers, "deliver", lambda: None)
+        client.create_topic("orders")
+    updates: list[Update] = []
+    client.watch(0, updates.append)
+    client.create_topic("more")
+    assert [update.revision for update in updates] == [1, 2]
+
+
 def test_a_watcher_that_missed_too_much_starts_over(
     client: SoloMetaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -341,6 +341,14 @@ def test_removed_offsets_and_groups_do_not_come_back(world: World) -> None:
     assert world.saved("g", S1) == 9
 
 
+def test_what_an_earlier_process_left_is_sent_before_it_is_shown(world: World) -> None:
+    world.manager.commit_offset("g", S0, 1)
+    image = world.local.after_kill()
+    world.manager.delete_group("g")
+    assert OffsetManager(world.meta, image.after_kill(), clock=world.clock).get_offsets("g") == {}
+    assert OffsetManager(world.meta, image, clock=world.clock).get_offset("g", S0) is None
+
+
 def test_groups_are_listed_and_idle_ones_expire(world: World) -> None:
     world.manager.commit_offset("old", S0, 1)
     world.manager.commit_offset("kept", S0, 1)
