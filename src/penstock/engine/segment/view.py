@@ -9,13 +9,15 @@ or of the last `refresh`: up to the commit offsets that the writer had published
 twice a second), without what was deleted then. RocketMQ publishes no bounds; its queues are taken
 as they are.
 
-The writer goes on meanwhile: it rolls, truncates and removes files. When something is not where it
-should be, the view refreshes itself and tries once more; what is wrong then is damage, and raises
+The writer goes on meanwhile: it rolls, truncates and removes files, and says so a moment later.
+When something is not where it should be, the view refreshes itself and tries again: once, or, while
+a writer has the store open, for about a second. What is wrong then is damage, and raises
 `CorruptionError`, since a view cannot heal. Every method may be called from any thread.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from importlib.util import find_spec
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _T = TypeVar("_T")
+_WAITS_S: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
+"""How long a view waits before it looks again, while a writer may be about to say what it did."""
 _GONE: Final = "this file is gone, although the newest bounds speak of it"
 
 
@@ -171,7 +175,7 @@ class StoreView:
     def by_key(self, shard: ShardId, key: bytes) -> Iterator[StoredRecord]:
         """Yield the live records of `key`, newest first."""
         below: int | None = None
-        tried = False
+        tries = 0
         while True:
             snapshot = self.snapshot()
             try:
@@ -180,10 +184,8 @@ class StoreView:
                         below = record.offset
                         yield record
             except (CorruptionError, FileNotFoundError) as error:
-                if tried:
-                    raise _as_corruption(error) from error
-                tried = True
-                self._look_again(snapshot)
+                self._look_again(snapshot, tries, error)
+                tries += 1
             else:
                 return
 
@@ -219,20 +221,27 @@ class StoreView:
         )
 
     def _retry(self, operation: Callable[[Snapshot], _T]) -> _T:
-        """Run `operation`; if something is not where it should be, look again and run it once
-        more."""
-        snapshot = self.snapshot()
-        try:
-            return operation(snapshot)
-        except (CorruptionError, FileNotFoundError):
-            self._look_again(snapshot)
-        try:
-            return operation(self.snapshot())
-        except FileNotFoundError as error:
-            raise _as_corruption(error) from error
+        """Run `operation`, again if something is not where it should be."""
+        tries = 0
+        while True:
+            snapshot = self.snapshot()
+            try:
+                return operation(snapshot)
+            except (CorruptionError, FileNotFoundError) as error:
+                self._look_again(snapshot, tries, error)
+                tries += 1
 
-    def _look_again(self, seen: Snapshot) -> None:
-        """Refresh, unless another thread has done so since `seen`."""
+    def _look_again(
+        self, seen: Snapshot, tries: int, error: CorruptionError | FileNotFoundError
+    ) -> None:
+        """Refresh, unless another thread has done so since `seen`; raise `error` when that was
+        done often enough."""
+        clock = self._source.clock
+        waits = _WAITS_S if seen.unclosed and isinstance(clock, SystemClock) else _WAITS_S[:1]
+        if tries >= len(waits):
+            raise _as_corruption(error) from error
+        if waits[tries]:
+            clock.wait(threading.Event(), waits[tries])
         if self._snapshot is seen:
             self._source.forget()
             self.refresh()
