@@ -193,7 +193,11 @@ class Appender:
     # ---------------------------------------------------------------------------- appending
 
     def append(self, handle: int, record: Record, now_ms: int, epoch: int) -> int:
-        return self.append_many(handle, (record,), now_ms, epoch, None)
+        check_int64("epoch", epoch)
+        with self._lock:
+            queue = self._queues.get(handle)
+            draft = draft_record(record, self._more(queue, 0))
+            return self._append_drafts(queue, [draft], 1, now_ms, epoch, 0)
 
     def append_many(
         self, handle: int, records: Sequence[Record], now_ms: int, epoch: int, producer: str | None
@@ -298,21 +302,27 @@ class Appender:
         first_more = producer_property(producer) + (group_property(0) if len(records) > 1 else b"")
         drafts: list[Draft] = []
         for n, record in enumerate(records):
-            more = first_more if n == 0 else b""
-            if queue.kind == KIND_BATCH:
-                more = inner_properties(queue.next_offset + n, 1, kafka=False) + more
-            drafts.append(draft_record(record, more))
+            more = self._more(queue, n)
+            drafts.append(draft_record(record, more + first_more if n == 0 else more))
         return drafts
+
+    @staticmethod
+    def _more(queue: Queue, n: int) -> bytes:
+        """Return the properties of ours that the n-th single record of an append needs."""
+        if queue.kind == KIND_SIMPLE:
+            return b""
+        return inner_properties(queue.next_offset + n, 1, kafka=False)
 
     def _append_drafts(
         self, queue: Queue, drafts: list[Draft], count: int, now_ms: int, epoch: int, sys_flag: int
     ) -> int:
         """Append drafts of `count` offsets each, all or none."""
         log = self._log
+        writer = self._writer
         total, entries = 0, 0
         sized: list[tuple[Draft, int, list[int]]] = []
         for draft in drafts:
-            size = self._writer.size_of(queue, draft)
+            size = writer.size_of(queue, draft)
             if size > self._record_size_max:
                 self._refuse("record", queue, size, self._record_size_max)
             hashes = _entry_hashes(queue, draft)
@@ -330,11 +340,11 @@ class Appender:
         first_offset = queue.next_offset
         for draft, size, hashes in sized:
             position = log.end
-            log.write(self._writer.encode(queue, draft, position, store_ms, epoch, sys_flag))
-            born = draft.born_timestamp_ms
+            born_ms = draft.born_timestamp_ms
+            stamps = (store_ms, store_ms if born_ms is None else born_ms)
+            log.write(writer.encode(queue, draft, size, position, stamps, epoch, sys_flag))
             code = 0 if draft.tag is None else tag_code(draft.tag)
-            stamps = (store_ms, store_ms if born is None else born)
-            _add_unit(queue, position, size, code, stamps, count)
+            queue.add_unit(position, size, code, stamps, count)
             if hashes:
                 self._index.put_all(hashes, position, store_ms)
         queue.epoch = epoch
@@ -354,20 +364,11 @@ class Appender:
         store_ms = record.store_timestamp_ms
         log.write(moved(data, record, position))
         stamps = (store_ms, record.born_timestamp_ms)
-        _add_unit(queue, position, record.size, copy.facts.tag_code, stamps, copy.offsets)
+        queue.add_unit(position, record.size, copy.facts.tag_code, stamps, copy.offsets)
         if entries:
             self._index.put_all(entries, position, store_ms)
         queue.epoch = copy.facts.epoch
         self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, store_ms)
-
-
-def _add_unit(
-    queue: Queue, position: int, size: int, code: int, stamps: tuple[int, int], count: int
-) -> None:
-    if queue.kind == KIND_SIMPLE:
-        queue.add_unit(position, size, code, stamps[1])
-    else:
-        queue.add_batch_unit(position, size, code, stamps, count)
 
 
 def _entry_hashes(queue: Queue, draft: Draft) -> list[int]:

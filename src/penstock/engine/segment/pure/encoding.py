@@ -203,9 +203,7 @@ def check_record(record: Record) -> None:
 
 
 def check_int64(field: str, value: int | None) -> None:
-    if value is None:
-        return
-    if not _is_a(value, int) or not _INT64_MIN <= value <= _INT64_MAX:
+    if value is not None and not (_is_a(value, int) and _INT64_MIN <= value <= _INT64_MAX):
         raise BadRequestError(f"{field} must be a 64-bit int, not {value!r}")
 
 

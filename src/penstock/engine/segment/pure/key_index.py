@@ -89,17 +89,17 @@ class IndexFile:
 
     def put(self, hashes: list[int], position: int, timestamp_ms: int) -> int:
         """Index one record under as many of `hashes` as there is room for; return how many."""
-        view = self.view
+        view, slots, entries_at = self.view, self.slots, self._entries_at
         begin_ms, _, begin_position, _, used, _ = INDEX_HEADER.unpack_from(view)
         first = number = self.next_entry
         for hashed in hashes[: self.entries_max - number]:
-            slot_at = self.slot_at(hashed)
+            slot_at = INDEX_HEADER.size + hashed % slots * INDEX_SLOT_SIZE
             newest: int = _SLOT.unpack_from(view, slot_at)[0]
             previous = newest if 0 < newest <= number else 0
             # The time of entry 1 is relative to the seeded one, which that entry then replaces.
             seconds = (timestamp_ms - begin_ms) // 1000 if 0 < begin_ms < timestamp_ms else 0
             seconds = min(seconds, _SECONDS_MAX)
-            at = self._entries_at + number * INDEX_ENTRY.size
+            at = entries_at + number * INDEX_ENTRY.size
             INDEX_ENTRY.pack_into(view, at, hashed, position, seconds, previous)
             _SLOT.pack_into(view, slot_at, number)
             if number == 1:
@@ -120,14 +120,19 @@ class IndexFiles:
     def __init__(self) -> None:
         self._files: deque[IndexFile] = deque()
         self._released_end = (0, 0)
+        self.room = 0
+        """Free entries over all files."""
 
     def attach(self, file: IndexFile) -> None:
         self._files.append(file)
+        self.room += file.room
 
     def release(self) -> None:
         if not self._files:
             raise BadRequestError("no index file is attached")
-        self._released_end = self._end_of(self._files.popleft(), self._released_end)
+        file = self._files.popleft()
+        self.room -= file.room
+        self._released_end = self._end_of(file, self._released_end)
 
     @property
     def attached(self) -> int:
@@ -143,10 +148,6 @@ class IndexFiles:
         return count
 
     @property
-    def room(self) -> int:
-        return sum(file.room for file in self._files)
-
-    @property
     def end_position(self) -> int:
         """Position of the last record indexed; older ones are in the index already."""
         end = self._released_end
@@ -156,14 +157,16 @@ class IndexFiles:
 
     def put_all(self, hashes: list[int], position: int, timestamp_ms: int) -> None:
         """Index one record. The caller has made sure that there is room."""
+        self.room -= len(hashes)
         while hashes:
-            hashes = hashes[self._next_file().put(hashes, position, timestamp_ms) :]
+            count = self._next_file().put(hashes, position, timestamp_ms)
+            hashes = hashes[count:]
 
     def _next_file(self) -> IndexFile:
         end = self._released_end
         for file in self._files:
-            if file.room > 0:
-                if file.is_fresh:
+            if file.next_entry < file.entries_max:
+                if file.next_entry == 1 and file.is_fresh:
                     file.seed(*end)
                 return file
             end = self._end_of(file, end)

@@ -23,11 +23,8 @@ class LogBuffer:
             raise BadRequestError(f"position {start} lies outside the file at {base}")
         self._base = base
         self.end = start
-
-    @property
-    def size_max(self) -> int:
+        self.size_max = len(self._view) - BLANK.size
         """The most that one append may take in a file of this size."""
-        return len(self._view) - BLANK.size
 
     @property
     def room(self) -> int:

@@ -73,26 +73,24 @@ class Queue:
     def shard(self) -> str:
         return f"{self.topic}_{self.queue_id}"
 
-    def add_unit(self, position: int, size: int, code: int, born_ms: int) -> None:
-        """Let the record at `position` have the next offset of a simple queue."""
-        self.units += QUEUE_UNIT.pack(position, size, code)
-        self.next_unit += 1
-        self.next_offset += 1
-        self.block_max = max(self.block_max, born_ms)
-        if self.next_offset % TIME_BLOCK == 0:
-            self._close_block()
-
-    def add_batch_unit(
+    def add_unit(
         self, position: int, size: int, code: int, stamps: tuple[int, int], count: int
     ) -> None:
-        """Let the record at `position` have the next `count` offsets of a batch queue. `stamps`
-        are its store and born timestamps."""
+        """Let the record at `position` have the next `count` offsets (1 in a simple queue).
+        `stamps` are its store and born timestamps."""
         store_ms, born_ms = stamps
-        self.units += BATCH_UNIT.pack(
-            position, size, code, store_ms, self.next_offset, count, -1, 0
-        )
         self.next_unit += 1
-        self._advance(self.next_offset + count, born_ms)
+        if self.kind == KIND_SIMPLE:
+            self.units += QUEUE_UNIT.pack(position, size, code)
+            self.next_offset += 1
+            self.block_max = max(self.block_max, born_ms)
+            if self.next_offset % TIME_BLOCK == 0:
+                self._close_block()
+        else:
+            self.units += BATCH_UNIT.pack(
+                position, size, code, store_ms, self.next_offset, count, -1, 0
+            )
+            self._advance(self.next_offset + count, born_ms)
 
     def skip_to(self, offset: int) -> None:
         """Leave the offsets before `offset` empty."""

@@ -43,13 +43,21 @@ class RecordWriter:
         )
 
     def encode(
-        self, queue: Queue, draft: Draft, position: int, store_ms: int, epoch: int, sys_flag: int
+        self,
+        queue: Queue,
+        draft: Draft,
+        size: int,
+        position: int,
+        stamps: tuple[int, int],
+        epoch: int,
+        sys_flag: int,
     ) -> bytes:
-        """Return the record as it reads at `position`, with the next offset of `queue`."""
+        """Return the record as it reads at `position`, with the next offset of `queue`. `size` is
+        what `size_of` says; `stamps` are the store and born timestamps."""
         body = draft.body
-        born_ms = draft.born_timestamp_ms
+        store_ms, born_ms = stamps
         head = (
-            self.size_of(queue, draft),
+            size,
             queue.magic,
             zlib.crc32(body) & CHECKSUM_MASK,
             queue.queue_id,
@@ -57,7 +65,7 @@ class RecordWriter:
             queue.next_offset,
             position,
             sys_flag | self._host_flags,
-            store_ms if born_ms is None else born_ms,
+            born_ms,
         )
         data = b"".join(
             (

@@ -145,7 +145,8 @@ class Replay:
         outcome = REPLAY_DONE if is_new else self._make_way(queue, offset, position)
         if outcome == REPLAY_DONE:
             self._note_special(facts, queue, position)
-            self._add_unit(facts, queue, position, count)
+            stamps = (record.store_timestamp_ms, record.born_timestamp_ms)
+            queue.add_unit(position, record.size, facts.tag_code, stamps, count)
         return outcome
 
     @staticmethod
@@ -177,13 +178,3 @@ class Replay:
         if is_special:
             self._specials.append((position, queue.handle))
         queue.epoch = facts.epoch
-
-    @staticmethod
-    def _add_unit(facts: Facts, queue: Queue, position: int, count: int) -> None:
-        record = facts.record
-        code = facts.tag_code
-        if queue.kind == KIND_SIMPLE:
-            queue.add_unit(position, record.size, code, record.born_timestamp_ms)
-        else:
-            stamps = (record.store_timestamp_ms, record.born_timestamp_ms)
-            queue.add_batch_unit(position, record.size, code, stamps, count)
