@@ -11,7 +11,7 @@ use crate::encode::{seal_trailer, PROPERTIES_SIZE_MAX, TOPIC_SIZE_MAX, TOPIC_SIZ
 use crate::errors::Refusal;
 use crate::hash;
 use crate::index::{lookup, relink, Division, Lookup};
-use crate::properties::Entries;
+use crate::properties::each_entry;
 use crate::python::{classes, damage, damage_or_none, text, Encoded};
 use crate::record::{check, find, Record, BORN_IPV6, MAGIC_V1, MAGIC_V2, STORE_IPV6, TRAILER_SIZE};
 use crate::replay::limit;
@@ -75,9 +75,12 @@ pub fn decode_raw<'py>(
 }
 
 fn raw_record<'py>(py: Python<'py>, record: &Record<'_>) -> PyResult<Bound<'py, PyAny>> {
-    let entries = Entries::new(record.properties)
-        .map(|(name, value)| (text(py, name)?, text(py, value)?).into_pyobject(py))
-        .collect::<PyResult<Vec<_>>>()?;
+    let mut entries = Vec::new();
+    each_entry(record.properties, |name, value| {
+        let pair = text(py, name).and_then(|name| Ok((name, text(py, value)?)));
+        entries.push(pair.and_then(|pair| pair.into_pyobject(py)));
+    });
+    let entries = entries.into_iter().collect::<PyResult<Vec<_>>>()?;
     let fields = [
         text(py, record.topic)?,
         record.queue_id.into_pyobject(py)?.into_any(),

@@ -63,7 +63,7 @@ impl State {
             return;
         };
         queue.add_record(record, found, position);
-        let hashes = index_hashes(queue.hash_seed, record, found);
+        let hashes = index_hashes(Some(queue), record, found);
         self.index.add(&hashes, position, record.store_ms);
         self.last_store_ms = self.last_store_ms.max(record.store_ms);
         self.list(handle);
@@ -83,7 +83,7 @@ fn check_encoded(queue: &Queue, data: &[u8]) -> Result<(Vec<usize>, usize), Refu
         record.verify(None).map_err(refused)?;
         let found = Properties::parse(record.properties);
         next = check_member(queue, &record, &found, next).map_err(refused)?;
-        if !found.group.is_empty() {
+        if found.has_group() {
             let size = group_size(&found).filter(|size| *size >= record.data.len());
             let end = size.and_then(|size| at.checked_add(size));
             let is_whole = at >= group_end && end.is_some_and(|end| end <= data.len());
@@ -131,10 +131,10 @@ fn check_member(
 
 /// The bytes of a group, if PSTK_GRP says them properly.
 pub fn group_size(found: &Properties<'_>) -> Option<usize> {
-    if found.group.len() != 10 || !found.group.iter().all(u8::is_ascii_digit) {
+    if found.group().len() != 10 || !found.group().iter().all(u8::is_ascii_digit) {
         return None;
     }
-    std::str::from_utf8(found.group).ok()?.parse().ok()
+    std::str::from_utf8(found.group()).ok()?.parse().ok()
 }
 
 /// Give a record its new position, and carry its checksum over without trusting its bytes anew.

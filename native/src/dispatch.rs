@@ -19,7 +19,7 @@ impl Queue {
         };
         let tag_code = match delivery_ms(record, found) {
             Some(time_ms) => time_ms,
-            None => self.tag_hashes(found.tags).0,
+            None => self.tag_hashes(found.tags()).0,
         };
         self.push(&Unit {
             position,
@@ -37,10 +37,10 @@ impl Queue {
 /// When a delayed record is due: that stands in its unit instead of the tag's hash.
 #[inline]
 fn delivery_ms(record: &Record<'_>, found: &Properties<'_>) -> Option<i64> {
-    if found.delay.is_empty() || record.topic != SCHEDULE_TOPIC {
+    if found.delay().is_empty() || record.topic != SCHEDULE_TOPIC {
         return None;
     }
-    let level = crate::bytes::parse_decimal(found.delay).filter(|&level| level > 0)?;
+    let level = crate::bytes::parse_decimal(found.delay()).filter(|&level| level > 0)?;
     let level = usize::try_from(level).unwrap_or(usize::MAX).min(DELAY_LEVELS_S.len());
     Some(record.store_ms.wrapping_add(DELAY_LEVELS_S[level - 1] * 1000))
 }
@@ -83,23 +83,38 @@ impl std::ops::Deref for Hashes {
     }
 }
 
-/// The index entries of a record; `seed` is the hash of `topic#`.
+/// The index entries of a record; its queue knows the hashes of its last tag.
 #[inline]
-pub fn index_hashes(seed: u32, record: &Record<'_>, found: &Properties<'_>) -> Hashes {
+pub fn index_hashes(
+    queue: Option<&mut Queue>,
+    record: &Record<'_>,
+    found: &Properties<'_>,
+) -> Hashes {
+    let seed = match &queue {
+        Some(queue) => queue.hash_seed,
+        None => java_hash(java_hash(0, record.topic), b"#"),
+    };
     let mut hashes = Hashes::none();
     if record.sys_flag & TRANSACTION == ROLLBACK {
         return hashes;
     }
-    if !found.unique_key.is_empty() {
-        hashes.push(index_hash(java_hash(seed, found.unique_key)));
+    if !found.unique_key().is_empty() {
+        hashes.push(index_hash(java_hash(seed, found.unique_key())));
     }
-    if !found.keys.is_empty() {
+    if !found.keys().contains(&b' ') {
+        if !found.keys().is_empty() {
+            hashes.push(index_hash(java_hash(seed, found.keys())));
+        }
+    } else {
         for word in found.key_words() {
             hashes.push(index_hash(java_hash(seed, word)));
         }
     }
-    if !found.tags.is_empty() {
-        hashes.push(index_hash(java_hash(java_hash(seed, b"T#"), found.tags)));
+    if !found.tags().is_empty() {
+        hashes.push(match queue {
+            Some(queue) => queue.tag_hashes(found.tags()).1,
+            None => index_hash(java_hash(java_hash(seed, b"T#"), found.tags())),
+        });
     }
     hashes
 }

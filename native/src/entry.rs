@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use crate::bytes::{i32_at, part, u16_at, u32_at};
 use crate::kafka::KafkaHeaders;
-use crate::properties::{is_header, Entries, Properties};
+use crate::properties::{each_entry, is_header, Properties};
 use crate::record::Reason;
 
 #[derive(Clone, Copy)]
@@ -56,16 +56,16 @@ impl<'a> Entry<'a> {
         found: &Properties<'a>,
         stamps: Stamps,
     ) -> Result<Self, Reason> {
-        let expires_at_ms = if found.expires.is_empty() { None } else { found.expires_at_ms() };
-        if found.envelope == b"1" {
+        let expires_at_ms = found.expires_at_ms();
+        if found.is_envelope() {
             let opened = open_envelope(body, stamps, expires_at_ms);
             return opened.ok_or("the envelope is malformed");
         }
         Ok(Self {
             stamps,
             value: Some(body),
-            key: (!found.keys.is_empty()).then_some(found.keys),
-            tags: if found.tags.is_empty() { TagList::None } else { TagList::One(found.tags) },
+            key: (!found.keys().is_empty()).then_some(found.keys()),
+            tags: if found.tags().is_empty() { TagList::None } else { TagList::One(found.tags()) },
             headers: match found.has_headers {
                 true => HeaderList::Properties(properties),
                 false => HeaderList::None,
@@ -80,10 +80,10 @@ impl<'a> Entry<'a> {
         if self.key == Some(key) {
             return true;
         }
-        let Some(found) = found.filter(|found| found.envelope != b"1" && !key.is_empty()) else {
+        let Some(found) = found.filter(|found| !found.is_envelope() && !key.is_empty()) else {
             return false;
         };
-        found.unique_key == key || found.key_words().any(|word| word == key)
+        found.unique_key() == key || found.key_words().any(|word| word == key)
     }
 }
 
@@ -173,11 +173,11 @@ impl<'a> HeaderList<'a> {
     pub fn each(&self, mut look: impl FnMut(&'a [u8], Option<&'a [u8]>)) {
         match *self {
             Self::None => (),
-            Self::Properties(data) => {
-                for (name, value) in Entries::new(data).filter(|(name, _)| is_header(name)) {
+            Self::Properties(data) => each_entry(data, |name, value| {
+                if is_header(name) {
                     look(name, Some(value));
                 }
-            }
+            }),
             Self::Envelope(count, data) => {
                 let mut at = 0;
                 for _ in 0..count {

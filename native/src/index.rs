@@ -7,8 +7,6 @@
 //! Entries go to the oldest attached file that has room. A file is read by others while it is
 //! written: the entry goes first, then its slot, then the header's count.
 
-use std::collections::VecDeque;
-
 use crate::bytes::{i32_at, i64_at, put, View};
 use crate::errors::Refusal;
 
@@ -112,37 +110,43 @@ impl IndexFile {
         if self.begin_ms <= 0 {
             return 0;
         }
-        (store_ms.saturating_sub(self.begin_ms) / 1000).clamp(0, i32::MAX.into()) as i32
+        let since_ms = store_ms.saturating_sub(self.begin_ms).max(0) as u64;
+        (since_ms / 1000).min(i32::MAX as u64) as i32
     }
 
-    /// Add one entry; there must be room for it.
+    /// Add entries of one record; there must be room for them.
     #[inline]
-    fn add(&mut self, hash: u32, position: i64, store_ms: i64) {
-        let (number, seconds) = (self.next, self.seconds(store_ms));
-        let (slot_at, entry_at) = (self.division.slot_at(hash), self.division.entry_at(number));
+    fn add(&mut self, hashes: &[u32], position: i64, store_ms: i64) {
         let bytes = self.view.bytes_mut();
-        debug_assert!(number < self.division.entries_max);
-        if entry_at + ENTRY_SIZE > bytes.len() {
+        let last_at = self.division.entry_at(self.next + hashes.len() as u32);
+        if last_at > bytes.len() {
+            debug_assert!(false, "no room in the index");
             return;
         }
-        // SAFETY: slots lie before entries, and this entry lies inside the buffer.
-        let previous = unsafe {
-            let slot = bytes.as_mut_ptr().add(slot_at).cast::<[u8; 4]>();
-            let found = i32::from_be_bytes(slot.read());
-            let previous = if found > 0 && found as u32 <= number { found } else { 0 };
-            let entry = bytes.as_mut_ptr().add(entry_at);
-            entry.cast::<[u8; 4]>().write(hash.to_be_bytes());
-            entry.add(4).cast::<[u8; 8]>().write(position.to_be_bytes());
-            entry.add(12).cast::<[u8; 4]>().write(seconds.to_be_bytes());
-            entry.add(16).cast::<[u8; 4]>().write(previous.to_be_bytes());
-            slot.write(number.to_be_bytes());
-            previous
-        };
-        if number <= 1 {
-            (self.begin_ms, self.begin_position) = (store_ms, position);
+        let start = bytes.as_mut_ptr();
+        for &hash in hashes {
+            let (number, seconds) = (self.next, self.seconds(store_ms));
+            // SAFETY: header and slots lie before the entries, and these end inside the buffer.
+            let previous = unsafe {
+                let slot = start.add(self.division.slot_at(hash)).cast::<[u8; 4]>();
+                let entry = start.add(self.division.entry_at(number));
+                let found = i32::from_be_bytes(slot.read());
+                let previous = if found > 0 && found as u32 <= number { found } else { 0 };
+                entry.cast::<[u8; 4]>().write(hash.to_be_bytes());
+                entry.add(4).cast::<[u8; 8]>().write(position.to_be_bytes());
+                entry.add(12).cast::<[u8; 4]>().write(seconds.to_be_bytes());
+                entry.add(16).cast::<[u8; 4]>().write(previous.to_be_bytes());
+                slot.write(number.to_be_bytes());
+                previous
+            };
+            if number <= 1 {
+                (self.begin_ms, self.begin_position) = (store_ms, position);
+            }
+            self.slots_used += u32::from(previous == 0);
+            self.next += 1;
         }
-        self.slots_used += u32::from(previous == 0);
-        self.next += 1;
+        (self.end_ms, self.end_position) = (store_ms, position);
+        self.write_header();
     }
 
     #[inline]
@@ -166,7 +170,7 @@ impl IndexFile {
 /// The attached index files, oldest first.
 #[derive(Default)]
 pub struct KeyIndex {
-    files: VecDeque<IndexFile>,
+    files: Vec<IndexFile>,
     /// How many of the files, from the oldest on, are full.
     full: usize,
     room: u64,
@@ -179,14 +183,17 @@ impl KeyIndex {
         let division = Division::new(view.size(), slots, entries_max)?;
         let file = IndexFile::new(view, division);
         self.room += u64::from(file.room());
-        self.files.push_back(file);
+        self.files.push(file);
         self.skip_full();
         Ok(())
     }
 
     /// Give back the oldest file's buffer.
     pub fn release(&mut self) -> Option<View> {
-        let file = self.files.pop_front()?;
+        if self.files.is_empty() {
+            return None;
+        }
+        let file = self.files.remove(0);
         self.room -= u64::from(file.room());
         if !file.is_fresh {
             self.released_end = file.end();
@@ -247,22 +254,33 @@ impl KeyIndex {
     /// Add the entries of one record. The caller has made sure of the room.
     #[inline]
     pub fn add(&mut self, hashes: &[u32], position: i64, store_ms: i64) {
+        if hashes.is_empty() {
+            return;
+        }
+        match self.files.get_mut(self.full) {
+            Some(file) if !file.is_fresh && hashes.len() < file.room() as usize => {
+                file.add(hashes, position, store_ms);
+                self.room -= hashes.len() as u64;
+            }
+            _ => self.add_across(hashes, position, store_ms),
+        }
+    }
+
+    /// Add entries where a file begins or ends.
+    #[cold]
+    fn add_across(&mut self, hashes: &[u32], position: i64, store_ms: i64) {
         let mut rest = hashes;
         while !rest.is_empty() {
-            if self.files.get(self.full).is_some_and(|file| file.is_fresh) {
-                let end = self.previous_end();
-                self.files[self.full].seed(end);
-            }
+            let end = self.previous_end();
             let Some(file) = self.files.get_mut(self.full) else {
                 debug_assert!(false, "no room in the index");
                 return;
             };
-            let count = rest.len().min(file.room() as usize);
-            for &hash in &rest[..count] {
-                file.add(hash, position, store_ms);
+            if file.is_fresh {
+                file.seed(end);
             }
-            (file.end_ms, file.end_position) = (store_ms, position);
-            file.write_header();
+            let count = rest.len().min(file.room() as usize);
+            file.add(&rest[..count], position, store_ms);
             self.room -= count as u64;
             rest = &rest[count..];
             self.skip_full();

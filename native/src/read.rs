@@ -264,7 +264,7 @@ fn open_batch<'a>(
         messages.push((entry, is_wanted));
         return Ok(());
     }
-    let agrees = if found.kafka == b"1" {
+    let agrees = if found.is_kafka() {
         read_kafka(record.body, stamps, arena, |entry| {
             let is_wanted = wanted.takes(&entry, None);
             messages.push((entry, is_wanted));

@@ -6,7 +6,7 @@
 
 use crate::bytes::{i16_at, i32_at, i64_at, part, u32_at};
 use crate::hash::checksum;
-use crate::properties::Entries;
+use crate::properties::each_entry;
 
 pub const MAGIC_V1: u32 = 0xDAA3_20A7;
 pub const MAGIC_V2: u32 = 0xDAA3_20AB;
@@ -162,7 +162,9 @@ impl<'a> Record<'a> {
         if self.properties.last() == Some(&0) {
             return Err("the properties end in zero bytes");
         }
-        if Entries::new(self.properties).any(|(name, _)| name == b"__CRC32#") {
+        let mut is_misplaced = false;
+        each_entry(self.properties, |name, _| is_misplaced |= name == b"__CRC32#");
+        if is_misplaced {
             return Err("the checksum is not where it belongs");
         }
         Ok(())

@@ -5,7 +5,6 @@
 
 use crate::copying::group_size;
 use crate::dispatch::{index_hashes, Hashes};
-use crate::hash::java_hash;
 use crate::properties::Properties;
 use crate::queue::{Kind, GAP_MAX};
 use crate::record::{step, Reason, Record, Step, INNER_BATCH};
@@ -113,7 +112,7 @@ impl<'a> Run<'a> {
         } else {
             record.verify(Some(position)).map_err(damaged)?;
             let found = Properties::parse(record.properties);
-            if self.asked.groups && !found.group.is_empty() {
+            if self.asked.groups && found.has_group() {
                 self.check_group(record, &found, index, limit)?;
             }
             found
@@ -157,7 +156,7 @@ impl<'a> Run<'a> {
             if member.topic != first.topic || member.queue_id != first.queue_id {
                 return Err(damaged("the group holds a record of another queue"));
             }
-            if !Properties::parse(member.properties).group.is_empty() {
+            if Properties::parse(member.properties).has_group() {
                 return Err(damaged("the group holds the start of another group"));
             }
             at += member.data.len();
@@ -172,7 +171,7 @@ impl<'a> Run<'a> {
     /// The index entries that the record needs and does not have yet.
     #[inline]
     fn hashes(
-        &self,
+        &mut self,
         record: &Record<'_>,
         found: &Properties<'_>,
         handle: Option<usize>,
@@ -182,12 +181,8 @@ impl<'a> Run<'a> {
         if !self.asked.index || position < index.end_position() {
             return Ok(Hashes::none());
         }
-        let queue = handle.and_then(|handle| self.state.queues.get(handle)?.as_ref());
-        let seed = match queue {
-            Some(queue) => queue.hash_seed,
-            None => java_hash(java_hash(0, record.topic), b"#"),
-        };
-        let hashes = index_hashes(seed, record, found);
+        let queue = handle.and_then(|handle| self.state.queues.get_mut(handle)?.as_deref_mut());
+        let hashes = index_hashes(queue, record, found);
         if hashes.len() as u64 > index.room() {
             return Err(Stop::Status(NO_INDEX_ROOM));
         }
@@ -231,7 +226,7 @@ impl<'a> Run<'a> {
         let is_special_topic = !suffix.is_empty() && record.topic.ends_with(suffix);
         if let Some(Some(queue)) = self.state.queues.get_mut(handle) {
             let is_new_epoch = queue.epoch != record.leader_epoch();
-            if is_special_topic || is_new_epoch || !found.producer.is_empty() {
+            if is_special_topic || is_new_epoch || found.has_producer() {
                 self.specials.push((position, handle as i64));
             }
             queue.add_record(record, found, position);
