@@ -184,7 +184,13 @@ class SnapshotSource:
 
     def take_anyway(self) -> tuple[Snapshot, list[StoreError]]:
         """Look at a directory that may be damaged; return what `take` would raise, too."""
-        problems: list[StoreError] = []
+        for _ in range(_TAKES_MAX - 1):
+            try:
+                problems: list[StoreError] = []
+                return self._take(problems), problems
+            except FileNotFoundError:
+                continue
+        problems = []
         return self._take(problems), problems
 
     def _take(self, problems: list[StoreError] | None = None) -> Snapshot:

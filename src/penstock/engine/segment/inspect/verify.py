@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
@@ -11,7 +13,11 @@ from penstock.engine.segment.inspect.queue_check import QueueCheck
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings, Progress, VerifyReport
 from penstock.engine.segment.inspect.state_check import StateCheck
 from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.view_snapshot import SnapshotSource
+from penstock.engine.segment.view_snapshot import Snapshot, SnapshotSource
+from penstock.errors import StoreError
+
+_TRIES_MAX: Final = 3
+"""How often a store is checked that changes under the check, before its findings are told."""
 
 
 def verify(
@@ -31,15 +37,16 @@ def verify(
     clock = clock or SystemClock()
     started = clock.monotonic()
     source = SnapshotSource(path, settings or SegmentSettings(), disk or LocalDisk(), clock)
-    findings = Findings(progress)
     snapshot, problems = source.take_anyway()
-    for problem in problems:
-        findings.add_error(snapshot.paths.commit_log, problem)
-    damaged = DamagedSpans()
-    queues = QueueCheck(snapshot, damaged, findings)
-    index = IndexCheck(snapshot, damaged, findings)
-    end = LogCheck(snapshot, queues, index, damaged, findings).run()
-    StateCheck(snapshot, findings).run(end)
+    findings = _check(snapshot, problems, progress)
+    for _ in range(_TRIES_MAX - 1):
+        # A writer may have cut or removed under the check what the snapshot spoke of.
+        if not (findings.found and snapshot.unclosed and _has_moved(source, snapshot)):
+            break
+        snapshot, problems = source.take_anyway()
+        findings = _check(snapshot, problems, progress)
+    if findings.found and snapshot.unclosed:
+        findings.note("what a writer changes at this moment, which may be among the findings")
     return VerifyReport(
         path=snapshot.paths.root,
         checked=findings.checked,
@@ -49,4 +56,29 @@ def verify(
         notes=findings.notes,
         torn_tail=findings.torn_tail,
         seconds=clock.monotonic() - started,
+    )
+
+
+def _check(snapshot: Snapshot, problems: list[StoreError], progress: Progress | None) -> Findings:
+    findings = Findings(progress)
+    for problem in problems:
+        findings.add_error(snapshot.paths.commit_log, problem)
+    damaged = DamagedSpans()
+    try:
+        queues = QueueCheck(snapshot, damaged, findings)
+        index = IndexCheck(snapshot, damaged, findings)
+        end = LogCheck(snapshot, queues, index, damaged, findings).run()
+        StateCheck(snapshot, findings).run(end)
+    except FileNotFoundError as error:
+        findings.add(str(error.filename), 0, "this file has gone while the store was checked")
+    return findings
+
+
+def _has_moved(source: SnapshotSource, before: Snapshot) -> bool:
+    """Say whether somebody has written to the store since `before`."""
+    now, _ = source.take_anyway()
+    return (now.durable, now.point, now.files.bases) != (
+        before.durable,
+        before.point,
+        before.files.bases,
     )
