@@ -179,10 +179,9 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     before = dict(replay.latest)
     end = replay.run(start, progress)
     report = parts.report = replay.report
-    if not bounded:
-        if report.records_scanned or damaged:
-            report.rebuilt.append("all queues, indexes and states")
-        _add_shards_without_records(parts, states)
+    if not bounded and (report.records_scanned or damaged):
+        report.rebuilt.append("all queues, indexes and states")
+    _add_shards_without_records(parts, states)
     _settle(parts, end, unclean=unclean)
     if report.damaged:
         for shard in parts.table:
@@ -190,7 +189,7 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     for shard in parts.table:
         _fit_files(parts, shard, end, unclean=unclean)
         shard.note_state()
-        if shard in replay.touched or not bounded or bucket_of(shard.shard) in files.mended:
+        if shard.shard in replay.touched or not bounded or bucket_of(shard.shard) in files.mended:
             parts.checkpointer.touch(shard)
     log.attach(end)
     report.seconds = parts.clock.monotonic() - started

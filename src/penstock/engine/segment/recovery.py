@@ -109,8 +109,8 @@ class Replay:
         self._more_index: Final = more_index
         self.report: Final = RecoveryReport(damaged=[], rebuilt=[], clean_stop=clean)
         self.latest: Final = {shard: int(state.latest_offset) for shard, state in states.items()}
-        self.touched: Final[set[ShardLog]] = set()
-        """Shards that the replay gave units to."""
+        self.touched: Final[set[ShardId]] = set()
+        """Shards of which the replay changed the queue or the state."""
         self._cuts: list[tuple[int, ShardId, int]] = []
         self._folded: dict[ShardId, int] = {}
 
@@ -134,7 +134,7 @@ class Replay:
                 progress(after - start, max(after, self._durable) - start)
             position = after
             self._table.adopt(self._states)
-            self.touched.update(self._table.drain_dirty())
+            self.touched.update(log.shard for log in self._table.drain_dirty())
             if ended:
                 break
         self._cut_shards(position)
@@ -151,7 +151,7 @@ class Replay:
             log = self._table.find(shard)
             if log is not None and log.next_offset > offset:
                 log.cut(offset, with_state=cut_position > log.state.folded_until)
-                self.touched.add(log)
+                self.touched.add(shard)
 
     def _step(self, position: int) -> tuple[int, bool]:
         """Replay up to the end of a file; return where to go on, and whether the log ended."""
@@ -252,6 +252,7 @@ class Replay:
             self._fold_command(data_shard(log.shard), raw)
         if raw.position < log.state.folded_until:
             return
+        self.touched.add(log.shard)
         if raw.queue_offset < self._folded.get(log.shard, 0):
             # The shard was cut here, and the crash came before anybody could note that.
             log.state.cut_from(raw.queue_offset)
@@ -267,6 +268,7 @@ class Replay:
         except RequestError as error:
             _log.error("journal_line_ignored", position=raw.position, error=str(error))
             return
+        self.touched.add(line.shard)
         found = self._table.find(line.shard)
         state = self._states.get(line.shard) if found is None else found.state
         if state is None:
@@ -284,6 +286,7 @@ class Replay:
             state = found.state
         if raw.position < state.folded_until:
             return
+        self.touched.add(shard)
         try:
             command = decode(raw.body)
         except RequestError as error:
