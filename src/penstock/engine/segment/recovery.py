@@ -339,7 +339,8 @@ def producer_of(raw: RawRecord) -> tuple[Producer, int] | None:
 
 
 def clear_tail(log: CommitLog, end: int) -> tuple[int, int]:
-    """Zero what lies behind `end`; return (bytes that were not zero, whole records among them)."""
+    """Zero what lies behind `end`, and remove the files behind it, unless all of that is zeros;
+    return (bytes that were not zero, whole records among them)."""
     files = log.files
     dirty = records = 0
     for base in files.bases:
@@ -352,11 +353,8 @@ def clear_tail(log: CommitLog, end: int) -> tuple[int, int]:
         if found:
             records += _count_records(buffer, base, start)
         del buffer
-        if base > files.base_of(end):
-            continue
-        if found:
-            files.zero(start)
-    files.remove_from(files.base_of(end) + files.file_size)
+    if dirty:
+        files.zero(end)
     return dirty, records
 
 
