@@ -46,9 +46,8 @@ endif
 	else echo "penstock is installed in $(VENV), but its extension does not load: $${why##*$$'\n'}"; fi
 	@touch $@
 
-serve: install ## run the server; until it exists, say what can be run
-	@if $(BIN)/penstock serve --help >/dev/null 2>&1; then exec $(BIN)/penstock serve $(ARGS); \
-	else echo "There is no server yet. What can be run:"; $(BIN)/penstock --help; fi
+serve: install ## run a node with its data in ./data; ARGS="--data DIR --port N"
+	@exec $(BIN)/penstock serve $(ARGS)
 
 lint: install ## ruff, mypy, import contracts
 	$(BIN)/ruff check $(LINTED)
@@ -65,10 +64,10 @@ test: lint ## lint, all tests, then the store's tests again on the pure twins
 	@if test -d tests/segment; then echo "the store again, on the pure twins:"; \
 	    PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/segment; fi
 
+BENCHES := $(filter-out %_cases __init__,$(basename $(notdir $(wildcard bench/*.py))))
+
 bench: install ## the benchmarks, one table each
-	@set -- bench/*.py; if test -e "$$1"; then \
-	    for each in "$$@"; do echo "$$each"; $(BIN)/python "$$each" $(ARGS); done; \
-	else echo "There are no benchmarks yet."; fi
+	@for each in $(BENCHES); do echo "bench.$$each"; $(BIN)/python -m bench.$$each $(ARGS); done
 
 soak: install ## long random runs: kills, power cuts, faults
 	$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS) || test $$? -eq 5
