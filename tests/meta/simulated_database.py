@@ -30,6 +30,7 @@ class SimulatedDatabase:
         self.is_done_at_stop = False
         self.failures: dict[str, list[StoreError]] = {"write": [], "sync": []}
         self.is_closed = False
+        self.is_full = False
         for batch in batches or []:
             self._perform(batch)
         self.synced = len(self.batches)
@@ -65,6 +66,10 @@ class SimulatedDatabase:
             self.synced = len(self.batches)
         if is_last:
             raise DiskFailedError(self.path, "the power is gone")
+
+    def check_room(self, size: int) -> None:
+        if self.is_full:
+            raise full()
 
     def close(self) -> None:
         self.is_closed = True

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.disk import Usage
+from penstock.disk_local import LocalDisk
 from penstock.errors import (
     ClosedError,
     CorruptionError,
+    DiskFullError,
     LockedError,
     NotAStoreError,
     StoreError,
@@ -91,6 +94,73 @@ def test_a_closed_database_says_so(tmp_path: Path) -> None:
         database.sync()
     with pytest.raises(ClosedError):
         list(database.scan("a", b"", b"z"))
+
+
+class ShrinkingDisk(LocalDisk):
+    """A disk with as much room as a test says."""
+
+    free = 1 << 40
+
+    def usage(self, path: str) -> Usage:
+        del path
+        return Usage(total=1 << 41, used=(1 << 41) - self.free)
+
+
+def test_while_little_room_is_left_writers_are_refused_before_they_begin(tmp_path: Path) -> None:
+    disk = ShrinkingDisk()
+    database = RocksDatabase.open(str(tmp_path / "db"), ["a"], disk=disk)
+    put = database.putter("a")
+    put(b"k", b"v")
+    disk.free = 1 << 20
+    with pytest.raises(DiskFullError, match="bytes are free"):
+        database.check_room(1 << 20)
+    for _ in range(3):
+        with pytest.raises(DiskFullError):
+            put(b"k", b"never")
+    batch = Batch()
+    batch.put("a", b"l", b"what completes something is written")
+    database.write(batch)
+    assert database.get("a", b"k") == b"v"
+    disk.free = 1 << 40
+    put(b"k", b"again")
+    disk.free = 0
+
+    def put_on() -> None:
+        for number in range(2_000):
+            put(b"k", b"%d" % number)
+
+    with pytest.raises(DiskFullError):
+        put_on()
+    database.close()
+
+
+def test_a_database_that_lost_synced_changes_does_not_open(tmp_path: Path) -> None:
+    database = open_database(tmp_path)
+    for number in range(200):
+        database.put("a", b"%d" % number, bytes(50))
+    database.sync()
+    database._point.write()
+    database.put("a", b"unsynced", b"")
+    reported = 0
+    (log,) = (tmp_path / "db").glob("*.log")
+    size = log.stat().st_size
+    for position in range(0, size, size // 15):
+        image = tmp_path / f"image{position}"
+        shutil.copytree(tmp_path / "db", image / "db", ignore=shutil.ignore_patterns("LOCK"))
+        data = bytearray(log.read_bytes())
+        data[position] ^= 0x10
+        (image / "db" / log.name).write_bytes(data)
+        try:
+            damaged = open_database(image)
+        except CorruptionError:
+            reported += 1
+            with pytest.raises(CorruptionError, match="on the device are gone"):
+                open_database(image)
+        else:
+            assert sum(1 for _ in damaged.scan("a", b"", b"z")) >= 200, position
+            damaged.close()
+    assert reported >= 10
+    database.close()
 
 
 def test_what_is_no_database_is_refused(tmp_path: Path) -> None:

@@ -215,7 +215,23 @@ def test_a_failed_sync_stops_the_log_for_good_and_reads_go_on() -> None:
         logs.metadata.propose(data_of(AllocateProducerIds(10)))
 
 
-def test_a_full_disk_stops_the_log_with_an_error_that_says_so() -> None:
+def test_while_little_room_is_left_proposals_are_refused_and_the_log_goes_on_later() -> None:
+    database = SimulatedDatabase()
+    with Logs(database) as logs:
+        logs.metadata.propose(data_of(AllocateProducerIds(10)))
+        database.is_full = True
+        for _ in range(3):
+            with pytest.raises(DiskFullError):
+                logs.metadata.propose(data_of(AllocateProducerIds(10)))
+        assert logs.log.failure is None
+        assert held_rows(logs.metadata)
+        database.is_full = False
+        answer = logs.metadata.propose(data_of(AllocateProducerIds(10)))
+        assert isinstance(answer, Applied)
+        assert answer.result == ProducerIds(11, 10)
+
+
+def test_a_full_disk_that_rocksdb_meets_stops_the_log_with_an_error_that_says_so() -> None:
     database = SimulatedDatabase()
     with Logs(database) as logs:
         database.fail_next("write", full())

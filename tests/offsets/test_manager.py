@@ -14,6 +14,7 @@ from penstock.errors import (
     BadRequestError,
     BusyError,
     DeadlineError,
+    DiskFullError,
     RequestError,
     StaleWriteError,
     UnknownGroupError,
@@ -432,6 +433,19 @@ def test_a_commit_that_finds_no_room_in_time_fails_and_changes_nothing(
         world.manager.commit_offsets(
             "g", {ShardId("orders-1", n): OffsetCommit(Offset(1)) for n in range(4)}
         )
+
+
+def test_on_a_full_disk_commits_are_refused_and_go_on_when_there_is_room(world: World) -> None:
+    world.manager.commit_offset("g", S0, 1)
+    world.local.is_full = True
+    with pytest.raises(DiskFullError):
+        world.manager.commit_offset("g", S1, 5)
+    assert (world.at("g", S0), world.at("g", S1)) == (1, None)
+    world.manager.flush()  # what was accepted is saved, and its rows are removed
+    assert world.saved("g", S0) == 1
+    world.local.is_full = False
+    world.manager.commit_offset("g", S1, 5)
+    assert world.at("g", S1) == 5
 
 
 BAD_CALLS: dict[str, Callable[[OffsetManager], object]] = {

@@ -15,8 +15,9 @@ What a crash can leave, and what the next start does:
   * behind the applied batch: everything
 
 A failed write or sync stops the log for good: after a failed sync the kernel may have dropped the
-pages and report success the next time. Reads go on. The exception is a write that RocksDB refused
-before it began (`BusyError`): its proposers fail, and the log goes on.
+pages and report success the next time. Reads go on. The exception is a turn that was refused
+before it began (`BusyError`, or `DiskFullError` while little room is left): its proposers fail, and
+the log goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
-from penstock.errors import BusyError, ClosedError, NotAStoreError, StoreError
+from penstock.errors import BusyError, ClosedError, DiskFullError, NotAStoreError, StoreError
 from penstock.log import get_logger
 from penstock.meta import log_format as fmt
 from penstock.meta.database import BATCH_SIZE_MAX, Batch, Database
@@ -157,10 +158,14 @@ class SoloLog:
         for group in self._groups:
             group.begin_turn(batch, BATCH_SIZE_MAX // len(self._groups))
         try:
+            self._database.check_room(2 * batch.size)
+        except DiskFullError as error:
+            self._abandon(error)
+            return
+        try:
             self._database.write(batch)
         except BusyError as error:
-            for group in self._groups:
-                group.abandon_turn(error)
+            self._abandon(error)
             return
         except StoreError as error:
             self._fail(error)
@@ -171,6 +176,10 @@ class SoloLog:
                 group.finish_turn()
         except StoreError as error:
             self._fail(error)
+
+    def _abandon(self, error: StoreError) -> None:
+        for group in self._groups:
+            group.abandon_turn(error)
 
     def _fail(self, error: StoreError) -> None:
         self._failure = error

@@ -171,6 +171,7 @@ class OffsetCacheManager:
             value = _value(local.epoch, sequence, commit, now_ms)
             rows.append((shard, (key, value)))
             batch.put(CACHE_FAMILY, key, value)
+        self._database.check_room(batch.size)
         self._database.write(batch)
         self._table.sequence = sequence
         self._count += sum(shard not in local.pending for shard, _ in rows)
