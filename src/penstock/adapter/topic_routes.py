@@ -47,8 +47,7 @@ class TopicRoutes:
     def __init__(self, topics: BrokerCacheManager, storage: StorageCacheManager) -> None:
         self._topics: Final = topics
         self._storage: Final = storage
-        self.known: Final[dict[TopicKey, TopicRoute]] = {}
-        """Routes that were worked out and still hold; callers in a hurry look here first."""
+        self._known: Final[dict[TopicKey, TopicRoute]] = {}
         self._ready: dict[str, int] = {}
         self._lock: Final = threading.Lock()
         self._version = 0
@@ -57,7 +56,7 @@ class TopicRoutes:
         """Return the route of a topic. Raises `UnknownTopicError`, or `BusyError` for one whose
         shards are not there yet."""
         try:
-            route = self.known.get((namespace, name))
+            route = self._known.get((namespace, name))
         except TypeError:
             raise BadRequestError(f"a topic's name is text, not {name!r}") from None
         return route if route is not None else self._build(name, namespace)
@@ -78,7 +77,7 @@ class TopicRoutes:
     def forget(self) -> None:
         with self._lock:
             self._version += 1
-            self.known.clear()
+            self._known.clear()
 
     def _build(self, name: str, namespace: str) -> TopicRoute:
         version = self._version
@@ -92,7 +91,7 @@ class TopicRoutes:
         route = TopicRoute(topic, topic.partitions)
         with self._lock:
             if version == self._version:
-                self.known[namespace, name] = route
+                self._known[namespace, name] = route
                 self._ready[topic.topic_id] = topic.partitions
         return route
 

@@ -57,7 +57,6 @@ class TopicStorage:
     ) -> None:
         self.handler: Final = handler
         self.routes: Final = routes
-        self._known: Final = routes.known
         self.sequence: Final = sequence if sequence is not None else MessageSequence()
 
     # Writing
@@ -72,7 +71,7 @@ class TopicStorage:
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Location:
         """Append one record; return where it went."""
-        route = self._known.get((namespace, topic)) or self.routes.find(topic, namespace)
+        route = self.routes.find(topic, namespace)
         if partition is not None:
             name = route.shard(partition)
         else:
@@ -92,7 +91,7 @@ class TopicStorage:
         """Append records, each to a partition of its own choice unless `partition` is given; per
         shard all or none. Returns where they went, in their order. Raises `PartialWriteError`
         when some shards took theirs and others did not."""
-        route = self._known.get((namespace, topic)) or self.routes.find(topic, namespace)
+        route = self.routes.find(topic, namespace)
         check_batch(records)
         if partition is None and route.partitions == 1:
             partition = 0

@@ -116,9 +116,8 @@ class ShardUpkeep:
         does not keep the others from it."""
         with self._working:
             report = UpkeepReport()
-            self._look_at_wanted(report)
-            written = self._written_since()
-            for entry in written:
+            self._take_wanted()  # all of them were written to, so they are looked at here
+            for entry in self._written_since():
                 self._try(entry, report, self._roll_if_due)
             is_thorough = thorough or self._clock.monotonic() >= self._next_compaction
             for entry in self._handler.cache.entries():
@@ -144,13 +143,14 @@ class ShardUpkeep:
                 self.run_once()
             else:
                 with self._working:
-                    self._look_at_wanted(UpkeepReport())
+                    for entry in self._take_wanted():
+                        self._try(entry, UpkeepReport(), self._roll_if_due)
 
-    def _look_at_wanted(self, report: UpkeepReport) -> None:
-        for _ in range(len(self._wanted)):
-            entry = self._wanted.popleft()
+    def _take_wanted(self) -> list[ShardEntry]:
+        wanted = [self._wanted.popleft() for _ in range(len(self._wanted))]
+        for entry in wanted:
             entry.wants_check = False
-            self._try(entry, report, self._roll_if_due)
+        return wanted
 
     def _try(self, entry: ShardEntry, report: UpkeepReport, step: _Step) -> None:
         try:

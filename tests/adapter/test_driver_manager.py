@@ -1,0 +1,294 @@
+"""Topics by name, through the coroutines that brokers call and the synchronous core alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import TypeVar
+
+import pytest
+from tests.adapter.bench import Bench
+
+from penstock.adapter.engine_adapter import EngineStorageAdapter
+from penstock.adapter.locations import Location, PartialWriteError
+from penstock.adapter.partitioning import key_hash
+from penstock.engine.contract import AdapterOffsetStrategy
+from penstock.errors import (
+    BadRequestError,
+    RecordTooLargeError,
+    SequenceGapError,
+    UnknownTopicError,
+)
+from penstock.record import Offset, Producer, Record, ShardId
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with Bench() as bench:
+        bench.create("orders", 3)
+        yield bench
+
+
+def run(call: Coroutine[None, None, T]) -> T:
+    return asyncio.run(call)
+
+
+def records(count: int) -> list[Record]:
+    return [Record(b"%d" % number) for number in range(count)]
+
+
+def write_batch(bench: Bench, way: str, topic: str, batch: list[Record]) -> Sequence[Location]:
+    if way == "coroutine":
+        return run(bench.manager.batch_write(topic, batch))
+    return bench.topics.batch_write(topic, batch)
+
+
+def test_a_driver_is_made_once_for_each_storage_type(bench: Bench) -> None:
+    bench.create("others")
+    manager = bench.manager
+    assert manager.driver_list == {}
+    driver = manager.build_driver("orders")
+    assert isinstance(driver, EngineStorageAdapter)
+    assert manager.build_driver("others") is driver
+    assert list(manager.driver_list) == ["EngineMemory"]
+    assert manager.engine_storage_handler is bench.handler
+    assert manager.offset_manager is bench.offset_manager
+    with pytest.raises(UnknownTopicError):
+        manager.build_driver("nothing")
+
+
+def test_a_shard_is_named_by_topic_and_partition(bench: Bench) -> None:
+    assert bench.manager.build_storage_name("orders-01J", 7) == "orders-01J_7"
+
+
+def test_messages_go_round_over_all_topics_with_one_counter(bench: Bench) -> None:
+    bench.create("others", 3)
+    places = [
+        run(bench.manager.write("orders", Record(b"v"))).partition,
+        bench.topics.write("others", Record(b"v")).partition,
+        run(bench.manager.write("orders", Record(b"v"))).partition,
+        bench.topics.write("orders", Record(b"v")).partition,
+    ]
+    assert places == [0, 1, 2, 0]
+    assert bench.manager.message_seq == 4
+
+
+@pytest.mark.parametrize("way", ["coroutine", "core"])
+def test_each_message_of_a_batch_goes_round_by_itself(bench: Bench, way: str) -> None:
+    found = write_batch(bench, way, "orders", records(7))
+    assert list(found) == [Location(number % 3, Offset(number // 3)) for number in range(7)]
+    for number, (partition, offset) in enumerate(found):
+        page = bench.topics.read_by_offset("orders", partition, offset, max_records=1)
+        assert page[0].value == b"%d" % number
+
+
+@pytest.mark.parametrize("way", ["coroutine", "core"])
+def test_a_key_chooses_the_partition_where_the_topic_says_so(bench: Bench, way: str) -> None:
+    bench.create("keyed", 4, partitioner="key")
+    batch = [Record(b"%d" % n, key=b"k%d" % (n % 9)) for n in range(40)]
+    found = write_batch(bench, way, "keyed", batch)
+    for record, (partition, offset) in zip(batch, found, strict=True):
+        assert record.key is not None
+        assert partition == key_hash(record.key) % 4
+        page = bench.topics.read_by_offset("keyed", partition, offset, max_records=1)
+        assert page[0].value == record.value
+    assert bench.topics.write("keyed", batch[0]).partition == found[0].partition
+    spread = Counter(bench.topics.write("keyed", Record(b"v")).partition for _ in range(8))
+    assert spread == {0: 2, 1: 2, 2: 2, 3: 2}
+
+
+def test_an_explicit_partition_wins(bench: Bench) -> None:
+    assert bench.topics.write("orders", Record(b"v"), partition=2) == (2, 0)
+    found = run(bench.manager.batch_write("orders", records(3), partition=2))
+    assert list(found) == [(2, 1), (2, 2), (2, 3)]
+    for wrong in (3, -1, "0", 1.0, True):
+        with pytest.raises(BadRequestError):
+            bench.topics.write("orders", Record(b"v"), partition=wrong)  # type: ignore[arg-type] # wrong on purpose
+
+
+def test_a_batch_over_several_topics_is_answered_in_its_order(bench: Bench) -> None:
+    bench.create("others", 2)
+    batch = [("orders", Record(b"0")), ("others", Record(b"1")), ("orders", Record(b"2"))]
+    found = run(bench.manager.batch_write_topics(batch))
+    for (topic, record), (partition, offset) in zip(batch, found, strict=True):
+        page = bench.topics.read_by_offset(topic, partition, offset, max_records=1)
+        assert page[0].value == record.value
+    with pytest.raises(UnknownTopicError):
+        bench.topics.batch_write_topics([("orders", Record(b"v")), ("nothing", Record(b"v"))])
+    assert bench.manager.message_seq == 3
+
+
+def too_large(bench: Bench) -> list[Record]:
+    bench.admin.alter_topic("orders", options={"record_size_max": 10})
+    return [Record(b"0"), Record(bytes(11)), Record(b"2"), Record(b"3")]
+
+
+@pytest.mark.parametrize("way", ["coroutine", "core"])
+def test_a_batch_that_goes_in_part_says_which_part(bench: Bench, way: str) -> None:
+    batch = too_large(bench)
+    with pytest.raises(PartialWriteError) as caught:
+        write_batch(bench, way, "orders", batch)
+    assert list(caught.value.locations) == [(0, 0), None, (2, 0), (0, 1)]
+    assert isinstance(caught.value.errors[1], RecordTooLargeError)  # type: ignore[index] # by partition here
+    assert "1 of 4 records" in str(caught.value)
+    assert bench.topics.shard_info("orders", 1).latest == 0
+
+
+def test_a_part_of_a_batch_over_several_topics_may_fail(bench: Bench) -> None:
+    bench.create("others", 1)
+    batch = [("orders", record) for record in too_large(bench)]
+    with pytest.raises(PartialWriteError) as caught:
+        bench.topics.batch_write_topics([("others", Record(b"v")), *batch])
+    assert list(caught.value.locations) == [(0, 0), (0, 0), None, (2, 0), (0, 1)]
+    assert list(caught.value.errors) == [("orders", 1)]
+
+
+def test_a_batch_of_which_nothing_was_written_fails_as_its_first_part(bench: Bench) -> None:
+    bench.admin.alter_topic("orders", options={"record_size_max": 10})
+    with pytest.raises(RecordTooLargeError):
+        bench.topics.batch_write("orders", [Record(bytes(11))] * 5)
+    with pytest.raises(RecordTooLargeError):
+        bench.topics.batch_write_topics([("orders", Record(bytes(11)))] * 5)
+
+
+@pytest.mark.parametrize("batch", [[], (), None, b"bytes", "text", iter(())])
+def test_what_is_no_batch_is_refused(bench: Bench, batch: list[Record]) -> None:
+    with pytest.raises(BadRequestError):
+        bench.topics.batch_write("orders", batch)
+    with pytest.raises(BadRequestError):
+        run(bench.manager.batch_write("orders", batch))
+
+
+def test_a_producer_writes_once_to_the_partition_it_names(bench: Bench) -> None:
+    producer = Producer(id=7, epoch=0, sequence=0)
+    first = bench.topics.batch_write("orders", records(3), partition=1, producer=producer)
+    again = run(bench.manager.batch_write("orders", records(3), partition=1, producer=producer))
+    assert first == again
+    assert bench.topics.shard_info("orders", 1).latest == 3
+    with pytest.raises(SequenceGapError):
+        bench.topics.write("orders", Record(b"v"), partition=1, producer=Producer(7, 0, 9))
+    with pytest.raises(BadRequestError, match="names its partition"):
+        bench.topics.batch_write("orders", records(3), producer=producer)
+    with pytest.raises(BadRequestError, match="names its partition"):
+        bench.topics.write("orders", Record(b"v"), producer=producer)
+
+
+def test_keys_are_found_over_all_partitions(bench: Bench) -> None:
+    for number in range(7):
+        bench.clock.advance(1)
+        bench.topics.write("orders", Record(b"%d" % number, key=b"k"))
+    newest = run(bench.manager.read_by_key("orders", b"k"))
+    assert newest is not None
+    assert (newest.value, newest.topic, newest.partition) == (b"6", "orders", 0)
+    history = run(bench.manager.query_message_by_key("orders", b"k", limit=5))
+    assert [message.value for message in history] == [b"6", b"5", b"4", b"3", b"2"]
+    start = history[-1].timestamp_ms
+    span = bench.topics.query_message_by_key("orders", b"k", begin_ms=start, end_ms=start + 1000)
+    assert [message.value for message in span] == [b"3", b"2"]
+    assert run(bench.manager.delete_by_key("orders", b"k")) == 7
+    assert run(bench.manager.read_by_key("orders", b"k")) is None
+
+
+def test_tags_are_found_over_all_partitions_and_read_on(bench: Bench) -> None:
+    batch = [Record(b"%d" % n, tags=("a",) if n % 2 else ("a/b",)) for n in range(30)]
+    bench.topics.batch_write("orders", batch)
+    found = run(bench.manager.read_by_tag("orders", "a"))
+    assert sorted(int(message.value or b"") for message in found) == list(range(1, 30, 2))
+    starts: dict[int, Offset] = {}
+    paged = []
+    while page := bench.topics.read_by_tag("orders", "a", start_offset=starts, max_records=4):
+        assert len(page) <= 4
+        paged += page
+        for message in page:
+            starts[message.partition] = Offset(message.offset + 1)
+    assert paged == found
+    one = bench.topics.read_by_tag("orders", "a", partition=1, start_offset=Offset(5))
+    assert one == [m for m in found if m.partition == 1 and m.offset >= 5]
+
+
+def test_a_moment_is_found_in_every_partition(bench: Bench) -> None:
+    for number in range(9):
+        bench.topics.write("orders", Record(b"v", timestamp_ms=number * 100))
+    assert run(bench.manager.get_offset_by_timestamp("orders", 400)) == {0: 2, 1: 1, 2: 1}
+    earliest = AdapterOffsetStrategy.EARLIEST
+    assert bench.topics.get_offset_by_timestamp("orders", 9_999) == {0: 3, 1: 3, 2: 3}
+    assert bench.topics.get_offset_by_timestamp("orders", 9_999, earliest) == {0: 0, 1: 0, 2: 0}
+
+
+def test_records_are_deleted_by_offset_and_before_it(bench: Bench) -> None:
+    run(bench.manager.batch_write("orders", records(9), partition=0))
+    assert run(bench.manager.delete_by_offset("orders", 0, Offset(4)))
+    assert not run(bench.manager.delete_by_offset("orders", 0, Offset(4)))
+    assert run(bench.manager.delete_records_before("orders", 0, Offset(2))) == 2
+    page = run(bench.manager.read_by_offset("orders", 0, Offset(0)))
+    assert [record.offset for record in page] == [2, 3, 5, 6, 7, 8]
+    assert run(bench.manager.shard_info("orders", 0)).earliest == 2
+
+
+def test_a_compacted_topic_keeps_the_newest_of_each_key(bench: Bench) -> None:
+    bench.create("table", 2, partitioner="key", cleanup="compact")
+    for number in range(6):
+        bench.topics.write("table", Record(b"%d" % number, key=b"k%d" % (number % 2)))
+    assert run(bench.manager.compact("table")).records == 4
+
+
+def test_groups_commit_by_topic_and_partition(bench: Bench) -> None:
+    manager = bench.manager
+    run(manager.commit_offset("billing", {("orders", 0): 4, ("orders", 2): 1}))
+    assert run(manager.get_offset_by_group("billing")) == {("orders", 0): 4, ("orders", 2): 1}
+    assert run(manager.get_offset_by_group("billing", ["orders"])) == {
+        ("orders", 0): 4,
+        ("orders", 2): 1,
+    }
+    assert run(manager.get_offset_by_group("nobody")) == {}
+    driver = manager.build_driver("orders")
+    by_shard = run(driver.get_offset_by_group("billing"))
+    topic_id = bench.broker_cache.get_topic("orders").topic_id
+    assert {name: found.offset for name, found in by_shard.items()} == {
+        f"{topic_id}_0": 4,
+        f"{topic_id}_2": 1,
+    }
+    run(driver.commit_offset("billing", {f"{topic_id}_1": 9}, enable_cache=False))
+    assert bench.offset_manager.get_offset("billing", ShardId(topic_id, 1)) is not None
+    bench.offsets.reset_offsets("billing", {("orders", 0): 0})
+    assert run(manager.get_offset_by_group("billing"))["orders", 0] == 0
+    with pytest.raises(BadRequestError):
+        run(manager.commit_offset("billing", {("orders", 7): 1}))
+
+
+def test_topics_are_managed_by_coroutines_too(bench: Bench) -> None:
+    async def live() -> None:
+        manager = bench.manager
+        created = await manager.create_topic_full("fresh", 2, {"storage": "memory"})
+        assert (await manager.describe_topic("fresh")).topic == created
+        await manager.alter_topic("fresh", partitions=3)
+        await manager.create_storage_resource("fresh")
+        assert bench.routes.find("fresh").partitions == 3
+        await manager.delete_topic("fresh")
+
+    run(live())
+    with pytest.raises(UnknownTopicError):
+        bench.routes.find("fresh")
+
+
+@pytest.mark.parametrize("name", ["nothing", "", 7, None, ["orders"]])
+def test_a_topic_that_does_not_exist_is_unknown_to_every_operation(bench: Bench, name: str) -> None:
+    topics, key = bench.topics, b"k"
+    calls: list[Callable[[], object]] = [
+        lambda: topics.write(name, Record(b"v")),
+        lambda: topics.batch_write(name, records(2)),
+        lambda: topics.read_by_offset(name, 0, Offset(0)),
+        lambda: topics.read_by_tag(name, "t"),
+        lambda: topics.read_by_key(name, key),
+        lambda: topics.query_message_by_key(name, key),
+        lambda: topics.delete_by_key(name, key),
+        lambda: topics.get_offset_by_timestamp(name, 0),
+        lambda: topics.compact(name),
+        lambda: topics.shard_info(name, 0),
+    ]
+    for call in calls:
+        with pytest.raises((UnknownTopicError, BadRequestError)):
+            call()
