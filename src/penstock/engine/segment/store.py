@@ -443,7 +443,7 @@ class SegmentStore:
         log = self._table.get(shard)
         with log.deleting:
             end = log.next_offset
-            fresh = [n for n in offsets if 0 <= n < end and not log.state.is_deleted(n)]
+            fresh = [n for n in set(offsets) if 0 <= n < end and not log.state.is_deleted(n)]
             for command in control.delete_offsets(fresh):
                 self._commands.run(log, command)
         return len(fresh)
