@@ -88,15 +88,17 @@ class Partitioner(Struct, frozen=True):
         if "topic" not in rows.schema.names:
             assert self.topic is not None
             return [self.topic], np.zeros(rows.num_rows, np.int64)
-        column: AnyArray = rows.column("topic").cast(pa.string())
-        if column.null_count:
-            if self.topic is None:
-                raise BadRequestError("a row has no topic; the option 'topic' gives a default")
-            column = pc.coalesce(column, pa.scalar(self.topic))
-        names = column.unique()
-        return [str(name) for name in names.to_pylist()], _numpy(pc.index_in(column, names)).astype(
-            np.int64
-        )
+        column = rows.column("topic").cast(pa.string())
+        names = [self._topic(name) for name in column.unique().to_pylist()]
+        # A null counts as a value of its own here, whose name is the default.
+        codes = _numpy(pc.index_in(column, column.unique())).astype(np.int64)
+        return names, codes
+
+    def _topic(self, name: str | None) -> str:
+        topic = self.topic if name is None else name
+        if topic is None:
+            raise BadRequestError("a row has no topic; the option 'topic' gives a default")
+        return topic
 
     def _count(self, topic: str) -> int:
         count = self.counts.get(topic, self.created)

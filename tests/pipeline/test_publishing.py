@@ -1,0 +1,205 @@
+"""A batch of rows is published exactly once, wherever it is interrupted, however often it comes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.adapter.partitioning import key_hash
+from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment.view import StoreView
+from penstock.errors import BadRequestError, LockedError, SetupError
+from penstock.pipeline import publishing, staging
+from penstock.pipeline.key_hashes import key_hashes
+from penstock.pipeline.publishing import Journal, Publisher
+from penstock.pipeline.staging import Partitioner, StagedFile, Stager
+
+ROWS = 1_000
+
+
+class Sink:
+    """A sink without Spark around it."""
+
+    def __init__(self, root: Path, partitions: int = 3) -> None:
+        self.store = root / "store"
+        self.staging = self.store / "penstock" / "sink" / "s"
+        self.journal = Journal(self.staging)
+        self.publisher = Publisher(str(self.store), "s", self.journal, partitions)
+        self.partitioner = Partitioner("orders", True, {}, partitions)
+
+    def stage(self, batch: int, order: Iterable[int], task: int = 0) -> StagedFile:
+        rows = pa.record_batch(
+            {
+                "value": pa.array([b"%d/%d" % (batch, number) for number in order]),
+                "key": pa.array([b"%d" % number for number in order]),
+            }
+        )
+        stager = Stager(self.staging / "run-1", task, self.partitioner)
+        file = stager.stage([rows.slice(first, 100) for first in range(0, len(rows), 100)])
+        assert file is not None
+        return file
+
+    def values(self) -> Counter[bytes | None]:
+        with StoreView.open(str(self.store)) as view:
+            return Counter(
+                record.value
+                for shard in view.shards()
+                for record in view.read(shard, 0, max_records=100_000, max_size=1 << 30)
+            )
+
+
+@pytest.fixture
+def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sink:
+    monkeypatch.setattr(staging, "CHUNK_ROWS", 16)  # many chunks: more than the store remembers
+    return Sink(tmp_path)
+
+
+def expected(*batches: int) -> Counter[bytes | None]:
+    return Counter(b"%d/%d" % (batch, n) for batch in batches for n in range(ROWS))
+
+
+class Crash(BaseException):
+    """The driver dies."""
+
+
+@pytest.mark.parametrize("chunks_before", [0, 1, 2, 7, 40, 60])
+def test_a_crash_in_the_middle_leaves_each_row_once(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, chunks_before: int
+) -> None:
+    sink.publisher.publish(0, [sink.stage(0, range(ROWS))])
+    left = chunks_before
+    append = publishing._append
+
+    def append_or_die(*arguments: object) -> bool:
+        nonlocal left
+        if left == 0:
+            raise Crash
+        left -= 1
+        return append(*arguments)  # type: ignore[arg-type]  # passed through as they came
+
+    monkeypatch.setattr(publishing, "_append", append_or_die)
+    with pytest.raises(Crash):
+        sink.publisher.publish(1, [sink.stage(1, range(ROWS))])
+    monkeypatch.setattr(publishing, "_append", append)
+    # The query runs again; the same rows come in another order, from other tasks.
+    order = random.Random(7).sample(range(ROWS), ROWS)
+    again = [sink.stage(1, order[:300], 1), sink.stage(1, order[300:], 0)]
+    sink.publisher.publish(1, again)
+    assert sink.values() == expected(0, 1)
+    assert sink.journal.committed() == 1
+
+
+def test_a_crash_before_the_journal_counts_as_never(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "begin", die)
+        with pytest.raises(Crash):
+            sink.publisher.publish(0, [sink.stage(0, range(ROWS))])
+    sink.publisher.publish(0, [sink.stage(0, range(ROWS))])
+    assert sink.values() == expected(0)
+
+
+def test_a_crash_behind_the_last_row_adds_nothing(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "finish", die)
+        with pytest.raises(Crash):
+            sink.publisher.publish(0, [sink.stage(0, range(ROWS))])
+    assert sink.publisher.publish(0, [sink.stage(0, range(ROWS))]) == 0
+    assert sink.values() == expected(0)
+
+
+def test_a_batch_that_is_done_changes_nothing(sink: Sink) -> None:
+    for batch in range(3):
+        assert sink.publisher.publish(batch, [sink.stage(batch, range(ROWS))]) == ROWS
+    for batch in range(3):
+        assert sink.publisher.publish(batch, [sink.stage(batch, range(ROWS))]) == 0
+    assert sink.values() == expected(0, 1, 2)
+
+
+def test_batches_without_a_number_get_the_next(sink: Sink) -> None:
+    for batch in range(2):
+        assert sink.publisher.publish(None, [sink.stage(batch, range(ROWS))]) == ROWS
+    assert sink.journal.committed() == 1
+    assert sink.values() == expected(0, 1)
+
+
+def test_an_interrupted_write_must_be_finished_first(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> bool:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "_append", die)
+        with pytest.raises(Crash):
+            sink.publisher.publish(None, [sink.stage(0, range(ROWS))])
+    for number in (None, 4):
+        with pytest.raises(BadRequestError, match="interrupted"):
+            sink.publisher.publish(number, [sink.stage(1, range(ROWS))])
+    sink.publisher.publish(0, [])
+    assert sink.values() == expected(0)
+
+
+def test_a_store_that_is_open_elsewhere_is_left_alone(sink: Sink) -> None:
+    with SegmentStore.open(str(sink.store)), pytest.raises(LockedError):
+        sink.publisher.publish(0, [sink.stage(0, range(ROWS))])
+    assert sink.journal.open_batch() is None
+
+
+def test_staged_files_must_be_visible_to_the_driver(sink: Sink) -> None:
+    file = sink.stage(0, range(10))
+    Path(file.path).unlink()
+    with pytest.raises(SetupError, match="stagingPath"):
+        sink.publisher.publish(0, [file])
+
+
+def test_a_key_lies_where_every_other_writer_puts_it() -> None:
+    random_bytes = random.Random(3).randbytes
+    keys = [random_bytes(size % 41) for size in range(500)]
+    column = pa.array([b"cut off", *keys], pa.binary()).slice(1)
+    assert isinstance(column, pa.BinaryArray)
+    assert key_hashes(column).tolist() == [key_hash(key) for key in keys]
+
+
+def test_rows_go_by_column_key_or_in_turn() -> None:
+    partitioner = Partitioner("a", True, {"a": 3, "b": 1}, None)
+    rows = pa.record_batch(
+        {
+            "topic": pa.array(["a", "a", "a", "a", None, "b"]),
+            "key": pa.array([b"k", None, b"k", None, None, b"k"]),
+            "partition": pa.array([2, None, None, None, 0, None], pa.int32()),
+        }
+    )
+    names, codes, chosen = partitioner.choose(rows, 0)
+    hashed = key_hash(b"k") % 3
+    assert [names[code] for code in codes] == ["a", "a", "a", "a", "a", "b"]
+    assert chosen.tolist() == [2, 1, hashed, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"topic": ["c"]}, "topic 'c' does not exist; set createTopics"),
+        ({"topic": ["a"], "partition": [3]}, "partition 3, but its topic has 3"),
+        ({"topic": ["a"], "partition": [-1]}, "partition -1, but its topic has 3"),
+        ({"topic": pa.array([None], pa.string())}, "a row has no topic"),
+    ],
+)
+def test_rows_without_a_place_are_refused(columns: dict[str, list[int]], message: str) -> None:
+    partitioner = Partitioner(None, True, {"a": 3}, None)
+    with pytest.raises(BadRequestError, match=message):
+        partitioner.choose(pa.record_batch(columns), 0)
