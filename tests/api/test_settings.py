@@ -1,0 +1,157 @@
+"""Settings: where they come from, what is refused and how that is said, and their document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import penstock
+from penstock.errors import SettingsError
+from penstock.settings import EMBEDDED, SERVE, load_settings, merge_settings
+from penstock.settings.document import as_markdown
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text, "utf-8")
+    return str(path)
+
+
+def test_the_broker_has_the_seeds_defaults() -> None:
+    assert msgspec.to_builtins(SERVE.broker) == {
+        "commit_log_file_size": 1073741824,
+        "consume_queue_file_size": 31457280,
+        "flush_disk_type": "ASYNC_FLUSH",
+        "delete_when": "DiskFull",
+        "file_reserved_time": 72,
+        "disk_max_used_space_ratio": 85,
+        "disk_space_warning_level_ratio": 90,
+    }
+    assert (SERVE.offsets.enable_cache, SERVE.offsets.flush_interval_ms) == (True, 100)
+
+
+def test_an_embedded_store_is_small() -> None:
+    assert EMBEDDED.broker.commit_log_file_size == 64 << 20
+    assert EMBEDDED.engine.index_entries_max < SERVE.engine.index_entries_max
+    assert EMBEDDED.broker.file_reserved_time == SERVE.broker.file_reserved_time
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "penstock.toml",
+        '[broker]\nflush_disk_type = "SYNC_FLUSH"\nfile_reserved_time = 1\ndelete_when = "04"\n'
+        "[offsets]\nenable_cache = false\n",
+    )
+    settings = load_settings(
+        path,
+        environment={
+            "PENSTOCK_BROKER__FILE_RESERVED_TIME": "2.5",
+            "PENSTOCK_BROKER__DELETE_WHEN": "05",
+            "PENSTOCK_OFFSETS__FLUSH_INTERVAL_MS": "7",
+            "PENSTOCK_PURE": "1",
+            "HOME": "/",
+        },
+        overrides={"broker.delete_when": "06", "engine": {"threads": 3}, "log__level": "debug"},
+    )
+    broker = settings.broker
+    assert (broker.flush_disk_type, broker.file_reserved_time, broker.delete_when) == (
+        "SYNC_FLUSH",
+        2.5,
+        "06",
+    )
+    assert (settings.offsets.enable_cache, settings.offsets.flush_interval_ms) == (False, 7)
+    assert (settings.engine.threads, settings.log.level) == (3, "debug")
+    assert settings.topics == SERVE.topics
+
+
+BAD_FILES = {
+    "[brokr]\n": "there is no section [brokr]; did you mean [broker]?",
+    "[zoo]\n": "there is no section [zoo]; there are node, ",
+    "[broker]\nflush_disk_typ = 1\n": "broker.flush_disk_typ; did you mean 'flush_disk_type'?",
+    "[broker]\nenable_cache = true\n": "broker.enable_cache; did you mean 'offsets.enable_cache'?",
+    "[broker]\nzzz = true\n": "there is no setting broker.zzz",
+    'broker = "fast"\n': "[broker] is a table of keys, not 'fast'",
+    "[broker]\nfile_reserved_time = -1\n": "broker.file_reserved_time is -1: Expected `float` > 0",
+    "[broker]\ncommit_log_file_size = 1\n": "broker.commit_log_file_size is 1: Expected `int` >=",
+    "[broker]\ndisk_max_used_space_ratio = 101\n": "<= 100",
+    '[broker]\ndelete_when = "noon"\n': "broker.delete_when is 'noon'",
+    '[broker]\nflush_disk_type = "NEVER"\n': "broker.flush_disk_type is 'NEVER'",
+    "[broker]\ndisk_space_warning_level_ratio = 50\n": "below disk_max_used_space_ratio 85",
+    "[broker\n": "not TOML",
+    "[offsets]\nflush_interval_ms = [1]\n": "offsets.flush_interval_ms is [1]",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_FILES.items())
+def test_a_mistake_in_a_file_is_named_with_its_file(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = write(tmp_path / "penstock.toml", text)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(path, environment={})
+    assert message in str(caught.value)
+    if "below" not in message:
+        assert str(caught.value).startswith(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("PENSTOCK_BROKER__FLUSH_DISK_TYP", "x", "did you mean 'flush_disk_type'"),
+        ("PENSTOCK_BROKR__FLUSH_DISK_TYPE", "x", "did you mean [broker]"),
+        ("PENSTOCK_ENGINE__THREADS", "many", "engine.threads is 'many'"),
+        ("PENSTOCK_OFFSETS__ENABLE_CACHE", "perhaps", "offsets.enable_cache is 'perhaps'"),
+    ],
+)
+def test_a_mistake_in_the_environment_is_named_with_its_variable(
+    name: str, value: str, message: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(environment={name: value})
+    assert message in str(caught.value)
+    assert f"environment variable {name}" in str(caught.value)
+
+
+def test_a_missing_or_binary_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="No such file"):
+        load_settings(str(tmp_path / "nothing.toml"))
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SettingsError, match="not TOML"):
+        load_settings(str(tmp_path / "binary.toml"))
+
+
+def test_a_mistake_in_an_argument_opens_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="did you mean 'enable_cache'"):
+        penstock.open(tmp_path / "data", offsets__enable_cach=False)
+    assert not (tmp_path / "data").exists()
+
+
+def test_merging_takes_nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_ENGINE__THREADS", "17")
+    assert merge_settings(SERVE, {}) == SERVE
+    assert load_settings().engine.threads == 17
+
+
+def test_topics_are_created_with_the_defaults_of_the_settings(directory: Path) -> None:
+    with penstock.open(
+        directory,
+        topics={"storage": "memory", "partitions": 4, "partitioner": "key"},
+        broker__flush_disk_type="SYNC_FLUSH",
+    ) as store:
+        info = store.create_topic("orders").describe()
+        assert (info.storage, info.partition_count) == ("memory", 4)
+        assert (info.config.partitioner, info.config.flush) == ("key", "SYNC_FLUSH")
+
+
+def test_the_document_of_the_settings_is_current() -> None:
+    assert DOCUMENT.read_text("utf-8") == as_markdown()
+
+
+def test_every_setting_has_a_meaning_in_the_document() -> None:
+    rows = [line for line in as_markdown().splitlines() if line.startswith("| `")]
+    settings = msgspec.to_builtins(SERVE)
+    assert len(rows) == sum(len(section) for section in settings.values())
+    assert all(row.split("|")[4].strip() for row in rows)
