@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from tests.segment.format.golden_store import GoldenStore, unpack
@@ -54,14 +54,15 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sample(tmp_path_factory.mktemp("sample") / "store")
 
 
-Load = Callable[..., "DataFrame"]
+class Load(Protocol):
+    """Reads a store with options as keywords."""
+
+    def __call__(self, path: Path, **options: str | int | Path) -> DataFrame: ...
 
 
 @pytest.fixture
 def load(spark: SparkSession) -> Load:
-    """Read a store with options as keywords."""
-
-    def read(path: Path, **options: str | int) -> DataFrame:
+    def read(path: Path, **options: str | int | Path) -> DataFrame:
         reader = spark.read.format("penstock")
         for name, value in options.items():
             reader = reader.option(name, str(value))

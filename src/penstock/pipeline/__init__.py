@@ -8,6 +8,6 @@
 Nothing here imports pyspark until it is needed.
 """
 
-from penstock.pipeline.session import register, session
+from penstock.pipeline.sessions import register, session
 
 __all__ = ["register", "session"]

@@ -1,0 +1,86 @@
+"""What is missing is said in one sentence, before Java says it in a hundred."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.errors import SetupError
+from penstock.pipeline import java, sessions
+
+
+def fake_java(path: Path, answer: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{answer}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setattr(java, "find_spec", lambda _: None)
+
+
+@pytest.mark.usefixtures("no_java")
+def test_without_java_the_message_says_what_to_do() -> None:
+    with pytest.raises(SetupError, match="Spark needs Java 17 or newer, and there is none"):
+        java.find_java()
+
+
+@pytest.mark.usefixtures("no_java")
+def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_java(tmp_path / "bin" / "java", "echo 'openjdk version \"1.8.0_292\"' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SetupError, match="this is Java 8, Spark needs 17"):
+        java.find_java()
+
+
+@pytest.mark.usefixtures("no_java")
+def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
+    with pytest.raises(SetupError, match=r"JAVA_HOME is .*nothing, but .* does not run"):
+        java.find_java()
+
+
+def test_the_stand_in_drops_only_the_argument_that_the_runtime_lacks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = fake_java(tmp_path / "a dir" / "java", 'printf "[%s]" "$@"')
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    home = java._wrap(real)
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "", "a b", "$x"]
+    answer = subprocess.run(
+        [str(Path(home, "bin", "java")), *arguments], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == "[-Xmx1g][][a b][$x]"
+
+
+def test_without_pyspark_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "find_spec", lambda _: None)
+    with pytest.raises(SetupError, match=r"needs pyspark, pyarrow, pandas: pip install 'penstock"):
+        sessions.session()
+
+
+def test_the_shipped_package_is_whole(tmp_path: Path) -> None:
+    with zipfile.ZipFile(sessions._zip_package(tmp_path)) as archive:
+        names = archive.namelist()
+    assert "penstock/pipeline/reading.py" in names
+    assert not [name for name in names if not name.endswith(".py")]
+
+
+def test_settings_have_sane_defaults_and_short_names(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.conf.get(sessions.PUSH_DOWN) == "true"
+    assert sessions._setting("executor_memory") == "spark.executor.memory"
+    assert sessions._setting("spark.a.b") == "spark.a.b"
+    assert sessions._cores("local") == 1
+    assert sessions._cores("local[*]") == os.cpu_count()
