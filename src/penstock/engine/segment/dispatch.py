@@ -103,6 +103,11 @@ class DispatchPipeline:
         for worker in tuple(self._workers.values()):
             worker.wake()
 
+    def cut(self, shard: ShardId, offset: int) -> None:
+        """Hand the records of a shard from `offset` on over again: it was cut there."""
+        for worker in tuple(self._workers.values()):
+            worker.cut(shard, offset)
+
     def run_once(self) -> int:
         """Hand over everything that is committed now, except to dispatchers that wait for a retry;
         return the number of batches."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from penstock.clock import Clock
 from penstock.engine.segment.dispatch_positions import DispatchPositions
@@ -56,6 +56,13 @@ class Dispatcher(Protocol):
         ...
 
     def dispatch(self, shard: ShardId, records: Sequence[StoredRecord]) -> None: ...
+
+
+@runtime_checkable
+class FlushingDispatcher(Protocol):
+    """A dispatcher that keeps something on disk, which must be there before its positions are."""
+
+    def flush(self) -> None: ...
 
 
 class _Streak:
@@ -131,6 +138,14 @@ class DispatchWorker:
         now = self._clock.monotonic()
         retries = [streak.retry_at - now for streak in list(self._streaks.values())]
         return max(0.001, min([POLL_INTERVAL_S, *retries]))
+
+    def cut(self, shard: ShardId, offset: int) -> None:
+        """Go back to `offset` when the records from there on were cut off: others will get their
+        offsets. Waits for the batch under way."""
+        with self._turn:
+            position = self.positions.get(shard)
+            if position is not None and position > offset:
+                self.positions.move(shard, offset)
 
     def step(self) -> int:
         """Give every shard that lags one turn; return how many batches were handed over. While
@@ -258,6 +273,8 @@ class DispatchWorker:
         if not self.positions.is_dirty:
             return
         try:
+            if isinstance(self._dispatcher, FlushingDispatcher):
+                self._dispatcher.flush()
             self.positions.save()
         except OSError as error:
             if not self._save_failed:

@@ -31,7 +31,8 @@ from penstock.disk import Disk, File, Mapping
 from penstock.engine.segment.format import INDEX_ENTRY, INDEX_HEADER
 from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.settings import FileSizes
-from penstock.engine.segment.twin import Appender, core
+from penstock.engine.segment.twin import core
+from penstock.engine.segment.twin_interface import IndexSink
 from penstock.errors import CorruptionError
 
 _MAPPED_MAX: Final = 16
@@ -113,7 +114,7 @@ class KeyIndex:
             self._ends[name] = _end_of(header)
         return True
 
-    def restore(self, mark: IndexMark | None, appender: Appender, log_start: int) -> bool:
+    def restore(self, mark: IndexMark | None, appender: IndexSink, log_start: int) -> bool:
         """Bring the files back to `mark` and attach the newest; return False when they do not
         agree with it, so that the index must be rebuilt."""
         if mark is None or not mark.complete:
@@ -159,7 +160,7 @@ class KeyIndex:
         with memoryview(index.mapping.buffer) as buffer, buffer[INDEX_HEADER.size : end] as slots:
             return zlib.crc32(slots)
 
-    def adopt(self, appender: Appender) -> None:
+    def adopt(self, appender: IndexSink) -> None:
         """Go on with the newest file as it is: the way to open a store without checkpoint. The
         older ones are believed as they are now."""
         for name in self.names[:-1]:
@@ -170,13 +171,13 @@ class KeyIndex:
             newest = _IndexFile(self._disk, self.directory, self.names[-1], writable=True)
             self._attach(newest, appender)
 
-    def _attach(self, newest: _IndexFile, appender: Appender) -> None:
+    def _attach(self, newest: _IndexFile, appender: IndexSink) -> None:
         self._attached.append(newest)
         appender.attach_index(
             newest.mapping.buffer, self._sizes.index_slots, self._sizes.index_entries_max
         )
 
-    def add_file(self, appender: Appender, now_ms: int) -> None:
+    def add_file(self, appender: IndexSink, now_ms: int) -> None:
         """Create the next file, allocated, and attach it behind the one being filled."""
         with self._lock:
             name = _name_for(now_ms, self.names[-1] if self.names else "")
@@ -194,7 +195,7 @@ class KeyIndex:
             newest = _IndexFile(self._disk, self.directory, name, writable=True)
             self._attach(newest, appender)
 
-    def seal_full(self, appender: Appender) -> None:
+    def seal_full(self, appender: IndexSink) -> None:
         """Put full files on the device with their checksums; they take no more entries."""
         with self._sealing:
             while appender.index_full and len(self._attached) > 1:
@@ -343,7 +344,7 @@ class KeyIndex:
         self._running_crc = ("", 1, 0)
         self._last_sealed = _NO_MARK
 
-    def detach(self, appender: Appender) -> None:
+    def detach(self, appender: IndexSink) -> None:
         """Let go of the files being filled; a spare that holds nothing is removed, because
         RocketMQ would take it for the newest."""
         with self._lock:
@@ -355,7 +356,7 @@ class KeyIndex:
                     self._remove(index.name)
             self._attached.clear()
 
-    def hand_over(self, old: Appender, new: Appender) -> None:
+    def hand_over(self, old: IndexSink, new: IndexSink) -> None:
         """Let `new` fill the files that `old` filled."""
         with self._lock:
             for index in self._attached:

@@ -9,6 +9,7 @@ and the position. A damaged byte is never served, and a damaged record never sil
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from penstock.clock import Clock
@@ -37,12 +38,19 @@ from penstock.engine.segment.twin import core
 from penstock.engine.segment.twin_interface import Columns
 from penstock.errors import CorruptionError
 from penstock.metrics import SegmentMetrics
-from penstock.record import QueueKind, StoredRecord
+from penstock.record import QueueKind, ShardId, StoredRecord
 
 __all__ = ["KeyLookup", "Page", "Query", "ReadableShard", "ShardReader", "inner_count"]
 
 _SIZE_UNLIMITED: Final = 1 << 62
 _TIME_UNLIMITED: Final = (1 << 63) - 1
+
+
+class BatchLookup(Protocol):
+    """The index of keys inside batches."""
+
+    def reached(self, shard: ShardId) -> int: ...
+    def lookup(self, shard: ShardId, key: bytes) -> list[int]: ...
 
 
 class KeyLookup(Protocol):
@@ -74,6 +82,8 @@ class ShardReader:
         self._metrics: Final = metrics
         self._heal_queue: Final = heal_queue
         self._heal_index: Final = heal_index
+        self.batch_keys: BatchLookup | None = None
+        """Set when the store has batch shards; without it their keys are found by reading."""
 
     def read(self, log: ReadableShard, query: Query) -> Page:
         """Return the records that `query` asks for, ascending."""
@@ -164,11 +174,22 @@ class ShardReader:
     def newest_by_key(self, log: ReadableShard, key: bytes) -> StoredRecord | None:
         return next(self.by_key(log, key), None)
 
+    def query(
+        self, log: ReadableShard, key: bytes, begin_ms: int, end_ms: int | None, limit: int
+    ) -> list[StoredRecord]:
+        """Return the live records of `key` of a span of time, newest first."""
+        found = (
+            record
+            for record in self.by_key(log, key)
+            if begin_ms <= record.timestamp_ms and (end_ms is None or record.timestamp_ms <= end_ms)
+        )
+        return list(islice(found, limit))
+
     def by_key(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
         """Yield the live records of `key`, newest first. A lost record may have had the key: what
         is older than it is not told."""
         if log.kind is QueueKind.BATCH:
-            yield from self._by_scan(log, key)
+            yield from self._in_batches(log, key)
             return
         self._check(log)
         seen: set[int] = set()
@@ -237,14 +258,44 @@ class ShardReader:
         except OSError as error:
             raise read_error(error) from error
 
-    def _by_scan(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
-        """Find the messages of `key` inside batches by reading them, newest blocks first."""
-        end = log.commit
-        while end > log.earliest:
-            start = max(log.earliest, end - TIME_BLOCK)
-            query = Query(start, end, TIME_BLOCK, _SIZE_UNLIMITED, key=key)
+    def _in_batches(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
+        """Find the messages of `key` inside batches, newest first: what the index of such keys has
+        not reached is read, the rest is looked up."""
+        keys = self.batch_keys
+        reached = log.earliest if keys is None else max(log.earliest, keys.reached(log.shard))
+        yield from self._by_scan(log, key, min(reached, log.commit), log.commit)
+        if keys is None:
+            return
+        for position in keys.lookup(log.shard, key):
+            yield from self._in_batch(log, key, position, reached)
+
+    def _in_batch(
+        self, log: ReadableShard, key: bytes, position: int, until: int
+    ) -> Iterator[StoredRecord]:
+        if not self._files.holds(position):
+            return
+        base = self._files.base_of(position)
+        raw = core.decode_raw(self._buffer(base), base, position, True)
+        if isinstance(raw, Damage):
+            raise self._corruption(raw)
+        first = raw.queue_offset
+        if (raw.topic, raw.queue_id) != log.shard or not first < min(until, log.commit):
+            return
+        if self._position_of(log, first) != position:
+            return  # a dead record of a shard that was cut
+        end = min(first + inner_count(raw), until)
+        query = Query(max(first, log.earliest), end, end - first, _SIZE_UNLIMITED, key=key)
+        yield from reversed(self.read_all(log, query))
+
+    def _by_scan(
+        self, log: ReadableShard, key: bytes, start: int, end: int
+    ) -> Iterator[StoredRecord]:
+        """Find the messages of `key` in [start, end) by reading them, newest blocks first."""
+        while end > start:
+            first = max(start, end - TIME_BLOCK)
+            query = Query(first, end, TIME_BLOCK, _SIZE_UNLIMITED, key=key)
             yield from reversed(self.read_all(log, query))
-            end = start
+            end = first
 
     def read_all(self, log: ReadableShard, query: Query) -> list[StoredRecord]:
         """Return everything in [offset, until) that `query` asks for, page by page."""

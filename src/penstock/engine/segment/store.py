@@ -24,6 +24,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
 from penstock.engine.segment import control
+from penstock.engine.segment.batch_shards import BatchShards
 from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.dispatch import Dispatcher, DispatchPipeline
 from penstock.engine.segment.format import BATCH_COUNT_MAX
@@ -110,6 +111,9 @@ class SegmentStore:
         )
         self._upkeep: Final = Upkeep(parts, self.retention, self.dispatch, self._topics)
         self._closed = False
+        self._batch_keys: Final = BatchShards(
+            parts, self._reader, self._read_for_dispatch, self._dispatch_bounds
+        )
         if parts.settings.background:
             self._upkeep.start()
 
@@ -188,6 +192,8 @@ class SegmentStore:
             found.note_state()
             raise
         self._topics.note(shard, kind)
+        if kind is QueueKind.BATCH:
+            self._batch_keys.need()
 
     def _revive(self, log: ShardLog, kind: QueueKind) -> None:
         if log.kind is not kind:
@@ -215,6 +221,7 @@ class SegmentStore:
         self._check_open()
         with self._parts.checkpointer.pause, self._log.lock:
             self._commands.drop(log)
+        self._forget_dispatched(shard, 0)
         self._topics.forget(shard.topic, self.shards())
         self.checkpoint()
 
@@ -232,7 +239,6 @@ class SegmentStore:
         )
 
     def live_size(self, shard: ShardId) -> int:
-        """Return about how many bytes of the log the shard's live range takes."""
         return self._table.get(shard).estimate_size()
 
     def kind(self, shard: ShardId) -> QueueKind:
@@ -404,11 +410,9 @@ class SegmentStore:
         return ArrowReader(self._reader).batches(log, offset, end, columns, tag)
 
     def newest_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
-        """Return the newest live record of `key`."""
         return self._reader.newest_by_key(self._table.get(shard), key)
 
     def by_key(self, shard: ShardId, key: bytes) -> Iterator[StoredRecord]:
-        """Yield the live records of `key`, newest first."""
         return self._reader.by_key(self._table.get(shard), key)
 
     def query_by_key(
@@ -421,15 +425,7 @@ class SegmentStore:
         limit: int = 64,
     ) -> list[StoredRecord]:
         """Return live records of `key` with begin_ms <= timestamp <= end_ms, newest first."""
-        found: list[StoredRecord] = []
-        for record in self.by_key(shard, key):
-            if record.timestamp_ms < begin_ms:
-                continue
-            if end_ms is None or record.timestamp_ms <= end_ms:
-                found.append(record)
-                if len(found) >= limit:
-                    break
-        return found
+        return self._reader.query(self._table.get(shard), key, begin_ms, end_ms, limit)
 
     def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
         """Return the offset of the first live record with a timestamp >= `timestamp_ms`."""
@@ -491,8 +487,13 @@ class SegmentStore:
         self._check_open()
         with self._parts.checkpointer.pause, self._log.lock:
             end = self._commands.cut(log, offset)
+        self._forget_dispatched(shard, end)
         self.checkpoint()
         return end
+
+    def _forget_dispatched(self, shard: ShardId, offset: int) -> None:
+        self.dispatch.cut(shard, offset)
+        self._batch_keys.cut(shard, offset)
 
     # Upkeep
 
@@ -516,6 +517,7 @@ class SegmentStore:
         self._check_not_closed()
         with disk_errors(self._parts.paths.root):
             self._upkeep.run_once()
+            self._batch_keys.run_once()
 
     def _heal_queue(self, damaged: ReadableShard) -> None:
         log = self._table.get(damaged.shard)
@@ -553,6 +555,7 @@ class SegmentStore:
         self._closed = True
         self._upkeep.stop()
         self.dispatch.close()
+        self._batch_keys.close()
         parts = self._parts
         try:
             with self._log.lock:

@@ -55,6 +55,23 @@ if TYPE_CHECKING:
     """Arrow's data, offsets, bytes per offset (4 or 8), validity bitmap, index of the first row."""
 
 
+class IndexSink(Protocol):
+    """Takes index files that entries go to, one after the other."""
+
+    def attach_index(self, index: memoryview, slots: int, entries_max: int) -> None:
+        """Let entries go to `index` once the files attached before it are full."""
+        ...
+
+    def release_index(self) -> None:
+        """Let go of the index file attached first."""
+        ...
+
+    @property
+    def index_full(self) -> int:
+        """How many of the attached files, oldest first, are full."""
+        ...
+
+
 class Appender(Protocol):
     """Encodes records into the log file that is being written, and derives queue units, time
     blocks and index entries from them, at the append and from a log that exists.

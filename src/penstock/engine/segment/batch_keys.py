@@ -1,0 +1,151 @@
+"""Finds keys inside batches: an index of our own, filled behind the commit offset.
+
+    penstock/index/         RocketMQ's index files: hash of `topic#key` -> position of the batch
+    penstock/batch-keys/    how far the dispatcher has come in each shard, and the index's mark
+
+A batch is opaque to the append; its keys are taken out by a dispatcher, which may lag. So a look-up
+has two halves: what the dispatcher has not reached is read, the rest is found by the index. The
+index is put on the device before the dispatcher's positions: after a crash it holds at least what
+they say, and entries beyond are found twice, never missed. When it does not pass its checksums, it
+is dropped and filled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from penstock.engine.segment.dispatch import DispatchPipeline
+from penstock.engine.segment.format import index_hash, index_strings, java_hash
+from penstock.engine.segment.key_index import IndexMark, KeyIndex
+from penstock.engine.segment.opening import StoreParts
+from penstock.engine.segment.page_sums import PageSums
+from penstock.engine.segment.pure.key_index import IndexFile, IndexFiles
+from penstock.engine.segment.sidecar import Kind, read_whole, unwrap, wrap
+from penstock.errors import CorruptionError, NotSupportedError
+from penstock.log import get_logger
+from penstock.record import ShardId, StoredRecord
+
+_log: Final = get_logger(__name__)
+_NAME: Final = "batch-keys"
+_MARK: Final = Kind(b"PSTKBKEY", 1)
+_TIME_MAX: Final = (1 << 63) - 1
+_COUNT_MAX: Final = 1 << 62
+
+Read = Callable[[ShardId, int, int, int], Sequence[StoredRecord]]
+Bounds = Callable[[], Iterator[tuple[ShardId, int, int]]]
+PositionOf = Callable[[ShardId, int], int | None]
+
+
+class _Sink:
+    """The attached index files, as `KeyIndex` hands them to an appender."""
+
+    def __init__(self) -> None:
+        self.files: Final = IndexFiles()
+
+    def attach_index(self, index: memoryview, slots: int, entries_max: int) -> None:
+        self.files.attach(IndexFile(index, slots, entries_max))
+
+    def release_index(self) -> None:
+        self.files.release()
+
+    @property
+    def index_full(self) -> int:
+        return self.files.full
+
+
+class BatchKeys:
+    """The key index of all batch shards of a store."""
+
+    name: Final = _NAME
+
+    def __init__(
+        self, parts: StoreParts, read: Read, bounds: Bounds, position_of: PositionOf
+    ) -> None:
+        disk, paths = parts.disk, parts.paths
+        self._disk: Final = disk
+        self._directory: Final = f"{paths.own}/{_NAME}"
+        self._clock: Final = parts.clock
+        self._position_of: Final = position_of
+        self._sink: Final = _Sink()
+        disk.make_directory(paths.batch_index)
+        sums = PageSums(disk, f"{paths.sums}/{_NAME}")
+        self._index: Final = KeyIndex(disk, paths.batch_index, parts.sizes, sums)
+        if not self._restore(parts.log.files.start):
+            _log.warning("batch_keys_rebuilt", path=paths.batch_index)
+            self._index.clear()
+            disk.remove_tree(self._directory)
+        self._pipeline: Final = DispatchPipeline(
+            disk,
+            self._directory,
+            read=read,
+            bounds=bounds,
+            threads=parts.settings.background,
+            clock=parts.clock,
+            metrics=parts.metrics,
+        )
+        self._pipeline.register(self)
+
+    def _restore(self, log_start: int) -> bool:
+        data = read_whole(self._disk, f"{self._directory}/mark")
+        if data is None:
+            return not self._index.load() or not self._index.names
+        try:
+            _, body = unwrap(_MARK, f"{self._directory}/mark", data)
+            mark = msgspec.msgpack.decode(body, type=IndexMark)
+        except (CorruptionError, NotSupportedError, msgspec.MsgspecError):
+            self._index.load()
+            return False
+        return self._index.load() and self._index.restore(mark, self._sink, log_start)
+
+    # Filling
+
+    def dispatch(self, shard: ShardId, records: Sequence[StoredRecord]) -> None:
+        """Index the keys of committed messages."""
+        for record in records:
+            if record.key is None:
+                continue
+            position = self._position_of(shard, record.offset)
+            if position is None:
+                continue
+            if self._sink.files.room == 0:
+                self._index.add_file(self._sink, self._clock.now_ms())
+                self._index.seal_full(self._sink)
+            hashed = index_hash(java_hash(f"{shard.topic}#{index_strings(record.key)[0]}"))
+            self._sink.files.put_all([hashed], position, record.store_timestamp_ms)
+
+    def flush(self) -> None:
+        """Put the index on the device; the dispatcher's positions are saved after this."""
+        self._index.sync()
+        mark = self._index.finish_mark(self._index.begin_mark())
+        body = msgspec.msgpack.encode(mark)
+        self._disk.replace(f"{self._directory}/mark", wrap(_MARK, 1, body))
+
+    def run_once(self) -> None:
+        self._pipeline.run_once()
+
+    def cut(self, shard: ShardId, offset: int) -> None:
+        self._pipeline.cut(shard, offset)
+
+    # Looking up
+
+    def reached(self, shard: ShardId) -> int:
+        """The offset below which every key of the shard is in the index."""
+        return self._pipeline.position(_NAME, shard)
+
+    def lookup(self, shard: ShardId, key: bytes) -> list[int]:
+        """Return positions of batches that may hold `key`, newest first."""
+        text = f"{shard.topic}#{index_strings(key)[0]}"
+        found = self._index.lookup(text, 0, _TIME_MAX, _COUNT_MAX)
+        return sorted(set(found), reverse=True)
+
+    def remove_before(self, position: int) -> None:
+        """Drop index files that only speak of log files which are gone."""
+        self._index.remove_before(position)
+
+    def close(self) -> None:
+        self._pipeline.close()
+        self._index.detach(self._sink)
+        self._index.close()

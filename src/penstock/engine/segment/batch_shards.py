@@ -1,0 +1,61 @@
+"""Opens the index of keys inside batches when a store first has a batch shard."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.engine.segment.batch_keys import BatchKeys, Bounds, Read
+from penstock.engine.segment.opening import StoreParts
+from penstock.engine.segment.reader import ShardReader
+from penstock.record import QueueKind, ShardId
+
+
+class BatchShards:
+    """Stores without batch shards have no such index, and no thread for it."""
+
+    def __init__(self, parts: StoreParts, reader: ShardReader, read: Read, bounds: Bounds) -> None:
+        self._parts: Final = parts
+        self._reader: Final = reader
+        self._read: Final = read
+        self._bounds: Final = bounds
+        self._lock: Final = threading.Lock()
+        self._keys: BatchKeys | None = None
+        if any(log.kind is QueueKind.BATCH and not log.state.dropped for log in parts.table):
+            self.need()
+
+    def need(self) -> None:
+        """Index the keys inside batches from now on."""
+        with self._lock:
+            if self._keys is not None:
+                return
+            self._keys = self._reader.batch_keys = BatchKeys(
+                self._parts, self._read, self._batch_bounds, self._position_of
+            )
+
+    def _batch_bounds(self) -> Iterator[tuple[ShardId, int, int]]:
+        for bounds in self._bounds():
+            log = self._parts.table.find(bounds[0])
+            if log is not None and log.kind is QueueKind.BATCH:
+                yield bounds
+
+    def _position_of(self, shard: ShardId, offset: int) -> int | None:
+        log = self._parts.table.find(shard)
+        return None if log is None else log.position_of(offset)
+
+    def run_once(self) -> None:
+        """Index what is committed now, and drop what speaks of log files that are gone."""
+        if self._keys is not None:
+            self._keys.run_once()
+            self._keys.remove_before(self._parts.log.files.start)
+
+    def cut(self, shard: ShardId, offset: int) -> None:
+        """Index the keys from `offset` on anew: the shard was cut there."""
+        if self._keys is not None:
+            self._keys.cut(shard, offset)
+
+    def close(self) -> None:
+        if self._keys is not None:
+            self._reader.batch_keys = None
+            self._keys.close()
