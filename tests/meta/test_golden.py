@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec.msgpack import Decoder, Encoder
 
 from penstock.meta import log_format as fmt
+from penstock.meta.durable_point import DURABLE_POINT
 from penstock.meta.state import answers, metadata, offset, offset_rows
 from penstock.meta.state.metadata_commands import CreateTopic, Event, Placement, Request, TopicPut
 from penstock.meta.state.model import (
@@ -147,6 +148,7 @@ def test_the_design_page_has_the_tables_of_the_code() -> None:
         fmt.CUT,
         fmt.ENTRY,
         fmt.APPLIED,
+        DURABLE_POINT,
         answers.HEAD,
         offset_rows.OFFSET_ROW,
         offset_rows.GROUP_ROW,

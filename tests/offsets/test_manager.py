@@ -13,6 +13,7 @@ from tests.offsets.flaky_meta import FlakyMeta
 from penstock.errors import (
     BadRequestError,
     BusyError,
+    ClosedError,
     DeadlineError,
     DiskFullError,
     RequestError,
@@ -484,6 +485,49 @@ def test_bad_input_is_refused_and_changes_nothing(world: World, name: str, is_kn
     assert world.saved("g", S0) == 4
 
 
+def test_a_stopped_manager_takes_no_more_commits(world: World) -> None:
+    world.manager.commit_offset("g", S0, 1)
+    world.manager.stop()
+    for enable_cache in (True, False):
+        with pytest.raises(ClosedError):
+            world.manager.commit_offset("g", S0, 2, enable_cache=enable_cache)
+        with pytest.raises(ClosedError):
+            world.manager.commit_offset("new", S0, 2, enable_cache=enable_cache)
+    assert world.saved("g", S0) == 1
+
+
+def test_a_group_that_stays_held_is_not_waited_for_for_ever(small_world: World) -> None:
+    world = small_world
+    world.manager.commit_offset("g", S0, 1)
+    with world.manager._table.hold("default", "g"):
+        with pytest.raises(BusyError, match=r"not done after 0\.2 s"):
+            world.manager.commit_offset("g", S0, 2)
+        with pytest.raises(BusyError):
+            world.manager.reset_offsets("g", {S0: OffsetCommit(Offset(0))})
+        world.manager.commit_offset("other", S0, 2)
+    world.manager.commit_offset("g", S0, 3)
+    assert world.at("g", S0) == 3
+
+
+def test_a_commit_waits_while_its_group_is_held_and_then_counts(world: World) -> None:
+    world.manager.commit_offset("g", S0, 1)
+    with world.manager._table.hold("default", "g"):
+        thread = threading.Thread(target=world.manager.commit_offset, args=("g", S0, 2))
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+    thread.join()
+    assert world.at("g", S0) == 2
+
+
+def test_offsets_under_names_of_others_are_left_alone(world: World) -> None:
+    world.manager.commit_offset("g", S0, 1, enable_cache=False)
+    (epoch,) = world.meta.take_coordinator_epochs([GroupName("default", "g")])
+    entry = OffsetEntry("no shard of ours", 5, epoch, 1, 1)
+    world.meta.save_offsets([GroupOffsets("default", "g", (entry,))])
+    assert list(world.manager.get_offsets("g")) == [S0]
+
+
 def test_names_may_hold_any_characters(world: World) -> None:
     names = ["a", "a\0", "a/b", "\0\x01", "€", " ", "a_0"]
     for number, name in enumerate(names):
@@ -581,5 +625,3 @@ def test_many_threads_commit_and_read_and_nothing_goes_backwards(tmp_path: Path)
             thread.join()
         assert problems == []
         assert {one.offset for one in manager.get_offsets("g").values()} == {119}
-    entry = OffsetEntry("orders-1_0", 1, 1, 1, 1)
-    assert entry.leader_epoch == -1

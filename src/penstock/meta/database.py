@@ -60,9 +60,8 @@ BATCH_SIZE_MAX: Final = 1 << 20
 _STALL_WAIT_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 _STALL_SECONDS_MAX: Final = 10.0
 _FREE_SIZE_MIN: Final = 16 << 20
-_ROOM_CHECKED_EVERY: Final = 256 << 10
-_PUT_SIZE: Final = 256
-"""What a single row counts for in the check of the room; its real size is not worth the time."""
+ROOM_CHECKED_EVERY: Final = 256 << 10
+"""Bytes to be written after which `check_room` looks at the disk again."""
 _CACHE_SIZE: Final = 16 << 20
 
 Row = tuple[bytes, bytes]
@@ -140,7 +139,7 @@ class RocksDatabase:
         self._never: Final = threading.Event()
         self._closing = threading.Lock()
         self._is_closed = False
-        self._unchecked_size = _ROOM_CHECKED_EVERY
+        self._unchecked_size = ROOM_CHECKED_EVERY
         self._options: Final = WriteOptions()
         self._options.no_slowdown = True
         self._point: Final = DurablePoint(disk, path, clock)
@@ -212,9 +211,6 @@ class RocksDatabase:
         raw_put, options = self._families[family].put, self._options
 
         def put(key: bytes, value: bytes) -> None:
-            self._unchecked_size += _PUT_SIZE
-            if self._unchecked_size >= _ROOM_CHECKED_EVERY:
-                self.check_room(0)
             try:
                 raw_put(key, value, options)
             except Exception as error:
@@ -262,7 +258,7 @@ class RocksDatabase:
 
     def check_room(self, size: int) -> None:
         self._unchecked_size += size
-        if self._unchecked_size < _ROOM_CHECKED_EVERY:
+        if self._unchecked_size < ROOM_CHECKED_EVERY:
             return
         try:
             usage = self._disk.usage(self._path)
@@ -270,7 +266,7 @@ class RocksDatabase:
             raise DiskFailedError(self._path, str(error)) from error
         free = usage.total - usage.used
         if free < _FREE_SIZE_MIN + size:
-            self._unchecked_size = _ROOM_CHECKED_EVERY  # the next one looks again, however small
+            self._unchecked_size = ROOM_CHECKED_EVERY  # the next one looks again, however small
             raise DiskFullError(
                 f"{self._path}: {free} bytes are free; writes need {_FREE_SIZE_MIN} to spare"
             )

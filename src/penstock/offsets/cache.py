@@ -31,7 +31,7 @@ from penstock.clock import Clock
 from penstock.errors import BadRequestError, BusyError, RequestError, StoreError
 from penstock.log import get_logger
 from penstock.meta.client import CommittedOffset, GroupOffsets, OffsetClient, OffsetEntry
-from penstock.meta.database import Batch, Database
+from penstock.meta.database import ROOM_CHECKED_EVERY, Batch, Database
 from penstock.meta.state.keys import after_prefix, decode_texts, encode_key
 from penstock.meta.state.model import INT_MAX
 from penstock.meta.state.offset_rows import (
@@ -90,6 +90,7 @@ class OffsetCacheManager:
         self._now_ms = clock.now_ms
         self._config = config
         self._count = 0
+        self._has_room = False
         self._saving = threading.Lock()
         self._room = threading.Event()
         self._wake = threading.Event()
@@ -171,7 +172,9 @@ class OffsetCacheManager:
             value = _value(local.epoch, sequence, commit, now_ms)
             rows.append((shard, (key, value)))
             batch.put(CACHE_FAMILY, key, value)
-        self._database.check_room(batch.size)
+        # Commits that replace one another do not ask for room: once after each save is enough.
+        self._database.check_room(batch.size + (0 if self._has_room else ROOM_CHECKED_EVERY))
+        self._has_room = True
         self._database.write(batch)
         self._table.sequence = sequence
         self._count += sum(shard not in local.pending for shard, _ in rows)
@@ -259,6 +262,7 @@ class OffsetCacheManager:
                 self._save_part(waiting[start : start + _SAVE_ENTRIES_MAX])
             for local in groups:
                 local.is_recovered = False
+            self._has_room = False
             return len(waiting)
 
     def _save_part(self, waiting: list[Waiting]) -> None:
@@ -307,6 +311,7 @@ class OffsetCacheManager:
         """End the thread and save what waits. Should that fail, the local rows are put on the
         device, and the next start sends them again."""
         self._is_stopping = True
+        self._table.close()
         self._wake.set()
         if self._thread is not None:
             self._thread.join()

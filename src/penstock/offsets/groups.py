@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from penstock.errors import BusyError, ClosedError
 from penstock.meta.client import GroupName, OffsetClient
 from penstock.meta.rejections import check_text
 from penstock.meta.state.offset_rows import group_prefix
@@ -44,8 +45,11 @@ class LocalGroup:
 
 
 class GroupTable:
-    def __init__(self, meta: OffsetClient) -> None:
+    def __init__(self, meta: OffsetClient, *, wait_seconds_max: float) -> None:
+        """`wait_seconds_max` bounds the wait for a group that is held; then `BusyError`."""
         self._meta = meta
+        self._wait_seconds_max = wait_seconds_max
+        self._is_closed = False
         self.lock: Final = threading.Lock()
         self._changed: Final = threading.Condition(self.lock)
         self._taking: Final = threading.Lock()
@@ -68,6 +72,8 @@ class GroupTable:
                 return known
         with self._taking:
             local = self.add(namespace, group)
+            if self._is_closed:
+                raise ClosedError("the offset manager was stopped")
             if not local.epoch:
                 (epoch,) = self._meta.take_coordinator_epochs([local.name])
                 self.renew(local, epoch)
@@ -93,7 +99,8 @@ class GroupTable:
     def renew(self, local: LocalGroup, epoch: int) -> None:
         """Commit under `epoch` from now on (0: take one first); never under an older one."""
         with self.lock:
-            local.epoch = 0 if epoch == 0 else max(local.epoch, epoch)
+            is_over = epoch == 0 or self._is_closed
+            local.epoch = 0 if is_over else max(local.epoch, epoch)
 
     def lost_to(self, local: LocalGroup, epoch: int) -> None:
         """A commit met a higher epoch: forget the own one, unless it was renewed since."""
@@ -103,7 +110,14 @@ class GroupTable:
 
     def wait_while_held(self, local: LocalGroup) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not local.is_held)
+            self._wait_for(local)
+
+    def close(self) -> None:
+        """Grant no more commits: those that begin from now on raise `ClosedError`."""
+        with self.lock:
+            self._is_closed = True
+            for group in self.groups.values():
+                group.epoch = 0
 
     @contextmanager
     def hold(self, namespace: str, group: str) -> Iterator[LocalGroup]:
@@ -120,12 +134,18 @@ class GroupTable:
         while True:
             local = self.add(namespace, group)
             with self._changed:
-                while local.is_held:
-                    self._changed.wait()
+                self._wait_for(local)
                 # It may have been forgotten, and added again, while this waited.
                 if self.groups.get((namespace, group)) is local:
                     local.is_held = True
                     return local
+
+    def _wait_for(self, local: LocalGroup) -> None:
+        if not self._changed.wait_for(lambda: not local.is_held, self._wait_seconds_max):
+            raise BusyError(
+                f"group {local.name.group!r} is being reset, removed or handed over, "
+                f"and was not done after {self._wait_seconds_max:g} s"
+            )
 
     def _forget_oldest(self) -> None:
         if len(self.groups) <= _GROUPS_MAX:

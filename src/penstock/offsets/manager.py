@@ -63,7 +63,7 @@ class OffsetManager:
         self._clock = clock
         self._config = config if config is not None else OffsetConfig()
         self._enable_cache = self._config.enable_cache
-        self._table = GroupTable(meta)
+        self._table = GroupTable(meta, wait_seconds_max=self._config.commit_timeout_ms / 1000)
         self.cache = OffsetCacheManager(meta, database, self._table, clock, self._config)
         self.storage = OffsetStorageManager(meta, self._table, clock)
         self._is_stopped = False
@@ -216,7 +216,10 @@ class OffsetManager:
         waiting = self.cache.find_all(namespace, group)
         found = dict(waiting)
         for name, saved in self._meta.get_offsets(namespace, group).items():
-            shard = ShardId.parse(name)
+            try:
+                shard = ShardId.parse(name)
+            except BadRequestError:
+                continue  # saved by somebody else, under a name that no shard of ours can have
             newer = _newer(waiting.get(shard), saved)
             assert newer is not None, "one of the two is there"
             found[shard] = newer
