@@ -23,12 +23,10 @@ class TopicRoute:
 
     __slots__ = ("by_key", "partitions", "shards", "topic")
 
-    def __init__(self, topic: Topic, partitions: int) -> None:
+    def __init__(self, topic: Topic, shards: tuple[str, ...]) -> None:
         self.topic: Final = topic
-        self.partitions: Final = partitions
-        self.shards: Final = tuple(
-            build_storage_name(topic.topic_id, partition) for partition in range(partitions)
-        )
+        self.partitions: Final = len(shards)
+        self.shards: Final = shards
         self.by_key: Final = topic.config.partitioner == "key"
 
     def shard(self, partition: object) -> str:
@@ -82,24 +80,25 @@ class TopicRoutes:
     def _build(self, name: str, namespace: str) -> TopicRoute:
         version = self._version
         topic = self._topics.get_topic(name, namespace)
-        ready = self._count_ready(topic)
-        if ready < topic.partitions:
-            ready = self._ready.get(topic.topic_id, ready)
-            if ready == 0:
+        ready = self._ready_shards(topic)
+        if len(ready) < topic.partitions:
+            ready = ready[: self._ready.get(topic.topic_id, len(ready))]
+            if not ready:
                 raise BusyError(f"topic {name!r} is being created; try again")
             return TopicRoute(topic, ready)
-        route = TopicRoute(topic, topic.partitions)
+        route = TopicRoute(topic, ready)
         with self._lock:
             if version == self._version:
                 self._known[namespace, name] = route
                 self._ready[topic.topic_id] = topic.partitions
         return route
 
-    def _count_ready(self, topic: Topic) -> int:
-        """Return how many partitions, counted from 0, can be used."""
-        shards = self._storage.shards
+    def _ready_shards(self, topic: Topic) -> tuple[str, ...]:
+        """Return the names of the shards that can be used, up to the first that cannot."""
+        found: list[str] = []
         for partition in range(topic.partitions):
-            entry = shards.get(build_storage_name(topic.topic_id, partition))
+            entry = self._storage.shards.get(build_storage_name(topic.topic_id, partition))
             if entry is None or not entry.segments or not entry.is_open:
-                return partition
-        return topic.partitions
+                break
+            found.append(entry.name)
+        return tuple(found)

@@ -48,11 +48,10 @@ def reconcile(
     whose engines may hold something; `altered_since` is the revision of the last start."""
     cache = handler.cache
     wanted: dict[str, dict[ShardId, bool]] = {}
-    for topic in cache.topics.values():
-        shards = wanted.setdefault(topic.storage_type, {})
-        for entry in topic.shards.values():
-            if entry.meta is not None and handler.node_id in entry.meta.replicas:
-                shards[entry.id] = topic.topic.revision > altered_since
+    for entry in cache.entries():
+        if entry.meta is not None and handler.node_id in entry.meta.replicas:
+            shards = wanted.setdefault(entry.topic.storage_type, {})
+            shards[entry.id] = entry.topic.topic.revision > altered_since
     done = Reconciled()
     for storage_type in sorted({*present, *wanted}):
         held = set(handler.list_shard(storage_type))

@@ -3,6 +3,8 @@
 Fed with the meta service's updates, in order. An update is applied whole under one lock, so that
 nobody sees half of it: when a segment rolls, its shard has a writable segment at every moment.
 
+Ten thousand idle topics must cost little: what is equal in them is held once.
+
 An entry lives as long as its shard. The handler keeps what it derived in it (`writer`, `reader`);
 every change of the metadata that could matter clears both, and they are derived again.
 """
@@ -11,7 +13,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Final
+
+from msgspec.structs import replace
 
 from penstock.clock import Clock, SystemClock
 from penstock.engine.cache_waiters import CacheWaiters
@@ -20,13 +25,16 @@ from penstock.engine.segment_status import Answer, allowed
 from penstock.meta.state import metadata_commands as event
 from penstock.meta.state.model import Segment, Shard, Topic, TopicConfig
 from penstock.meta.watch import Update
-from penstock.record import Flush, QueueKind
+from penstock.record import Flush, QueueKind, ShardId
+
+_CONFIGS_REMEMBERED: Final = 256
 
 _Hidden = tuple[tuple[int, int | None, Answer], ...]
 
 
+@lru_cache(_CONFIGS_REMEMBERED)
 def shard_config(config: TopicConfig) -> ShardConfig:
-    """Return how an engine keeps each shard of a topic."""
+    """Return how an engine keeps each shard of a topic; the same object for equal topics."""
     return ShardConfig(
         kind=QueueKind(config.queue_kind),
         cleanup=Cleanup(config.cleanup),
@@ -43,12 +51,11 @@ def shard_config(config: TopicConfig) -> ShardConfig:
 class TopicEntry:
     """What the shards of a topic have in common."""
 
-    __slots__ = ("config", "shards", "topic")
+    __slots__ = ("config", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.config = shard_config(topic.config)
-        self.shards: dict[int, ShardEntry] = {}
 
     @property
     def storage_type(self) -> str:
@@ -84,11 +91,11 @@ class ShardEntry:
         "writes",
     )
 
-    def __init__(self, topic: TopicEntry, shard: Shard) -> None:
-        self.id: Final = shard.id
-        self.name: Final = shard.name
+    def __init__(self, topic: TopicEntry, partition: int) -> None:
+        self.id: Final = ShardId(topic.topic.topic_id, partition)
+        self.name: Final = self.id.name
         self.topic: Final = topic
-        self.meta: Shard | None = shard
+        self.meta: Shard | None = None
         """None: deleted."""
         self.segments: tuple[Segment, ...] = ()
         """By number, ascending."""
@@ -178,6 +185,7 @@ class StorageCacheManager:
                 pass
 
     def _put_topic(self, topic: Topic) -> None:
+        topic = share_config(topic)
         known = self.topics.get(topic.topic_id)
         if known is None:
             self.topics[topic.topic_id] = TopicEntry(topic)
@@ -188,30 +196,26 @@ class StorageCacheManager:
     def _drop_topic(self, topic_id: str) -> None:
         known = self.topics.pop(topic_id, None)
         if known is not None:
-            for partition in list(known.shards):
-                self._drop_from(known, partition)
+            for partition in range(known.topic.partitions):
+                self._drop_shard(topic_id, partition)
 
     def _put_shard(self, shard: Shard) -> None:
         topic = self.topics.get(shard.topic_id)
         if topic is None:
             return  # of a topic that is being deleted
-        entry = topic.shards.get(shard.partition)
+        entry = self.shards.get(shard.name)
         if entry is None:
-            entry = ShardEntry(topic, shard)
-            topic.shards[shard.partition] = self.shards[entry.name] = entry
-        entry.meta = shard
+            entry = ShardEntry(topic, shard.partition)
+            self.shards[entry.name] = entry
+        nodes = _same_nodes(shard.replicas)
+        in_sync = nodes if nodes == shard.in_sync else shard.in_sync
+        entry.meta = replace(shard, topic_id=entry.id.topic, replicas=nodes, in_sync=in_sync)
         entry.forget_derived()
 
     def _drop_shard(self, topic_id: str, partition: int) -> None:
-        topic = self.topics.get(topic_id)
-        if topic is not None:
-            self._drop_from(topic, partition)
-
-    def _drop_from(self, topic: TopicEntry, partition: int) -> None:
-        entry = topic.shards.pop(partition, None)
+        entry = self.shards.pop(ShardId(topic_id, partition).name, None)
         if entry is None:
             return
-        del self.shards[entry.name]
         entry.meta = None
         entry.segments = ()
         entry.forget_derived()
@@ -223,7 +227,7 @@ class StorageCacheManager:
         entry = self._entry(segment.topic_id, segment.partition)
         if entry is not None:
             others = [one for one in entry.segments if one.number != segment.number]
-            _set_segments(entry, [*others, segment])
+            _set_segments(entry, [*others, replace(segment, topic_id=entry.id.topic)])
 
     def _drop_segment(self, topic_id: str, partition: int, number: int) -> None:
         entry = self._entry(topic_id, partition)
@@ -231,8 +235,7 @@ class StorageCacheManager:
             _set_segments(entry, [one for one in entry.segments if one.number != number])
 
     def _entry(self, topic_id: str, partition: int) -> ShardEntry | None:
-        topic = self.topics.get(topic_id)
-        return None if topic is None else topic.shards.get(partition)
+        return self.shards.get(ShardId(topic_id, partition).name)
 
     def _forget_all_but(self, events: tuple[event.Event, ...]) -> None:
         """A reset names everything that exists: drop the rest, keep the counters of what stays."""
@@ -242,9 +245,24 @@ class StorageCacheManager:
             self._drop_topic(topic_id)
         for entry in list(self.shards.values()):
             if entry.name not in shards:
-                self._drop_from(entry.topic, entry.id.partition)
+                self._drop_shard(*entry.id)
             else:
                 entry.segments = ()
+
+
+@lru_cache(_CONFIGS_REMEMBERED)
+def _same_config(config: TopicConfig) -> TopicConfig:
+    return config
+
+
+@lru_cache(_CONFIGS_REMEMBERED)
+def _same_nodes(nodes: tuple[int, ...]) -> tuple[int, ...]:
+    return nodes
+
+
+def share_config(topic: Topic) -> Topic:
+    """Return a topic that holds the same configuration object as others with an equal one."""
+    return replace(topic, config=_same_config(topic.config))
 
 
 def _set_segments(entry: ShardEntry, segments: list[Segment]) -> None:
