@@ -29,8 +29,8 @@ from penstock.log import get_logger
 from penstock.record import ShardId, StoredRecord
 
 _log: Final = get_logger(__name__)
-_NAME: Final = "batch-keys"
-_MARK: Final = Kind(b"PSTKBKEY", 1)
+BATCH_KEYS: Final = "batch-keys"
+MARK: Final = Kind(b"PSTKBKEY", 1)
 _TIME_MAX: Final = (1 << 63) - 1
 _COUNT_MAX: Final = 1 << 62
 
@@ -59,19 +59,19 @@ class _Sink:
 class BatchKeys:
     """The key index of all batch shards of a store."""
 
-    name: Final = _NAME
+    name: Final = BATCH_KEYS
 
     def __init__(
         self, parts: StoreParts, read: Read, bounds: Bounds, position_of: PositionOf
     ) -> None:
         disk, paths = parts.disk, parts.paths
         self._disk: Final = disk
-        self._directory: Final = f"{paths.own}/{_NAME}"
+        self._directory: Final = f"{paths.own}/{BATCH_KEYS}"
         self._clock: Final = parts.clock
         self._position_of: Final = position_of
         self._sink: Final = _Sink()
         disk.make_directory(paths.batch_index)
-        sums = PageSums(disk, f"{paths.sums}/{_NAME}")
+        sums = PageSums(disk, f"{paths.sums}/{BATCH_KEYS}")
         self._index: Final = KeyIndex(disk, paths.batch_index, parts.sizes, sums)
         if not self._restore(parts.log.files.start):
             _log.warning("batch_keys_rebuilt", path=paths.batch_index)
@@ -93,7 +93,7 @@ class BatchKeys:
         if data is None:
             return not self._index.load() or not self._index.names
         try:
-            _, body = unwrap(_MARK, f"{self._directory}/mark", data)
+            _, body = unwrap(MARK, f"{self._directory}/mark", data)
             mark = msgspec.msgpack.decode(body, type=IndexMark)
         except (CorruptionError, NotSupportedError, msgspec.MsgspecError):
             self._index.load()
@@ -121,7 +121,7 @@ class BatchKeys:
         self._index.sync()
         mark = self._index.finish_mark(self._index.begin_mark())
         body = msgspec.msgpack.encode(mark)
-        self._disk.replace(f"{self._directory}/mark", wrap(_MARK, 1, body))
+        self._disk.replace(f"{self._directory}/mark", wrap(MARK, 1, body))
 
     def run_once(self) -> None:
         self._pipeline.run_once()
@@ -133,7 +133,7 @@ class BatchKeys:
 
     def reached(self, shard: ShardId) -> int:
         """The offset below which every key of the shard is in the index."""
-        return self._pipeline.position(_NAME, shard)
+        return self._pipeline.position(BATCH_KEYS, shard)
 
     def lookup(self, shard: ShardId, key: bytes) -> list[int]:
         """Return positions of batches that may hold `key`, newest first."""

@@ -49,6 +49,13 @@ class IndexMark(Struct, frozen=True):
     """Kept when the store is closed: slots that pass it need not be rebuilt."""
     older: tuple[tuple[str, int], ...] = ()
     """The sealed files before it, each with the position of its last record."""
+
+    def covers(self, data: bytes, sizes: FileSizes) -> bool:
+        """Say whether the bytes of the newest file hold the entries that there were."""
+        start = INDEX_HEADER.size + 4 * sizes.index_slots + INDEX_ENTRY.size
+        stop = start + INDEX_ENTRY.size * (max(1, int(INDEX_HEADER.unpack(self.header)[-1])) - 1)
+        return zlib.crc32(data[start:stop]) == self.entries_crc
+
     complete: bool = True
     """False when damage was found that is not mended yet."""
 

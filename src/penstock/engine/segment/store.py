@@ -221,7 +221,8 @@ class SegmentStore:
         self._check_open()
         with self._parts.checkpointer.pause, self._log.lock:
             self._commands.drop(log)
-        self._forget_dispatched(shard, 0)
+        self.dispatch.cut(shard, 0)
+        self._batch_keys.cut(shard, 0)
         self._topics.forget(shard.topic, self.shards())
         self.checkpoint()
 
@@ -487,13 +488,10 @@ class SegmentStore:
         self._check_open()
         with self._parts.checkpointer.pause, self._log.lock:
             end = self._commands.cut(log, offset)
-        self._forget_dispatched(shard, end)
+        self.dispatch.cut(shard, end)
+        self._batch_keys.cut(shard, end)
         self.checkpoint()
         return end
-
-    def _forget_dispatched(self, shard: ShardId, offset: int) -> None:
-        self.dispatch.cut(shard, offset)
-        self._batch_keys.cut(shard, offset)
 
     # Upkeep
 

@@ -7,6 +7,7 @@ from typing import Final
 from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
+from penstock.engine.segment.inspect.batch_key_check import BatchKeyCheck
 from penstock.engine.segment.inspect.index_check import IndexCheck
 from penstock.engine.segment.inspect.log_check import LogCheck
 from penstock.engine.segment.inspect.queue_check import QueueCheck
@@ -69,6 +70,7 @@ def _check(snapshot: Snapshot, problems: list[StoreError], progress: Progress | 
         index = IndexCheck(snapshot, damaged, findings)
         end = LogCheck(snapshot, queues, index, damaged, findings).run()
         StateCheck(snapshot, findings).run(end)
+        BatchKeyCheck(snapshot, findings).run()
     except FileNotFoundError as error:
         findings.add(str(error.filename), 0, "this file has gone while the store was checked")
     return findings
