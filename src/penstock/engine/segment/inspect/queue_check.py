@@ -107,6 +107,9 @@ class QueueCheck:
             while queue.bases and queue.bases[-1] >= offset:
                 queue.bases.pop()
             unit = len(queue.bases)
+            if unit == 0:
+                # The files go on from wherever they were, the log's units from 0.
+                queue.shift = None
         appender.cut_queue(handle, offset, unit)
         queue.cut(offset)
 
@@ -199,7 +202,9 @@ class QueueCheck:
             queue.shift = self._find_shift(queue, log, units[live[0]][_BASE_OFFSET], first, live[0])
         for number in live:
             expected = data[number * BATCH_UNIT.size : (number + 1) * BATCH_UNIT.size]
-            found = self._read(log, first + number + queue.shift, 1)
+            unit = first + number + queue.shift
+            inside = log.ends.first <= unit < log.ends.stop
+            found = self._read(log, unit, 1) if inside else b""
             if found is not None and found != expected:
                 offset = units[number][_BASE_OFFSET]
                 queue.note(offset, offset + units[number][_COUNT], expected, lost=False)
@@ -277,7 +282,7 @@ class QueueCheck:
             whose = f"of offset {run.first}"
         if run.expected == PRE_BLANK:
             return f"the log holds no record {whose}"
-        found = log.units.read(self._unit_of(queue, run.first), 1)
+        found = self._read(log, self._unit_of(queue, run.first), 1) or b""
         if found.count(0) == len(found):
             return f"no unit {whose}; the record lies at {_position(run.expected)} of the log"
         if _position(found) != _position(run.expected):

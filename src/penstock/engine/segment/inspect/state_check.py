@@ -115,8 +115,11 @@ class StateCheck:
         paths, disk = self._snapshot.paths, self._snapshot.disk
         point = read_derived(disk, paths.derived)
         if point is None:
-            reason = "damaged" if disk.exists(paths.derived) else "missing"
-            self._findings.add(paths.derived, 0, f"the checkpoint is {reason}")
+            # A new store that was killed may have got none yet.
+            if disk.exists(paths.derived):
+                self._findings.add(paths.derived, 0, "the checkpoint is damaged")
+            elif self._closed:
+                self._findings.add(paths.derived, 0, "the checkpoint is missing")
         elif point.position > log_end:
             reason = f"the checkpoint is at {point.position}, the log ends at {log_end}"
             self._findings.add(paths.derived, 0, reason)
