@@ -2,7 +2,6 @@
 //!
 //! Nothing is changed before the last check has passed, and nothing can fail after it.
 
-use crate::bytes::prefetch;
 use crate::encode::{write_body, write_message, Place, Plan, Tail, MULTI_TAG};
 use crate::errors::Refusal;
 use crate::index::KeyIndex;
@@ -206,7 +205,6 @@ impl Target<'_> {
         if let Some(out) = self.log.get_mut(start..start + plan.size) {
             write_message(out, plan, message, &self.queue.shape, tail, &place);
         }
-        prefetch(self.log, start + plan.size);
         self.add_unit(&place, plan.size, tag_code, 1);
         self.index.add(&hashes[..count], place.position, stamp.now_ms);
     }

@@ -135,25 +135,6 @@ unsafe fn ends<T>(to: *mut u8, from: *const u8, size: usize) {
     to.add(last).cast::<T>().write_unaligned(tail);
 }
 
-/// Fetch memory that will be written soon, a few cache lines behind `at`.
-#[inline(always)]
-pub fn prefetch(data: &[u8], at: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if at + PREFETCH_SIZE <= data.len() {
-        // SAFETY: hints about bytes of the slice; they read nothing.
-        unsafe {
-            use std::arch::x86_64::{_mm_prefetch, _MM_HINT_ET0};
-            for line in 0..PREFETCH_SIZE / 64 {
-                _mm_prefetch::<_MM_HINT_ET0>(data.as_ptr().add(at + line * 64).cast());
-            }
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (data, at);
-}
-
-const PREFETCH_SIZE: usize = 512;
-
 /// Fills a slice from its start. What does not fit is dropped, as in `put`.
 pub struct Writer<'a> {
     at: *mut u8,

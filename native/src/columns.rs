@@ -45,9 +45,15 @@ impl Bitmap {
 struct Numbers(Vec<u8>);
 
 impl Numbers {
+    fn with_capacity(rows: usize) -> Self {
+        Self(Vec::with_capacity(8 * rows))
+    }
+
     /// Offsets, which begin with a 0.
-    fn offsets() -> Self {
-        Self(vec![0; 8])
+    fn offsets(rows: usize) -> Self {
+        let mut offsets = Self::with_capacity(rows + 1);
+        offsets.push(0);
+        offsets
     }
 
     #[inline]
@@ -63,8 +69,8 @@ struct Texts {
 }
 
 impl Texts {
-    fn new() -> Self {
-        Self { offsets: Numbers::offsets(), data: Vec::new(), count: 0 }
+    fn with_capacity(rows: usize, size: usize) -> Self {
+        Self { offsets: Numbers::offsets(rows), data: Vec::with_capacity(size), count: 0 }
     }
 
     #[inline]
@@ -81,8 +87,8 @@ struct Binaries {
 }
 
 impl Binaries {
-    fn new() -> Self {
-        Self { validity: Bitmap::default(), texts: Texts::new() }
+    fn with_capacity(rows: usize, size: usize) -> Self {
+        Self { validity: Bitmap::default(), texts: Texts::with_capacity(rows, size) }
     }
 
     #[inline]
@@ -111,23 +117,26 @@ pub struct Columns {
 }
 
 impl Columns {
-    pub fn new(fields: i64) -> Self {
+    /// Columns for about so many rows with so many bytes of values.
+    pub fn with_capacity(fields: i64, rows: usize, size: usize) -> Self {
+        let wanted = |field: i64| if fields & field != 0 { rows } else { 0 };
+        let sized = |field: i64, size: usize| if fields & field != 0 { size } else { 0 };
         Self {
             fields,
             count: 0,
-            offsets: Numbers::default(),
-            values: Binaries::new(),
-            keys: Binaries::new(),
-            tag_lists: Numbers::offsets(),
-            tags: Texts::new(),
-            header_lists: Numbers::offsets(),
-            header_names: Texts::new(),
-            header_values: Binaries::new(),
-            timestamps: Numbers::default(),
+            offsets: Numbers::with_capacity(rows),
+            values: Binaries::with_capacity(wanted(VALUE), sized(VALUE, size)),
+            keys: Binaries::with_capacity(wanted(KEY), sized(KEY, 16 * rows)),
+            tag_lists: Numbers::offsets(wanted(TAGS)),
+            tags: Texts::with_capacity(wanted(TAGS), sized(TAGS, 8 * rows)),
+            header_lists: Numbers::offsets(wanted(HEADERS)),
+            header_names: Texts::with_capacity(0, 0),
+            header_values: Binaries::with_capacity(0, 0),
+            timestamps: Numbers::with_capacity(wanted(TIMESTAMP)),
             expires_validity: Bitmap::default(),
-            expires: Numbers::default(),
-            store_timestamps: Numbers::default(),
-            epochs: Numbers::default(),
+            expires: Numbers::with_capacity(wanted(TIMESTAMP)),
+            store_timestamps: Numbers::with_capacity(wanted(STORED)),
+            epochs: Numbers::with_capacity(wanted(STORED)),
         }
     }
 
@@ -180,7 +189,7 @@ impl Columns {
 
 impl<'a> Sink<'a> for Columns {
     #[inline]
-    fn add(&mut self, entry: Entry<'a>) {
+    fn add(&mut self, entry: &Entry<'a>) {
         self.count += 1;
         self.offsets.push(entry.stamps.offset);
         if self.has(VALUE) {

@@ -18,7 +18,7 @@ pub struct Stamps {
     pub epoch: i64,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub struct Entry<'a> {
     pub stamps: Stamps,
     pub value: Option<&'a [u8]>,

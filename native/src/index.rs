@@ -146,18 +146,12 @@ impl IndexFile {
             self.next += 1;
         }
         (self.end_ms, self.end_position) = (store_ms, position);
-        self.write_header();
-    }
-
-    #[inline]
-    fn write_header(&mut self) {
-        let Some(header) = self.view.bytes_mut().get_mut(..HEADER_SIZE) else {
-            return;
-        };
+        // SAFETY: the header is the start of the buffer.
+        let header = unsafe { &mut *start.cast::<[u8; HEADER_SIZE]>() };
         header[..8].copy_from_slice(&self.begin_ms.to_be_bytes());
-        header[8..16].copy_from_slice(&self.end_ms.to_be_bytes());
+        header[8..16].copy_from_slice(&store_ms.to_be_bytes());
         header[16..24].copy_from_slice(&self.begin_position.to_be_bytes());
-        header[24..32].copy_from_slice(&self.end_position.to_be_bytes());
+        header[24..32].copy_from_slice(&position.to_be_bytes());
         header[32..36].copy_from_slice(&self.slots_used.to_be_bytes());
         header[36..].copy_from_slice(&self.next.to_be_bytes());
     }

@@ -13,15 +13,18 @@ use crate::properties::Properties;
 use crate::queue::{BATCH_UNIT_SIZE, UNIT_SIZE};
 use crate::record::{Reason, Record, INNER_BATCH};
 
+/// Memory that is reserved on the word of units, before their records were seen.
+const RESERVED_SIZE_MAX: usize = 16 << 20;
+
 /// Takes the messages of a page.
 pub trait Sink<'a> {
-    fn add(&mut self, entry: Entry<'a>);
+    fn add(&mut self, entry: &Entry<'a>);
 }
 
 impl<'a> Sink<'a> for Vec<Entry<'a>> {
     #[inline]
-    fn add(&mut self, entry: Entry<'a>) {
-        self.push(entry);
+    fn add(&mut self, entry: &Entry<'a>) {
+        self.push(*entry);
     }
 }
 
@@ -85,9 +88,14 @@ impl Page {
         self.count == 0 || self.size.saturating_add(size) <= self.max_size
     }
 
-    /// How many messages the page may get at most.
+    /// How many messages the page may get at most, of simple units.
     pub fn capacity(&self, units: usize) -> usize {
         self.max_records.min(units)
+    }
+
+    /// How many bytes, if the records of that many units have `size` bytes.
+    pub fn size_capacity(&self, size: usize) -> usize {
+        usize::try_from(self.max_size).unwrap_or(0).min(size).min(RESERVED_SIZE_MAX)
     }
 }
 
@@ -107,13 +115,13 @@ impl<'a> LogFile<'a> {
     }
 
     /// The undamaged record that a unit points at.
-    #[inline]
+    #[inline(always)]
     fn record(&self, index: usize, position: i64, size: i32) -> Result<Record<'a>, Reason> {
         let record = Record::parse(self.log, index)?;
         if record.data.len() as i64 != i64::from(size) {
             return Err("unit and record do not agree on the size");
         }
-        record.verify(Some(position))?;
+        record.verify_once(position)?;
         if record.queue_id != self.queue_id || record.topic != self.topic {
             return Err("the unit points at a record of another queue");
         }
@@ -191,7 +199,7 @@ fn read_one<'a>(
         if !page.has_room(size.into()) {
             return Ok(false);
         }
-        sink.add(entry);
+        sink.add(&entry);
         page.count += 1;
         page.size += i64::from(size);
     }
@@ -307,7 +315,7 @@ fn take_messages<'a>(
                 page.size += size;
                 is_counted = true;
             }
-            sink.add(entry);
+            sink.add(&entry);
             page.count += 1;
         }
         page.next_offset = offset + 1;

@@ -14,8 +14,12 @@ use crate::errors::Refusal;
 use crate::extract::take_bytes;
 use crate::kafka::{read_kafka, read_rocketmq};
 use crate::python::{damage_or_none, Encoded};
-use crate::queue::{Kind, BATCH_UNIT_SIZE, UNIT_SIZE};
+use crate::queue::Kind;
 use crate::read::{read_batches as scan_batches, read_simple, LogFile, Page, Sink, Wanted};
+
+/// So many units tell whether there is much to read.
+const WORK_UNITS: usize = 64;
+const ROWS_RESERVED_MAX: usize = 1 << 16;
 
 /// What the three readers have in common.
 struct Request<'py> {
@@ -76,16 +80,16 @@ impl<'py> Request<'py> {
             topic: self.topic.bytes(),
             queue_id: self.queue_id,
         };
-        maybe_detached(py, work_size(units, kind), || match kind {
+        maybe_detached(py, sizes_of(units, kind, WORK_UNITS), || match kind {
             Kind::Simple => read_simple(&file, units, &wanted, page, sink),
             Kind::Batch => scan_batches(&file, units, &wanted, page, sink, arena),
         });
     }
 }
 
-/// Roughly how many bytes of the log there are to read.
-fn work_size(units: &[u8], kind: Kind) -> usize {
-    let sizes = units.chunks_exact(kind.unit_size()).take(64);
+/// How many bytes of the log the first units say that there are to read.
+fn sizes_of(units: &[u8], kind: Kind, count: usize) -> usize {
+    let sizes = units.chunks_exact(kind.unit_size()).take(count);
     sizes.map(|unit| i32_at(unit, 8).unwrap_or(0).max(0) as usize).sum()
 }
 
@@ -149,9 +153,9 @@ fn read_objects<'py>(
     key: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let key = take_bytes(key, "key")?;
-    let unit_size = if kind == Kind::Simple { UNIT_SIZE } else { BATCH_UNIT_SIZE };
     let arena = Arena::default();
-    let mut entries = Vec::with_capacity(page.capacity(asked.units.size() / unit_size));
+    let rows = page.capacity(asked.units.size() / kind.unit_size()).min(ROWS_RESERVED_MAX);
+    let mut entries = Vec::with_capacity(rows);
     asked.read(py, kind, key, &mut page, &arena, &mut entries);
     let records = build(py, &entries)?;
     let damage = damage_or_none(py, page.damage)?;
@@ -184,7 +188,10 @@ pub fn read_columns<'py>(
     let mut asked = Request::new(log, base, units, topic, queue_id, deleted, now_ms, tag)?;
     let mut page = Page::new(start_offset, max_records, max_size);
     let arena = Arena::default();
-    let mut columns = Columns::new(fields);
+    let units_size = asked.units.size();
+    let rows = page.capacity(units_size / kind.unit_size()).min(ROWS_RESERVED_MAX);
+    let size = page.size_capacity(sizes_of(asked.units.bytes(), kind, usize::MAX));
+    let mut columns = Columns::with_capacity(fields, rows, size);
     asked.read(py, kind, None, &mut page, &arena, &mut columns);
     let columns = columns.into_dict(py)?;
     let damage = damage_or_none(py, page.damage)?;
