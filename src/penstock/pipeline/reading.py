@@ -1,7 +1,7 @@
 """The part of a read that runs in Spark's workers: ranges of offsets become Arrow batches.
 
-Every worker process opens the store by itself and keeps it open for the tasks to come. A plan may
-be newer than what a worker saw: it looks again before it says that something is missing.
+Every worker process opens the store by itself and keeps it open for the query's next tasks. A plan
+may be newer than what a worker saw: it looks again before it says that something is missing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import Struct
 
@@ -26,6 +26,7 @@ from penstock.pipeline.columns import BatchMaker, fields_of
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.planning import TaskPartition
 from penstock.pipeline.ranges import ShardRange
+from penstock.pipeline.source_options import SourceOptions
 from penstock.record import StoredRecord
 
 if TYPE_CHECKING:
@@ -36,16 +37,21 @@ _log = get_logger(__name__)
 ROWS_PER_BATCH: Final = 4096
 SIZE_PER_BATCH: Final = 8 << 20
 
-_views: dict[str, StoreView] = {}
+VIEWS_MAX: Final = 8
+"""Stores that a worker keeps open; the one used longest ago is let go first."""
+
+_views: dict[tuple[str, str], StoreView] = {}
 _views_lock: Final = threading.Lock()
 
 
-def shared_view(path: str) -> StoreView:
-    """Return this process's view of a store."""
+def shared_view(path: str, query: str) -> StoreView:
+    """Return this process's view of a store. Each query opens it anew: another store may lie at
+    the path of an earlier query's by now."""
     with _views_lock:
-        view = _views.get(path)
-        if view is None:
-            view = _views[path] = StoreView.open(path)
+        view = _views.pop((path, query), None) or StoreView.open(path)
+        _views[path, query] = view
+        while len(_views) > VIEWS_MAX:
+            del _views[next(iter(_views))]
         return view
 
 
@@ -73,14 +79,31 @@ class Scan(Struct, frozen=True):
     filters: Filters
     fail_on_data_loss: bool
     skip_damage: bool
-    tag: str | None = None
-    metrics_path: str | None = None
+    tag: str | None
+    metrics_path: str | None
+    query: str
+    """Another one for each query."""
+
+    @classmethod
+    def of(
+        cls, options: SourceOptions, columns: Sequence[str], filters: Filters, query: str
+    ) -> Self:
+        return cls(
+            path=options.path,
+            columns=tuple(columns),
+            filters=filters,
+            fail_on_data_loss=options.fail_on_data_loss,
+            skip_damage=options.skip_damage,
+            tag=options.tag,
+            metrics_path=options.metrics_path,
+            query=query,
+        )
 
     def batches(self, task: TaskPartition) -> Iterator[pa.RecordBatch]:
         """Yield what a task reads."""
         counts = Counts(by_key=task.by_key)
         began = time.monotonic()
-        view = shared_view(self.path)
+        view = shared_view(self.path, self.query)
         names = tuple(dict.fromkeys((*self.columns, *self.filters.row_columns)))
         for wanted in task.ranges:
             reader = _RangeReader(self, view, wanted, names, counts)

@@ -1,16 +1,14 @@
-"""The data source `penstock`: a store directory as a table and as a stream.
+"""The data source `penstock`: a store directory as a table.
 
-    batch      ranges of offsets are fixed when the query is planned; filters shorten them
-    stream     an offset is `{"orders": {"0": 17, "1": 4}}`, the next record to read of each shard;
-               Spark keeps it in the checkpoint, as readable as it is here
-
-Plans are made where the query runs; records are read in the workers.
+Ranges of offsets are fixed when the query is planned, on the driver, and filters shorten them;
+records are read in the workers. The stream and the sink are modules of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -21,22 +19,16 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from penstock.engine.segment.view import StoreView
+from penstock.errors import SetupError
 from penstock.pipeline.columns import spark_schema
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.planning import TaskPartition, plan, plan_by_key
 from penstock.pipeline.ranges import ShardRange, batch_ranges
 from penstock.pipeline.reading import Scan
 from penstock.pipeline.source_options import SourceOptions, columns_of, read_options
-from penstock.pipeline.stream_offsets import StreamOffsets, StreamPlanner
 from penstock.record import QueueKind
 
 if TYPE_CHECKING:
@@ -57,6 +49,10 @@ class PenstockDataSource(DataSource):
         return BatchReader(read_options(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - a name of Spark's
+        try:
+            from penstock.pipeline.stream_source import StreamReader
+        except ImportError as error:
+            raise SetupError("streams need PySpark 4.2 or newer") from error
         return StreamReader(read_options(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -74,23 +70,12 @@ class PenstockDataSource(DataSource):
         return StreamWriter(self.options, schema)
 
 
-def _scan(options: SourceOptions, schema: StructType, filters: Filters) -> Scan:
-    return Scan(
-        path=options.path,
-        columns=tuple(schema.fieldNames()),
-        filters=filters,
-        fail_on_data_loss=options.fail_on_data_loss,
-        skip_damage=options.skip_damage,
-        tag=options.tag,
-        metrics_path=options.metrics_path,
-    )
-
-
 class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._filters = Filters()
+        self._query = uuid4().hex
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - a name of Spark's
         return self._filters.take(filters)
@@ -114,50 +99,6 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
-        return _scan(self._options, self._schema, self._filters).batches(partition)
-
-
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._scan = _scan(options, schema, Filters())
-        self._options = options
-        self._planner: StreamPlanner | None = None
-
-    def _plan(self) -> StreamPlanner:
-        if self._planner is None:
-            self._planner = StreamPlanner(self._options)
-        return self._planner
-
-    def initialOffset(self) -> StreamOffsets:  # noqa: N802 - a name of Spark's
-        return self._plan().initial()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - a name of Spark's
-        count = self._options.records_per_trigger
-        return ReadAllAvailable() if count is None else ReadMaxRows(count)
-
-    def latestOffset(  # noqa: N802 - a name of Spark's
-        self, start: StreamOffsets, limit: ReadLimit
-    ) -> StreamOffsets:
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self._plan().latest(start, rows)
-
-    def reportLatestOffset(self) -> StreamOffsets:  # noqa: N802 - a name of Spark's
-        return self._plan().newest()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - a name of Spark's
-        self._plan().stop_here()
-
-    def partitions(self, start: StreamOffsets, end: StreamOffsets) -> Sequence[InputPartition]:
-        return self._plan().tasks(start, end)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, TaskPartition)
-        return self._scan.batches(partition)
-
-    def stop(self) -> None:
-        if self._planner is not None:
-            self._planner.close()
-
-    def __getstate__(self) -> Mapping[str, object]:
-        # What the driver holds open stays with it.
-        return {**self.__dict__, "_planner": None}
+        return Scan.of(
+            self._options, self._schema.fieldNames(), self._filters, self._query
+        ).batches(partition)

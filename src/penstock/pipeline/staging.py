@@ -137,6 +137,17 @@ class Stager:
     def stage(self, batches: Iterable[pa.RecordBatch]) -> StagedFile | None:
         """Stage all rows; return None when there are none."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        done = False
+        try:
+            self._write(batches)
+            done = bool(self._chunks)
+        finally:
+            if not done:
+                # The write may be given up already: nobody else would remove this.
+                self._path.unlink(missing_ok=True)
+        return StagedFile(str(self._path), self._task, tuple(self._chunks)) if done else None
+
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> None:
         with self._path.open("wb") as file:
             with pa.ipc.new_file(file, SCHEMA) as writer:
                 for rows in batches:
@@ -146,10 +157,6 @@ class Stager:
                     writer.write_batch(self._close(shard))
             file.flush()
             os.fsync(file.fileno())
-        if not self._chunks:
-            self._path.unlink()
-            return None
-        return StagedFile(str(self._path), self._task, tuple(self._chunks))
 
     def _add(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         if rows.num_rows == 0:
