@@ -1,3 +1,5 @@
+"""The names of the package, for type checkers; `__init__.py` loads each with its first use."""
+
 from penstock.adapter.locations import Location as Location
 from penstock.adapter.locations import Message as Message
 from penstock.adapter.locations import PartialWriteError as PartialWriteError
