@@ -84,3 +84,14 @@ def test_settings_have_sane_defaults_and_short_names(spark: SparkSession) -> Non
     assert sessions._setting("spark.a.b") == "spark.a.b"
     assert sessions._cores("local") == 1
     assert sessions._cores("local[*]") == os.cpu_count()
+
+
+def test_what_the_executors_lack_is_found_out_before_a_job_runs(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = spark.sparkContext
+    assert sessions._found_everywhere(context, "penstock")
+    assert not sessions._found_everywhere(context, "no_such_package")
+    monkeypatch.setattr(sessions, "NEEDED", ("msgspec", "no_such_package"))
+    with pytest.raises(SetupError, match="the executors lack no_such_package: pip install"):
+        sessions.ship(context)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
+NEEDED: Final = ("msgspec", "pyarrow", "numpy")
+"""What executors need besides the package itself."""
 _INSTALL: Final = "pip install 'penstock[spark]'"
 _LOOPBACK: Final = "127.0.0.1"
 
@@ -46,12 +48,12 @@ def session(
         os.environ["JAVA_HOME"] = home
     from pyspark.sql import SparkSession
 
-    local = master.startswith("local")
+    local = _is_local(master)
     if local:
         # Otherwise Spark looks up the machine's own name, which need not resolve.
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
-    # Workers run this very interpreter, not whichever `python3` comes first.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # Workers run this very interpreter, not whichever `python3` comes first.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**_defaults(master), **{_setting(name): value for name, value in conf.items()}}
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in settings.items():
@@ -85,7 +87,7 @@ def _defaults(master: str) -> dict[str, str | float | bool]:
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": True,
         "spark.sql.streaming.stopTimeout": "60s",
     }
-    if not master.startswith("local"):
+    if not _is_local(master):
         return shared
     cores = _cores(master)
     return {
@@ -97,6 +99,10 @@ def _defaults(master: str) -> dict[str, str | float | bool]:
         "spark.sql.shuffle.partitions": cores,
         "spark.default.parallelism": cores,
     }
+
+
+def _is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
 
 
 def _cores(master: str) -> int:
@@ -123,7 +129,7 @@ def ship(context: SparkContext) -> None:
         directory = tempfile.mkdtemp(dir=SparkFiles.getRootDirectory())
         context.addPyFile(str(_zip_package(Path(directory))))
         _log.warning("package_shipped", reason="not installed on the executors", twins="pure")
-    missing = [name for name in ("msgspec", "pyarrow") if not _found_everywhere(context, name)]
+    missing = [name for name in NEEDED if not _found_everywhere(context, name)]
     if missing:
         raise SetupError(
             f"the executors lack {', '.join(missing)}: {_INSTALL} on every worker, for the Python "
@@ -132,9 +138,19 @@ def ship(context: SparkContext) -> None:
 
 
 def _found_everywhere(context: SparkContext, name: str) -> bool:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no types
+
     # Functions of the standard library only: nothing of ours can be loaded there yet.
     count = max(2, context.defaultParallelism)
-    return all(context.parallelize([name] * count, count).map(find_spec).map(bool).collect())
+    work = context.parallelize([name] * count, count).map(find_spec).map(bool)
+    try:
+        return all(work.collect())
+    except Py4JJavaError as error:
+        reason = str(error.java_exception.getMessage()).strip().splitlines()[-1]
+        raise SetupError(
+            "the executors do not run Python as this program does; PYSPARK_PYTHON names the one "
+            f"that they are to run ({sys.version_info[0]}.{sys.version_info[1]}): {reason}"
+        ) from error
 
 
 def _zip_package(directory: Path) -> Path:
