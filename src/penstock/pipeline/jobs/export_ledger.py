@@ -1,0 +1,146 @@
+"""What an export has done: a bookmark in its target, and the files of a run being published.
+
+    stage      Spark writes files below `_penstock/staging`      readers do not see them
+    begin      `run.json` names every file and its last place    from here on the run happens
+    publish    each file is renamed to its place                 what has moved is passed over
+    finish     `bookmark.json` says up to where is exported      a repeat begins there
+
+Killed before `begin`, a run leaves only staged files, which the next one removes. Killed after it,
+the next run first moves the files that are left. So no row is there twice, and none is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from penstock.disk_local import LocalDisk
+from penstock.errors import SetupError
+
+HIDDEN: Final = "_penstock"
+"""Spark, Arrow and others take names that begin with an underscore for no data."""
+
+_T = TypeVar("_T")
+
+Offsets = dict[str, dict[int, int]]
+"""Topic, partition: the next offset to export."""
+
+
+class Bookmark(Struct, frozen=True):
+    """How far an export has come."""
+
+    run: int = 0
+    store: str = ""
+    offsets: Offsets = {}
+
+
+class OpenRun(Struct, frozen=True):
+    """A run whose files are complete, and perhaps published in part."""
+
+    after: Bookmark
+    files: tuple[str, ...]
+    """Paths below the staging directory, and, with the run's name put before it, the target."""
+
+
+class Ledger:
+    """The bookmark and the runs of one target directory."""
+
+    def __init__(self, target: Path) -> None:
+        self._target: Final = target
+        self._own: Final = target / HIDDEN
+        self._disk: Final = LocalDisk()
+        self.staging: Final = self._own / "staging"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other exports out of the target; raise `LockedError` when one is at work."""
+        self._own.mkdir(parents=True, exist_ok=True)
+        lock = self._disk.lock(str(self._own / "lock"))
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def bookmark(self) -> Bookmark:
+        path = self._own / "bookmark.json"
+        return _read(path, Bookmark) or Bookmark()
+
+    def recover(self) -> int:
+        """Finish what a killed run had begun, remove what it had not; return the files moved."""
+        begun = _read(self._own / "run.json", OpenRun)
+        moved = 0
+        if begun is not None and begun.after.run > self.bookmark().run:
+            moved = self._publish(begun)
+        self.clean()
+        return moved
+
+    def publish(self, after: Bookmark) -> int:
+        """Publish everything that is staged, and remember `after`; return the files' bytes."""
+        files = sorted(str(path.relative_to(self.staging)) for path in self._staged())
+        size = sum(path.stat().st_size for path in self._staged())
+        for path in self._staged():
+            _sync(path)
+        begun = OpenRun(after, tuple(files))
+        self._disk.replace(str(self._own / "run.json"), msgspec.json.encode(begun))
+        self._publish(begun)
+        self.clean()
+        return size
+
+    def staged_count(self) -> int:
+        return sum(1 for _ in self._staged())
+
+    def clean(self) -> None:
+        """Remove what no run needs any more."""
+        (self._own / "run.json").unlink(missing_ok=True)
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def _staged(self) -> Iterator[Path]:
+        return self.staging.rglob("*.parquet")
+
+    def _publish(self, begun: OpenRun) -> int:
+        moved = 0
+        directories = {self._target}
+        for name in begun.files:
+            source = self.staging / name
+            place = self._target / name
+            place = place.with_name(f"run-{begun.after.run:06d}-{place.name}")
+            if not source.exists():
+                if not place.exists():
+                    raise SetupError(
+                        f"{place} is missing: run {begun.after.run} of this export was interrupted "
+                        "and its files were removed since"
+                    )
+                continue
+            place.parent.mkdir(parents=True, exist_ok=True)
+            source.rename(place)
+            directories |= {place.parent, place.parent.parent}
+            moved += 1
+        for directory in sorted(directories):
+            self._disk.sync_directory(str(directory))
+        after = msgspec.json.format(msgspec.json.encode(begun.after), indent=2)
+        self._disk.replace(str(self._own / "bookmark.json"), after)
+        return moved
+
+
+def _read(path: Path, kind: type[_T]) -> _T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise SetupError(f"{path} is not what an export wrote there: {error}") from error
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,82 @@
+"""Runs Spark's part of a job: says how far it is, and turns its failures into our own errors.
+
+An error that our code raised in a worker comes back as a Python traceback inside a Java one; what
+people need of it is its last sentence.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import (
+    BadRequestError,
+    LockedError,
+    NotAStoreError,
+    NotSupportedError,
+    SetupError,
+    StoreError,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+_LOOK_EVERY_S: Final = 0.5
+_RAISED: Final = re.compile(r"penstock\.errors\.(\w+): ([^\n]+)")
+_KINDS: Final[dict[str, type[StoreError]]] = {
+    kind.__name__: kind
+    for kind in (BadRequestError, LockedError, NotAStoreError, NotSupportedError, SetupError)
+}
+
+
+@contextmanager
+def spark_work(spark: SparkSession, what: str, progress: Progress | None) -> Iterator[None]:
+    """Run a block that starts Spark jobs; show the tasks done, raise `StoreError` on failure."""
+    from pyspark.errors import PySparkException
+
+    done = threading.Event()
+    watcher = threading.Thread(
+        target=_watch, args=(spark, what, progress, done), name="spark-progress", daemon=True
+    )
+    if progress is not None:
+        watcher.start()
+    try:
+        yield
+    except PySparkException as error:
+        raise as_store_error(str(error)) from error
+    finally:
+        done.set()
+        if progress is not None:
+            watcher.join()
+
+
+def _watch(
+    spark: SparkSession, what: str, progress: Progress | None, done: threading.Event
+) -> None:
+    assert progress is not None
+    tracker = spark.sparkContext.statusTracker()
+    tasks: dict[int, tuple[int, int]] = {}
+    while not done.wait(_LOOK_EVERY_S):
+        for stage in tracker.getActiveStageIds():
+            found = tracker.getStageInfo(stage)
+            if found is not None:
+                tasks[stage] = found.numCompletedTasks, found.numTasks
+        if tasks:
+            newest = tasks[max(tasks)]
+            progress(what, newest[0], newest[1])
+
+
+def as_store_error(text: str) -> StoreError:
+    """Return our own error for what Spark says about a failure."""
+    raised = _RAISED.findall(text)
+    if raised:
+        kind, sentence = raised[-1]
+        return _KINDS.get(kind, StoreError)(sentence.strip())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return StoreError(f"Spark: {lines[0] if lines else 'the work failed without a word'}")
