@@ -1,8 +1,8 @@
 """How fast are the engines through the public API, embedded and over gRPC, and what do topics cost?
 
 Sketch first: a batch of 100 records of 100 B is some 30 µs of native work in the segment engine and
-10 µs of Python around it: 2 M records/s and more. The memory engine makes a Python object per record:
-1 M. RocksDB writes three rows per record: 60 to 120 k. gRPC encodes every record twice: 100 k. A
+10 µs of Python around it: 2 M records/s and more. The memory engine makes objects of them: 1 M.
+RocksDB writes three rows per record: 60 to 120 k. gRPC encodes every record twice: 100 k. A
 topic is one synced metadata entry: 1,000 a second and more with one sync for several.
 
     python -m bench.engines [--rounds 3] [--topics 10000]
@@ -88,7 +88,7 @@ def measure_engine(store: Store, engine: str, where: str, figures: Figures) -> N
     rich = [Record(BODY, b"k%d" % number, ("tag",)) for number in range(100)]
     note("batches of 100, key + tag", rate(lambda: len(keyed.write_many(rich))))
     end = topic.describe().partitions[0].commit
-    position = topic.describe().partitions[0].earliest
+    position = int(topic.describe().partitions[0].earliest)
 
     def read() -> int:
         nonlocal position

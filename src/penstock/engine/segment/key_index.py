@@ -35,6 +35,8 @@ from penstock.engine.segment.twin import core
 from penstock.engine.segment.twin_interface import IndexSink
 from penstock.errors import CorruptionError
 
+_HITS_FIRST: Final = 8
+_HITS_GROWTH: Final = 32
 _MAPPED_MAX: Final = 16
 """Sealed index files kept mapped for look-ups."""
 
@@ -270,7 +272,8 @@ class KeyIndex:
             index.file.sync()
 
     def lookup(self, text: str, begin_ms: int, end_ms: int, count_max: int) -> Iterator[int]:
-        """Yield positions of records that may carry `text`, newest first.
+        """Yield positions of records that may carry `text`, newest first; a few at a time, because
+        most callers want the newest only. One may come twice while entries are added.
 
         A damaged or missing sealed file raises `CorruptionError`: the caller rebuilds the index.
         """
@@ -285,15 +288,25 @@ class KeyIndex:
                 self.damaged = True
                 path = f"{self.directory}/{name}"
                 raise CorruptionError(path, position=0, reason="the file is missing") from error
-            yield from core.index_lookup(
+            yield from self._hits(index, text, (begin_ms, end_ms), count_max)
+
+    def _hits(
+        self, index: _IndexFile, text: str, span_ms: tuple[int, int], count_max: int
+    ) -> Iterator[int]:
+        seen, limit = 0, min(_HITS_FIRST, count_max)
+        while True:
+            hits = core.index_lookup(
                 index.mapping.buffer,
                 self._sizes.index_slots,
                 self._sizes.index_entries_max,
                 text,
-                begin_ms,
-                end_ms,
-                count_max,
+                *span_ms,
+                limit,
             )
+            yield from hits[seen:]
+            if len(hits) < limit or limit == count_max:
+                return
+            seen, limit = len(hits), min(limit * _HITS_GROWTH, count_max)
 
     def _readable(self, name: str) -> _IndexFile:
         with self._lock:

@@ -9,6 +9,7 @@ and the position. A damaged byte is never served, and a damaged record never sil
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
@@ -183,7 +184,7 @@ class ShardReader:
             for record in self.by_key(log, key)
             if begin_ms <= record.timestamp_ms and (end_ms is None or record.timestamp_ms <= end_ms)
         )
-        return list(islice(found, limit))
+        return list(islice(found, min(limit, _SIZE_UNLIMITED)))
 
     def by_key(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
         """Yield the live records of `key`, newest first. A lost record may have had the key: what
@@ -207,17 +208,20 @@ class ShardReader:
             raise lost_record(self._files, log, lost)
 
     def _hits(self, log: ReadableShard, key: bytes) -> Iterator[int]:
-        """Yield positions that the index has for `key`, newest first."""
-        found: dict[int, None] = {}
-        for text in index_strings(key):
-            full = f"{log.shard.topic}#{text}"
-            try:
-                hits = list(self._index.lookup(full, 0, _TIME_UNLIMITED, _SIZE_UNLIMITED))
-            except CorruptionError:
-                self._heal_index()
-                hits = list(self._index.lookup(full, 0, _TIME_UNLIMITED, _SIZE_UNLIMITED))
-            found.update(dict.fromkeys(hits))
-        yield from sorted(found, reverse=True)
+        """Yield positions that the index has for `key`, newest first. When a file of it turns out
+        to be damaged, the index is rebuilt and asked from the start: positions may come again."""
+        try:
+            yield from self._lookup(log, key)
+        except CorruptionError:
+            self._heal_index()
+            yield from self._lookup(log, key)
+
+    def _lookup(self, log: ReadableShard, key: bytes) -> Iterator[int]:
+        hits = [
+            self._index.lookup(f"{log.shard.topic}#{text}", 0, _TIME_UNLIMITED, _SIZE_UNLIMITED)
+            for text in index_strings(key)
+        ]
+        return merge(*hits, reverse=True)
 
     def _hit(
         self, log: ReadableShard, key: bytes, position: int, now_ms: int
