@@ -212,22 +212,39 @@ class Node:
         )
 
     def _reconcile(self) -> Reconciled:
-        path = f"{self.path}/{_RECONCILED}"
-        last = 0
-        if self._disk.exists(path):
-            text = self._disk.open(path, writable=False)
-            try:
-                last = int(text.read_at(0, 32) or b"0")
-            finally:
-                text.close()
         directories = {"rocksdb": ROCKSDB, "segment": SEGMENT}
         present = [kind for name, kind in directories.items() if self._disk.list(self._at(name))]
-        done = reconcile(self.handler, present=present, altered_since=last, where=self.path)
+        done = reconcile(
+            self.handler,
+            present=present,
+            altered_since=self._last_reconciled(),
+            where=self.path,
+        )
         self._forget_lost_offsets()
         self.admin.finish_deletions()
-        self._disk.replace(path, b"%d\n" % self.storage_cache.revision)
+        if not done.failed:
+            self._note_reconciled()
         self._routes.forget()
         return done
+
+    def _last_reconciled(self) -> int:
+        """Return the revision of the last start, or 0, which reconciles more than is needed."""
+        path = self._at(_RECONCILED)
+        if not self._disk.exists(path):
+            return 0
+        file = self._disk.open(path, writable=False)
+        try:
+            text = file.read_at(0, 32).strip()
+        finally:
+            file.close()
+        return int(text) if text.isdigit() else 0
+
+    def _note_reconciled(self) -> None:
+        try:
+            self._disk.replace(self._at(_RECONCILED), b"%d\n" % self.storage_cache.revision)
+        except OSError as error:
+            # A full disk, perhaps: the next start does again what this one did.
+            _log.warning("start_not_noted", path=self.path, reason=str(error))
 
     def _forget_lost_offsets(self) -> None:
         """Topics in memory begin anew: what was committed for them counts records that are gone."""

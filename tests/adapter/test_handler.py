@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from msgspec.structs import replace
 from tests.adapter.adapter_engine import NODE, segment_of, shard_of, topic_of
 
 from penstock.engine.contract import ShardConfig, StorageEngine
@@ -220,7 +221,7 @@ def test_an_entry_found_before_the_deletion_creates_nothing_behind_it(bench: Ben
     bench.handler.delete_shard(SHARD, MEMORY)
     entry.is_open = False
     with pytest.raises(UnknownShardError):
-        bench.handler._local(entry)
+        bench.handler.open_shard(entry)
     assert bench.engine.list_shard() == []
 
 
@@ -233,6 +234,14 @@ def test_after_a_reset_exactly_what_it_names_is_known(bench: Bench) -> None:
     )
     assert list(bench.cache.shards) == [other.name]
     assert list(bench.cache.topics) == [other.topic]
+
+
+def test_a_topic_in_words_of_a_newer_node_is_left_alone(bench: Bench) -> None:
+    strange = topic_of(ShardId("strange-1", 0), MEMORY, ShardConfig())
+    strange = replace(strange, config=replace(strange.config, cleanup="archive"))
+    bench.tell(TopicPut(strange), ShardPut(shard_of(ShardId("strange-1", 0))))
+    assert list(bench.cache.topics) == [SHARD.topic]
+    bench.put(b"goes on")
 
 
 def test_writes_and_reads_are_counted(bench: Bench) -> None:

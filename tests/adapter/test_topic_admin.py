@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 from tests.adapter.bench import Bench
 
 from penstock.errors import (
@@ -19,6 +20,8 @@ from penstock.errors import (
     StoreError,
     UnknownTopicError,
 )
+from penstock.meta.client import Topic, Update
+from penstock.meta.state.metadata_commands import TopicPut
 from penstock.record import Offset, Record
 
 FULL = DiskFullError("no room for another shard")
@@ -76,7 +79,7 @@ class TestCreating:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(bench.handler, "create_shard", interrupt)
+            patch.setattr(bench.handler, "open_shard", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 bench.create("orders", 2)
         nothing_is_left(bench, "orders")
@@ -91,7 +94,13 @@ class TestCreating:
     def test_waiting_for_the_shards_ends_after_3_seconds_and_undoes_it(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(bench.storage_cache, "apply", lambda _: None)
+        take_over = bench.storage_cache.apply
+
+        def without_shards(update: Update) -> None:
+            events = tuple(one for one in update.events if isinstance(one, TopicPut))
+            take_over(replace(update, events=events))
+
+        monkeypatch.setattr(bench.storage_cache, "apply", without_shards)
         error = self.fails_after(bench, 3)
         assert "3 s" in str(error)
         assert bench.meta.list_topics() == []
@@ -250,6 +259,21 @@ class TestAltering:
         bench.admin.alter_topic("orders", options={"retention_ms": 1}, expected_revision=seen)
         with pytest.raises(StaleWriteError):
             bench.admin.alter_topic("orders", options={"retention_ms": 2}, expected_revision=seen)
+
+    def test_a_topic_deleted_meanwhile_is_unknown_at_once(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench.create("orders", 2)
+        alter = bench.meta.alter_topic
+
+        def alter_and_delete(topic_id: str, *, partitions: int, **_: object) -> Topic:
+            altered = alter(topic_id, partitions=partitions)
+            bench.meta.delete_topic(topic_id)
+            return altered
+
+        monkeypatch.setattr(bench.meta, "alter_topic", alter_and_delete)
+        with pytest.raises(UnknownTopicError):
+            bench.admin.alter_topic("orders", partitions=3)
 
     def test_a_topic_that_does_not_exist_cannot_be_altered(self, bench: Bench) -> None:
         with pytest.raises(UnknownTopicError):

@@ -112,6 +112,9 @@ class TopicAdmin:
                 f"topic {topic.name!r} is in the metadata, but this node was not told within "
                 f"{TOPIC_TIMEOUT_S:g} s"
             )
+        shown = self._topics.topics.get((topic.namespace, topic.name))
+        if shown is None or shown.topic_id != topic.topic_id:
+            raise UnknownTopicError(topic.name)  # deleted by somebody else since
 
     def create_storage_resource(self, topic: Topic) -> None:
         """Place the shards that a topic lacks, wait until they are known here, and create them in
@@ -121,18 +124,20 @@ class TopicAdmin:
         missing = [shard.partition for shard in ids if shard.name not in known]
         if missing:
             self._meta.create_shards(topic.topic_id, missing)
-        late = self._handler.cache.wait_for_shards((s.name for s in ids), SHARD_TIMEOUT_S)
+        late = self._handler.cache.wait_for_shards(
+            topic.topic_id, (shard.name for shard in ids), SHARD_TIMEOUT_S
+        )
+        if topic.topic_id not in self._handler.cache.topics:
+            raise UnknownTopicError(topic.name)
         if late:
             raise DeadlineError(
                 f"{len(late)} of {len(ids)} shards of topic {topic.name!r} were not known here "
                 f"within {SHARD_TIMEOUT_S:g} s, {late[0]!r} among them"
             )
-        config = shard_config(topic.config)
         for shard in ids:
             entry = self._handler.find(shard.name)
-            is_here = entry.meta is not None and self._handler.node_id in entry.meta.replicas
-            if is_here and not entry.is_open:
-                self._handler.create_shard(shard, topic.config.storage_type, config)
+            if entry.meta is not None and self._handler.node_id in entry.meta.replicas:
+                self._handler.open_shard(entry)
         self._routes.forget()
 
     def _undo(self, topic: Topic) -> None:
@@ -184,8 +189,8 @@ class TopicAdmin:
     def delete_topic(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Delete a topic, its records and its consumers' offsets. Raises `UnknownTopicError`."""
         topic = self._topics.get_topic(name, namespace)
-        self._meta.delete_topic(topic.topic_id)
-        if not self._topics.wait_until_gone(topic, TOPIC_TIMEOUT_S):
+        deleted = self._meta.delete_topic(topic.topic_id)
+        if not self._topics.wait_for_topic(deleted, TOPIC_TIMEOUT_S):
             raise DeadlineError(
                 f"topic {name!r} was deleted, but this node was not told within "
                 f"{TOPIC_TIMEOUT_S:g} s"
@@ -199,12 +204,18 @@ class TopicAdmin:
         _log.info("topic_deleted", topic=topic.topic_id)
 
     def finish_deletions(self) -> int:
-        """Complete what a crash interrupted; return how many topics that were."""
-        topics = self._meta.list_deleting_topics()
-        for topic in topics:
-            self._remove_shards(topic)
-            self._offsets.forget_topic(topic.topic_id)
-        return len(topics)
+        """Complete what a crash interrupted; return how many topics that were. What cannot be
+        done now is left to the next start."""
+        done = 0
+        for topic in self._meta.list_deleting_topics():
+            try:
+                self._remove_shards(topic)
+                self._offsets.forget_topic(topic.topic_id)
+            except StoreError as error:
+                _log.error("topic_leftovers", cause=error, topic=topic.topic_id)
+            else:
+                done += 1
+        return done
 
     def _remove_shards(self, topic: Topic) -> None:
         for shard in self._meta.list_shards(topic.topic_id):

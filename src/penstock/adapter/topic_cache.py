@@ -26,6 +26,8 @@ class BrokerCacheManager:
         self.topics: Final[dict[TopicKey, Topic]] = {}
         """By (namespace, name)."""
         self.nodes: Final[dict[int, Node]] = {}
+        self.revision = 0
+        """That of the last update."""
         self._lock: Final = threading.Lock()
         self._waiters: Final = CacheWaiters(clock if clock is not None else SystemClock())
 
@@ -43,28 +45,9 @@ class BrokerCacheManager:
         return [topic for (space, _), topic in topics if namespace in {None, space}]
 
     def wait_for_topic(self, topic: Topic, seconds: float) -> bool:
-        """Wait until `topic` is shown in this state or a later one; return whether it is."""
-        key = (topic.namespace, topic.name)
-
-        def is_there() -> bool:
-            shown = self.topics.get(key)
-            return (
-                shown is not None
-                and shown.topic_id == topic.topic_id
-                and shown.revision >= topic.revision
-            )
-
-        return self._waiters.wait(is_there, seconds)
-
-    def wait_until_gone(self, topic: Topic, seconds: float) -> bool:
-        """Wait until `topic` is no longer shown, though another of its name may be."""
-        key = (topic.namespace, topic.name)
-
-        def is_gone() -> bool:
-            shown = self.topics.get(key)
-            return shown is None or shown.topic_id != topic.topic_id
-
-        return self._waiters.wait(is_gone, seconds)
+        """Wait until everything up to the change that made `topic` what it is was taken over, for
+        better or worse: it may have been deleted since. Return False when that takes too long."""
+        return self._waiters.wait(lambda: self.revision >= topic.revision, seconds)
 
     def apply(self, update: Update) -> None:
         """Take over what changed."""
@@ -74,6 +57,7 @@ class BrokerCacheManager:
                 self.nodes.clear()
             for one in update.events:
                 self._apply(one)
+            self.revision = update.revision
         self._waiters.wake()
 
     def _apply(self, one: event.Event) -> None:

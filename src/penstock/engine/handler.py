@@ -292,7 +292,7 @@ class StorageEngineHandler:
             raise ShardSealedError(entry.name)
         if meta.leader != self.node_id:
             return self._other_node(entry, meta.leader)
-        engine = self._local(entry)
+        engine = self.open_shard(entry)
         with self.cache.lock:
             if entry.meta is meta and entry.active is active and entry.is_open:
                 entry.writer = engine
@@ -305,13 +305,14 @@ class StorageEngineHandler:
             raise UnknownShardError(entry.name)
         if meta.leader != self.node_id:
             return self._other_node(entry, meta.leader)
-        engine = self._local(entry)
+        engine = self.open_shard(entry)
         with self.cache.lock:
             if entry.meta is meta and entry.is_open:
                 entry.reader = engine
         return engine
 
-    def _local(self, entry: ShardEntry) -> StorageEngine:
+    def open_shard(self, entry: ShardEntry) -> StorageEngine:
+        """Return this node's engine, with the shard created in it if that is still to be done."""
         engine = self.engines.get(entry.topic.storage_type)
         if not entry.is_open:
             # It exists for everybody else: an engine that could not create it when it was

@@ -21,7 +21,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.engine.handler import StorageEngineHandler
-from penstock.errors import CorruptionError
+from penstock.errors import CorruptionError, RetryableError
 from penstock.log import get_logger
 from penstock.record import ShardId
 
@@ -35,6 +35,7 @@ class Reconciled(Struct):
     created: int = 0
     deleted: int = 0
     altered: int = 0
+    failed: int = 0
 
 
 def reconcile(
@@ -87,10 +88,18 @@ def _reconcile_engine(
         entry = handler.find(shard.name)
         config = entry.topic.config
         done.known += 1
-        if shard not in held:
-            handler.create_shard(shard, storage_type, config)
-            done.created += 1
-        elif is_altered:
-            handler.alter_shard(shard, storage_type, config)
-            done.altered += 1
+        try:
+            if shard not in held:
+                handler.create_shard(shard, storage_type, config)
+                done.created += 1
+            elif is_altered:
+                handler.alter_shard(shard, storage_type, config)
+                done.altered += 1
+        except RetryableError as error:
+            # A full disk must not keep a node from serving what it has: the shard is created with
+            # the first request that finds room, and altered by the next start.
+            _log.error("shard_not_reconciled", cause=error, shard=shard.name)
+            done.failed += 1
+            if shard not in held:
+                continue
         entry.is_open = True

@@ -22,11 +22,13 @@ from penstock.clock import Clock, SystemClock
 from penstock.engine.cache_waiters import CacheWaiters
 from penstock.engine.contract import Cleanup, ShardConfig, StorageEngine
 from penstock.engine.segment_status import Answer, allowed
+from penstock.log import get_logger
 from penstock.meta.state import metadata_commands as event
 from penstock.meta.state.model import Segment, Shard, Topic, TopicConfig
 from penstock.meta.watch import Update
 from penstock.record import Flush, QueueKind, ShardId
 
+_log: Final = get_logger(__name__)
 _CONFIGS_REMEMBERED: Final = 256
 
 _Hidden = tuple[tuple[int, int | None, Answer], ...]
@@ -148,15 +150,16 @@ class StorageCacheManager:
             self.revision = update.revision
         self._waiters.wake()
 
-    def wait_for_shards(self, names: Iterable[str], seconds: float) -> list[str]:
-        """Wait until all of `names` are known with a segment; return those that are not."""
+    def wait_for_shards(self, topic_id: str, names: Iterable[str], seconds: float) -> list[str]:
+        """Wait until all of `names` are known with a segment, or their topic is not known any
+        more; return those that are not."""
         missing = set(names)
 
-        def all_there() -> bool:
+        def is_over() -> bool:
             missing.difference_update([name for name in missing if self._is_known(name)])
-            return not missing
+            return not missing or topic_id not in self.topics
 
-        self._waiters.wait(all_there, seconds)
+        self._waiters.wait(is_over, seconds)
         return sorted(missing)
 
     def entries(self) -> Iterator[ShardEntry]:
@@ -186,6 +189,13 @@ class StorageCacheManager:
 
     def _put_topic(self, topic: Topic) -> None:
         topic = share_config(topic)
+        try:
+            shard_config(topic.config)
+        except ValueError as error:
+            # Words of a newer version: this node leaves the topic to others, and goes on.
+            _log.error("topic_not_understood", topic=topic.topic_id, reason=str(error))
+            self._drop_topic(topic.topic_id)
+            return
         known = self.topics.get(topic.topic_id)
         if known is None:
             self.topics[topic.topic_id] = TopicEntry(topic)
