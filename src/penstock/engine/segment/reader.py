@@ -394,13 +394,13 @@ class ShardReader:
                 if isinstance(located, int):
                     offset = located
                     continue
-                for raw, data in self._raw_records(log, located, offset):
-                    if raw.size > size_left and found:
+                for end, data in self._raw_records(log, located, offset):
+                    if len(data) > size_left and found:
                         return found
-                    if not log.state.is_deleted(offset):
+                    if data:
                         found.append(data)
-                        size_left -= raw.size
-                    offset = raw.queue_offset + max(1, inner_count(raw))
+                        size_left -= len(data)
+                    offset = end
             except CorruptionError as error:
                 if found:
                     return found
@@ -409,26 +409,38 @@ class ShardReader:
 
     def _raw_records(
         self, log: ReadableShard, located: Located, offset: int
-    ) -> Iterator[tuple[RawRecord, bytes]]:
-        """Yield the located records of one log file; each is the one that its unit speaks of."""
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield the located records of one log file, and the offset behind each; no bytes for
+        what is wholly deleted. Each is the record that its unit speaks of."""
         buffer, base = self._buffer(located.base), located.base
-        unit_size = (QUEUE_UNIT if log.kind is QueueKind.SIMPLE else BATCH_UNIT).size
-        for at in range(0, len(located.units), unit_size):
-            position = int.from_bytes(located.units[at : at + 8], "big")
+        for first, end, position, size in _unit_rows(log.kind, located.units, offset):
             if not base <= position < base + self._files.file_size:
                 return
+            if all(log.state.is_deleted(each) for each in range(max(first, offset), end)):
+                yield end, b""
+                continue
             raw = core.decode_raw(buffer, base, position, True)
             if isinstance(raw, Damage):
                 raise self._corruption(raw)
-            size = int.from_bytes(located.units[at + 8 : at + 12], "big")
-            end = raw.queue_offset + max(1, inner_count(raw))
-            if (raw.topic, raw.queue_id, raw.size) != (*log.shard, size) or not (
-                raw.queue_offset <= offset < end
+            if (raw.topic, raw.queue_id) != log.shard or (raw.queue_offset, raw.size) != (
+                first,
+                size,
             ):
-                reason = f"another record than offset {offset} of {log.shard.name!r}"
+                reason = f"another record than offset {first} of {log.shard.name!r}"
                 raise self._corruption(Damage(position, reason))
-            yield raw, bytes(buffer[position - base : position - base + raw.size])
-            offset = end
+            yield end, bytes(buffer[position - base : position - base + size])
+
+
+def _unit_rows(
+    kind: QueueKind, units: bytes, first_offset: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield what units say: the offsets [first, end) of a record, its position and its size."""
+    if kind is QueueKind.SIMPLE:
+        for offset, (position, size, _) in enumerate(QUEUE_UNIT.iter_unpack(units), first_offset):
+            yield offset, offset + 1, position, size
+        return
+    for position, size, _, _, base, count, _, _ in BATCH_UNIT.iter_unpack(units):
+        yield base, base + count, position, size
 
 
 def inner_count(raw: RawRecord) -> int:
