@@ -7,7 +7,12 @@ from typing import Final
 
 from penstock.adapter.locations import Location, PartialWriteError
 from penstock.engine.contract import Written
-from penstock.errors import BadRequestError, StoreError
+from penstock.errors import (
+    BadRequestError,
+    StoreError,
+    UnknownShardError,
+    UnknownTopicError,
+)
 from penstock.record import Offset, Producer, Record
 
 _NO_BATCHES: Final = (str, bytes, bytearray)
@@ -41,13 +46,15 @@ def cycle_to(partitions: Sequence[int], count: int) -> list[int]:
 
 
 def check_all_written(
-    chosen: Sequence[int], results: Mapping[int, Written | StoreError]
+    topic: str, chosen: Sequence[int], results: Mapping[int, Written | StoreError]
 ) -> dict[int, int]:
     """Return the first offset by partition; raise when a part was not written."""
     firsts = {p: one.first for p, one in results.items() if isinstance(one, Written)}
     if len(firsts) == len(results):
         return {partition: int(first) for partition, first in firsts.items()}
     errors = {p: one for p, one in results.items() if isinstance(one, StoreError)}
+    if any(isinstance(error, UnknownShardError) for error in errors.values()):
+        raise UnknownTopicError(topic)  # deleted meanwhile, and what was written with it
     if not firsts:
         raise next(iter(errors.values()))
     following = dict(firsts)

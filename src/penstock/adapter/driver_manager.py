@@ -202,7 +202,7 @@ class StorageDriverManager:
                 results[one] = await driver.batch_write(route.shards[one], part)
             except StoreError as error:
                 results[one] = error
-        firsts = check_all_written(chosen, results)
+        firsts = check_all_written(route.topic.name, chosen, results)
         return Locations(chosen, list(offsets_by_choice(chosen, firsts)))
 
     async def batch_write_topics(

@@ -205,19 +205,21 @@ class EngineStorageAdapter:
         namespace: str = DEFAULT_NAMESPACE,
         enable_cache: bool | None = None,
     ) -> None:
+        found = [self._handler.find(name) for name in offsets]
         commits = {
-            self._handler.find(name).id: OffsetCommit(Offset(offset))
-            for name, offset in offsets.items()
+            entry.id: OffsetCommit(Offset(offset))
+            for entry, offset in zip(found, offsets.values(), strict=True)
         }
-        await self._pool.run(
-            partial(
-                self._offsets.commit_offsets,
-                group,
-                commits,
-                namespace=namespace,
-                enable_cache=enable_cache,
+
+        def commit() -> None:
+            self._offsets.commit_offsets(
+                group, commits, namespace=namespace, enable_cache=enable_cache
             )
-        )
+            # Deleted meanwhile: see `TopicOffsets`.
+            for topic_id in {entry.id.topic for entry in found if entry.meta is None}:
+                self._offsets.forget_topic(topic_id)
+
+        await self._pool.run(commit)
 
     # At once, or in the pool
 

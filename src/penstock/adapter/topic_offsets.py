@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from penstock.adapter.topic_routes import TopicRoutes
@@ -32,6 +32,7 @@ class TopicOffsets:
         """Commit offsets of a group, all or none."""
         commits = self._by_shard(offsets, namespace)
         self.manager.commit_offsets(group, commits, namespace=namespace, enable_cache=enable_cache)
+        self._forget_deleted(commits)
 
     def reset_offsets(
         self,
@@ -41,7 +42,9 @@ class TopicOffsets:
         namespace: str = DEFAULT_NAMESPACE,
     ) -> None:
         """Set offsets, also backwards, so that no commit made before can undo it."""
-        self.manager.reset_offsets(group, self._by_shard(offsets, namespace), namespace=namespace)
+        commits = self._by_shard(offsets, namespace)
+        self.manager.reset_offsets(group, commits, namespace=namespace)
+        self._forget_deleted(commits)
 
     def get_offset_by_group(
         self, group: str, topics: Sequence[str] | None = None, *, namespace: str = DEFAULT_NAMESPACE
@@ -59,6 +62,13 @@ class TopicOffsets:
                 if known is not None:
                     found[topic, partition] = Offset(known.offset)
         return found
+
+    def _forget_deleted(self, shards: Iterable[ShardId]) -> None:
+        """A topic may be deleted while its offsets are committed. Either the deletion comes behind
+        the commit and removes it, or it is seen here."""
+        for topic_id in {shard.topic for shard in shards}:
+            if not self._routes.has_topic(topic_id):
+                self.manager.forget_topic(topic_id)
 
     def _by_shard(
         self, offsets: Mapping[TopicPartition, int], namespace: str

@@ -64,6 +64,9 @@ class TopicRoutes:
         topics = self._topics.list_topics(namespace)
         return [topic.name for topic in topics if topic.topic_id in topic_ids]
 
+    def has_topic(self, topic_id: str) -> bool:
+        return topic_id in self._storage.topics
+
     def apply(self, update: Update) -> None:
         """Work out anew what is asked for next; the caches have taken the update over before."""
         self.forget()

@@ -107,7 +107,7 @@ class TopicStorage:
         results = self._write_parts(route, parts)
         partitions = [partition for partition, _ in parts]
         chosen = cycle_to(partitions, len(records))
-        firsts = check_all_written(chosen, results)
+        firsts = check_all_written(route.topic.name, chosen, results)
         offsets = offsets_in_turn([firsts[one] for one in partitions], len(records))
         return Locations(chosen, offsets)
 
@@ -157,7 +157,7 @@ class TopicStorage:
         check_records_are_records(records)
         chosen = choose_all_by_key(records, self.sequence, route.partitions)
         results = self._write_parts(route, group_by_partition(records, chosen))
-        firsts = check_all_written(chosen, results)
+        firsts = check_all_written(route.topic.name, chosen, results)
         return Locations(chosen, list(offsets_by_choice(chosen, firsts)))
 
     def _write_parts(self, route: TopicRoute, parts: Parts) -> dict[int, Written | StoreError]:
