@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.cli import store_output
 from penstock.cli.arguments import AsJson, Directory
-from penstock.cli.output import print_fields, print_json, print_table, progress_bar, size_text
+from penstock.cli.output import (
+    print_fields,
+    print_json,
+    print_line,
+    print_table,
+    printable,
+    progress_bar,
+    size_text,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.pipeline.jobs import UpkeepResult
 
 app: Final = typer.Typer(
     help="Run jobs on a store directory with Spark.",
@@ -26,6 +39,7 @@ Topics = Annotated[
     typer.Option("--topic", "-t", help="Only this topic; may be repeated.", show_default="all"),
 ]
 LOCAL: Final = "local[*]"
+DAMAGED: Final = 1
 
 
 @app.callback()
@@ -90,6 +104,255 @@ def export(
             ("files", result.files),
             ("size", size_text(result.bytes_written)),
             ("files of a killed run", result.files_recovered),
+            ("seconds", f"{result.seconds:.1f}"),
+        )
+    )
+
+
+@app.command()
+def stats(
+    directory: Directory,
+    topics: Topics = None,
+    every_s: Annotated[
+        int, typer.Option("--every", metavar="SECONDS", min=1, help="Steps of the time table.")
+    ] = 3600,
+    top_keys: Annotated[int, typer.Option(min=0, help="How many keys of each topic.")] = 10,
+    master: Master = LOCAL,
+    as_json: AsJson = False,
+) -> None:
+    """Measure topics: records and bytes over time, sizes, the keys with the most records.
+
+    The store is only read, and may be in use.
+
+    Example: [b]penstock pipeline stats data --every 60[/b]
+    """
+    from penstock.pipeline import jobs
+
+    with progress_bar() as progress:
+        result = jobs.stats(
+            _session(master),
+            directory,
+            topics=topics,
+            every_s=every_s,
+            top_keys=top_keys,
+            progress=progress,
+        )
+    if as_json:
+        print_json([result])
+        return
+    print_table(
+        ("topic", "#shards", "#rows", "#at most", "#size", "#largest", "first", "last"),
+        (
+            (
+                printable(each.topic),
+                each.shards,
+                each.rows,
+                each.rows_bound,
+                size_text(each.bytes),
+                size_text(each.size_max),
+                time_text(each.first_ms),
+                time_text(each.last_ms),
+            )
+            for each in result.topics
+        ),
+    )
+    print_table(
+        ("topic", "from", "#rows", "#size", "#rows/s", "#bytes/s"),
+        (
+            (
+                printable(each.topic),
+                time_text(each.start_ms),
+                each.rows,
+                size_text(each.bytes),
+                f"{each.rows_per_s:.1f}",
+                f"{each.bytes_per_s:.1f}",
+            )
+            for each in result.intervals
+        ),
+    )
+    print_table(
+        ("topic", "key", "#rows", "#size"),
+        (
+            (printable(each.topic), printable(each.key, 60), each.rows, size_text(each.bytes))
+            for each in result.top_keys
+        ),
+    )
+
+
+@app.command("import")
+def import_(
+    directory: Directory,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A file, or a directory of them.", show_default=False
+        ),
+    ],
+    topic: Annotated[
+        str | None,
+        typer.Argument(metavar="[TOPIC]", help="Without it, a column 'topic' says where to."),
+    ] = None,
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", help="parquet, json or csv.", show_default="by the names"),
+    ] = None,
+    value: Annotated[
+        str | None,
+        typer.Option("--value", help="The column of values.", show_default="value, else the row"),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The column of keys.")] = None,
+    timestamp: Annotated[
+        str | None, typer.Option("--timestamp", help="The column of times.")
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option("--partition", help="The column of partitions.", show_default="by key"),
+    ] = None,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of a new topic.")] = 1,
+    master: Master = LOCAL,
+    as_json: AsJson = False,
+) -> None:
+    """Append the rows of Parquet, JSON or CSV files to a topic, each once.
+
+    The same files again change nothing. Nobody else may have the store open when the rows are
+    published.
+
+    Example: [b]penstock pipeline import data orders.csv orders --key id[/b]
+    """
+    from penstock.pipeline import jobs
+
+    with progress_bar() as progress:
+        result = jobs.import_(
+            _session(master),
+            directory,
+            source,
+            topic,
+            file_format=file_format,
+            columns=jobs.ImportColumns(value, key, timestamp, partition),
+            partitions=partitions,
+            progress=progress,
+        )
+    if as_json:
+        print_json([result])
+        return
+    print_fields(
+        (
+            ("files", result.files),
+            ("size", size_text(result.bytes_read)),
+            ("rows", result.rows),
+            ("rows added", result.rows_added),
+            ("done before", "yes" if result.repeated else "no"),
+            ("seconds", f"{result.seconds:.1f}"),
+        )
+    )
+
+
+@app.command()
+def verify(directory: Directory, master: Master = LOCAL, as_json: AsJson = False) -> None:
+    """Check everything in a store, then read all of it through Spark and count.
+
+    The full check of [b]penstock store verify[/b] runs in this process; the reading is spread over
+    Spark's tasks. Exits with 1 when there is damage. Nothing is changed.
+
+    Example: [b]penstock pipeline verify data[/b]
+    """
+    from penstock.pipeline import jobs
+
+    with progress_bar() as progress:
+        result = jobs.verify(_session(master), directory, progress=progress)
+    if as_json:
+        print_json([result])
+    else:
+        print_table(
+            ("shard", "#from", "#to", "#rows", "#at most", "#size"),
+            (
+                (each.shard, each.start, each.end, each.rows, each.rows_max, size_text(each.bytes))
+                for each in result.shards
+            ),
+        )
+        store_output.print_verify(result.report, as_json=False)
+        for problem in result.problems:
+            print_line(printable(problem))
+    sys.exit(0 if result.is_whole else DAMAGED)
+
+
+@app.command()
+def rebuild(directory: Directory, as_json: AsJson = False) -> None:
+    """Build queues, key index, times and checksums anew from the log.
+
+    Runs in this process, without Spark, and takes the lock: nobody else may have the store open.
+
+    Example: [b]penstock pipeline rebuild data/segment[/b]
+    """
+    from penstock.pipeline import jobs
+
+    with progress_bar() as progress:
+        result = jobs.rebuild(directory, progress=progress)
+    if as_json:
+        print_json([result])
+        return
+    print_fields(
+        (
+            ("records", result.rows),
+            ("size", size_text(result.bytes)),
+            ("damaged places", len(result.report.damaged)),
+            ("shards that end elsewhere", ", ".join(result.shards_changed) or "none"),
+            ("seconds", f"{result.seconds:.1f}"),
+        )
+    )
+
+
+@app.command()
+def compact(directory: Directory, topics: Topics = None, as_json: AsJson = False) -> None:
+    """Remove records whose key was written again later, in topics that are compacted.
+
+    Runs in this process, without Spark, and takes the lock: nobody else may have the store open.
+
+    Example: [b]penstock pipeline compact data/segment[/b]
+    """
+    from penstock.pipeline import jobs
+
+    with progress_bar() as progress:
+        result = jobs.compact(directory, topics=topics, progress=progress)
+    _print_upkeep(result, as_json=as_json)
+
+
+@app.command()
+def expire(
+    directory: Directory,
+    reserved_hours: Annotated[
+        float | None,
+        typer.Option(help="Also remove log files that are older, of topics without a time."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what the topics' own retention no longer keeps.
+
+    Runs in this process, without Spark, and takes the lock: nobody else may have the store open.
+
+    Example: [b]penstock pipeline expire data/segment[/b]
+    """
+    from penstock.pipeline import jobs
+
+    _print_upkeep(jobs.expire(directory, reserved_hours=reserved_hours), as_json=as_json)
+
+
+def _print_upkeep(result: UpkeepResult, *, as_json: bool) -> None:
+    if as_json:
+        print_json([result])
+        return
+    print_table(
+        ("shard", "#began at", "#begins at", "#ends at", "#removed"),
+        (
+            (each.shard, each.earliest_before, each.earliest, each.commit, each.removed)
+            for each in result.shards
+        ),
+    )
+    print_fields(
+        (
+            ("records removed", result.rows_removed),
+            ("size", size_text(result.bytes_removed)),
+            ("files removed", result.files_removed),
             ("seconds", f"{result.seconds:.1f}"),
         )
     )

@@ -1,4 +1,4 @@
-"""Jobs on a store directory, run by Spark; each is a function here and `penstock pipeline NAME`.
+"""Jobs on a store directory, with Spark; each is a function here and `penstock pipeline NAME`.
 
     from penstock import pipeline
     from penstock.pipeline import jobs
@@ -10,5 +10,37 @@ counted, and checks the counts against the bounds of the store.
 """
 
 from penstock.pipeline.jobs.exporting import ExportResult, ShardExport, export
+from penstock.pipeline.jobs.importing import ImportColumns, ImportResult, import_
+from penstock.pipeline.jobs.maintaining import (
+    RebuildResult,
+    ShardUpkeep,
+    UpkeepResult,
+    compact,
+    expire,
+    rebuild,
+)
+from penstock.pipeline.jobs.measuring import Interval, StatsResult, TopicStats, TopKey, stats
+from penstock.pipeline.jobs.verifying import ShardCheck, VerifyResult, verify
 
-__all__ = ["ExportResult", "ShardExport", "export"]
+__all__ = [
+    "ExportResult",
+    "ImportColumns",
+    "ImportResult",
+    "Interval",
+    "RebuildResult",
+    "ShardCheck",
+    "ShardExport",
+    "ShardUpkeep",
+    "StatsResult",
+    "TopKey",
+    "TopicStats",
+    "UpkeepResult",
+    "VerifyResult",
+    "compact",
+    "expire",
+    "export",
+    "import_",
+    "rebuild",
+    "stats",
+    "verify",
+]

@@ -10,7 +10,6 @@ counted: a shard may not have more rows than its bounds allow, nor one outside o
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from msgspec import Struct
 from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, StoreError
 from penstock.pipeline.jobs.export_ledger import Bookmark, Ledger, Offsets
+from penstock.pipeline.jobs.shard_ranges import ReadRange, load_ranges, read_range
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
 from penstock.pipeline.jobs.topic_choice import chosen_shards
 from penstock.record import ShardId
@@ -67,14 +67,6 @@ class ExportResult(Struct, frozen=True):
     seconds: float
 
 
-class _Range(Struct, frozen=True):
-    shard: ShardId
-    start: int
-    end: int
-    deleted: int
-    lost: int
-
-
 def export(
     spark: SparkSession,
     path: str,
@@ -110,9 +102,9 @@ def export(
             )
         after = Bookmark(before.run + 1, root, _moved(before.offsets, ranges))
         with spark_work(spark, "export", progress):
-            _stage(_table(spark, path, ranges, strict=strict), ledger.staging)
+            _stage(load_ranges(spark, path, ranges, _COLUMNS, strict=strict), ledger.staging)
         with spark_work(spark, "check", progress):
-            shards = _check(spark, ledger, ranges)
+            shards = _check(spark, ledger, ranges, before.offsets)
         files = ledger.staged_count()
         size = ledger.publish(after)
     rows = sum(each.rows for each in shards)
@@ -122,7 +114,7 @@ def export(
 
 def _ranges(
     path: str, done: Offsets, topics: Sequence[str] | None, *, strict: bool
-) -> list[_Range]:
+) -> list[ReadRange]:
     found = []
     with StoreView.open(path) as view:
         for shard in chosen_shards(view, path, topics):
@@ -139,40 +131,17 @@ def _ranges(
                     f"{lost} records of {shard.name!r} from offset {wanted} on were removed before "
                     "they were exported; go on with what there is by strict=False (--no-strict)"
                 )
-            start, end = max(wanted, bounds.earliest), bounds.commit
-            if start < end:
-                gaps = view.state(shard).deleted_between(start, end)
-                deleted = sum(min(last, end) - max(first, start) for first, last in gaps)
-                found.append(_Range(shard, start, end, deleted, lost))
+            planned = read_range(view, shard, wanted)
+            if planned.start < planned.end:
+                found.append(planned)
     return found
 
 
-def _moved(before: Offsets, ranges: Iterable[_Range]) -> Offsets:
+def _moved(before: Offsets, ranges: Iterable[ReadRange]) -> Offsets:
     after = {topic: dict(partitions) for topic, partitions in before.items()}
     for each in ranges:
         after.setdefault(each.shard.topic, {})[each.shard.partition] = each.end
     return after
-
-
-def _table(spark: SparkSession, path: str, ranges: Iterable[_Range], *, strict: bool) -> DataFrame:
-    assigned: dict[str, list[int]] = {}
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
-    for each in ranges:
-        topic, partition = each.shard
-        assigned.setdefault(topic, []).append(partition)
-        starts.setdefault(topic, {})[str(partition)] = each.start
-        ends.setdefault(topic, {})[str(partition)] = each.end
-    return (
-        spark.read.format("penstock")
-        .option("assign", json.dumps(assigned))
-        .option("startingOffsets", json.dumps(starts))
-        .option("endingOffsets", json.dumps(ends))
-        .option("columns", _COLUMNS)
-        .option("failOnDataLoss", str(strict).lower())
-        .option("onDamage", "fail" if strict else "skip")
-        .load(path)
-    )
 
 
 def _stage(table: DataFrame, staging: Path) -> None:
@@ -183,7 +152,9 @@ def _stage(table: DataFrame, staging: Path) -> None:
     writer.option("compression", "zstd").parquet(f"file://{staging.resolve()}")
 
 
-def _check(spark: SparkSession, ledger: Ledger, ranges: Iterable[_Range]) -> list[ShardExport]:
+def _check(
+    spark: SparkSession, ledger: Ledger, ranges: Iterable[ReadRange], before: Offsets
+) -> list[ShardExport]:
     """Count what was staged; raise when it cannot be what the ranges hold."""
     from pyspark.sql import functions as F  # noqa: N812 - as in Spark's own documents
 
@@ -201,17 +172,17 @@ def _check(spark: SparkSession, ledger: Ledger, ranges: Iterable[_Range]) -> lis
     found = []
     for each in ranges:
         rows, first, last = counted.pop(each.shard, (0, each.start, each.start))
-        left_out = each.end - each.start - each.deleted - rows
+        left_out = each.rows_max - rows
         if left_out < 0 or first < each.start or last >= each.end:
             raise StoreError(
                 f"{each.shard.name!r} was to give the offsets [{each.start}, {each.end}) without "
                 f"{each.deleted}, but {rows} rows from {first} to {last} were staged; nothing was "
                 "published"
             )
+        topic, partition = each.shard
+        lost = each.start - before.get(topic, {}).get(partition, each.start)
         found.append(
-            ShardExport(
-                each.shard.name, each.start, each.end, rows, each.deleted, left_out, each.lost
-            )
+            ShardExport(each.shard.name, each.start, each.end, rows, each.deleted, left_out, lost)
         )
     if counted:
         raise StoreError(f"rows of {min(counted).name!r} were staged, which was not read")

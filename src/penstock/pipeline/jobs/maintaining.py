@@ -1,0 +1,183 @@
+"""Jobs that change a store directory: rebuild, compact, expire.
+
+They run on the driver alone, through the library, and need no Spark: a store has one writer, the
+holder of the directory's lock, and it is the writer who may remove records and files. While
+somebody else has the store open they raise `LockedError` and have changed nothing. Killed, they
+leave a store that opens as after any crash; repeated, they find less or nothing to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.engine.contract import RECORD_SIZE_MAX, Cleanup, ShardConfig
+from penstock.engine.segment import inspect
+from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
+from penstock.engine.segment.recovery import RecoveryReport
+from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment.view import StoreView
+from penstock.errors import BadRequestError, CorruptionError, StoreError
+from penstock.pipeline.jobs.spark_work import Progress
+from penstock.pipeline.jobs.topic_choice import chosen_shards
+from penstock.record import ShardId
+
+# What a node's settings say about old files and a full disk is not known here. A default in their
+# place could remove what the node would keep, so nothing goes for either reason.
+_SETTINGS: Final = SegmentSettings(
+    record_size_max=RECORD_SIZE_MAX + RECORD_OVERHEAD_MAX,
+    file_reserved_time_h=1e9,
+    disk_max_used_space_ratio=101,
+    disk_space_warning_level_ratio=101,
+    background=False,
+)
+
+
+class ShardUpkeep(Struct, frozen=True):
+    """One shard before and after a job: its offsets [earliest, commit), and records removed."""
+
+    shard: str
+    earliest_before: int
+    earliest: int
+    commit: int
+    removed: int
+
+
+class UpkeepResult(Struct, frozen=True):
+    """What a compaction or an expiry removed."""
+
+    path: str
+    shards: list[ShardUpkeep]
+    rows_removed: int
+    bytes_removed: int
+    files_removed: int
+    seconds: float
+
+
+class RebuildResult(Struct, frozen=True):
+    path: str
+    rows: int
+    """Records of the log that were read, those of Penstock's own queues among them."""
+    bytes: int
+    report: RecoveryReport
+    shards_changed: list[str]
+    """Shards that end elsewhere than before: what their damaged files had said was wrong."""
+    seconds: float
+
+
+def rebuild(path: str, *, progress: Progress | None = None) -> RebuildResult:
+    """Build queues, key index, times and checksums anew from the commit log."""
+    began = time.monotonic()
+    before = _ends(path)
+    report = inspect.rebuild(
+        path,
+        settings=_SETTINGS,
+        progress=None if progress is None else lambda done, all_: progress("log", done, all_),
+    )
+    after = _ends(path)
+    return RebuildResult(
+        path=path,
+        rows=report.records_scanned,
+        bytes=report.bytes_scanned,
+        report=report,
+        shards_changed=sorted(
+            shard.name for shard in before | after if before.get(shard) != after.get(shard)
+        ),
+        seconds=time.monotonic() - began,
+    )
+
+
+def compact(
+    path: str, *, topics: Sequence[str] | None = None, progress: Progress | None = None
+) -> UpkeepResult:
+    """Remove the records whose key was written again later, in topics whose cleanup is `compact`.
+
+    Records without a key stay. What is removed frees its place when its whole log file is dead.
+    """
+    began = time.monotonic()
+    found: list[ShardUpkeep] = []
+    size = 0
+    with _engine(path, topics) as (engine, shards):
+        for done, shard in enumerate(shards):
+            if progress is not None:
+                progress("compact", done, len(shards))
+            before = engine.shard_info(shard)
+            removed = engine.compact(shard)
+            size += removed.size
+            if removed.records > before.commit - before.earliest:
+                raise StoreError(
+                    f"{removed.records} records of {shard.name!r} were removed, but it held "
+                    f"[{before.earliest}, {before.commit}): check it with verify"
+                )
+            if _config(engine, shard).cleanup is Cleanup.COMPACT:
+                after = engine.shard_info(shard)
+                found.append(
+                    ShardUpkeep(
+                        shard.name, before.earliest, after.earliest, after.commit, removed.records
+                    )
+                )
+    rows = sum(each.removed for each in found)
+    return UpkeepResult(path, found, rows, size, 0, time.monotonic() - began)
+
+
+def expire(path: str, *, reserved_hours: float | None = None) -> UpkeepResult:
+    """Remove what the topics' own retention no longer keeps, and log files that are dead by that.
+
+    With `reserved_hours`, shards without a time of their own lose whole log files that are older,
+    as by a node's `file_reserved_time`; without it they are kept. A full disk is no reason here.
+    """
+    if reserved_hours is not None and reserved_hours <= 0:
+        raise BadRequestError(f"reserved_hours is {reserved_hours}; it must be above 0")
+    began = time.monotonic()
+    settings = _SETTINGS
+    if reserved_hours is not None:
+        settings = replace(settings, file_reserved_time_h=reserved_hours)
+    with _engine(path, None, settings) as (engine, shards):
+        before = {shard: engine.shard_info(shard) for shard in shards}
+        report = engine.store.retention.run()
+        found = []
+        for shard in shards:
+            after = engine.shard_info(shard)
+            removed = after.earliest - before[shard].earliest
+            found.append(
+                ShardUpkeep(
+                    shard.name, before[shard].earliest, after.earliest, after.commit, removed
+                )
+            )
+    rows = sum(each.removed for each in found)
+    seconds = time.monotonic() - began
+    return UpkeepResult(path, found, rows, report.size, report.files, seconds)
+
+
+@contextmanager
+def _engine(
+    path: str, topics: Sequence[str] | None, settings: SegmentSettings = _SETTINGS
+) -> Iterator[tuple[SegmentEngine, list[ShardId]]]:
+    # A look first: opening would create a store where there is none.
+    with StoreView.open(path) as view:
+        shards = chosen_shards(view, path, topics)
+    engine = SegmentEngine(SegmentStore.open(path, settings))
+    try:
+        yield engine, shards
+    finally:
+        engine.close()
+
+
+def _config(engine: SegmentEngine, shard: ShardId) -> ShardConfig:
+    packed = engine.store.state(shard).config
+    return msgspec.msgpack.decode(packed, type=ShardConfig)
+
+
+def _ends(path: str) -> dict[ShardId, int]:
+    try:
+        with StoreView.open(path) as view:
+            return {shard: view.bounds(shard).commit for shard in view.shards()}
+    except CorruptionError:
+        return {}

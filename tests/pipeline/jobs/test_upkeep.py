@@ -1,0 +1,104 @@
+"""Jobs that change a store: they remove what they say and no more, and want the lock."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.segment.view.sample_store import QUIET
+
+from penstock.engine.contract import Cleanup, ShardConfig
+from penstock.engine.segment import inspect
+from penstock.engine.segment.engine import SegmentEngine
+from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment.view import StoreView
+from penstock.errors import BadRequestError, LockedError, NotAStoreError
+from penstock.pipeline import jobs
+from penstock.record import Record, ShardId
+
+KEYED = ShardId("keyed", 0)
+SHORT = ShardId("short", 0)
+LONG = ShardId("long", 0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with a compacted topic, one that keeps 5 records, and one that keeps all; every
+    record is from 1970."""
+    path = tmp_path / "store"
+    engine = SegmentEngine(SegmentStore.open(str(path), QUIET))
+    engine.create_shard(KEYED, ShardConfig(cleanup=Cleanup.COMPACT))
+    engine.create_shard(SHORT, ShardConfig(retention_records=5))
+    engine.create_shard(LONG, ShardConfig())
+    for shard in (KEYED, SHORT, LONG):
+        for number in range(20):
+            engine.write(shard, Record(b"%d" % number, key=b"k%d" % (number % 4), timestamp_ms=1))
+    engine.close()
+    return path
+
+
+def offsets(path: Path, shard: ShardId) -> list[int]:
+    with StoreView.open(str(path)) as view:
+        return [record.offset for record in view.read(shard, 0, max_records=1000)]
+
+
+def test_a_compaction_keeps_the_newest_of_each_key(store: Path) -> None:
+    result = jobs.compact(str(store))
+    assert [(each.shard, each.removed) for each in result.shards] == [("keyed_0", 16)]
+    assert result.rows_removed == 16
+    assert result.bytes_removed > 0
+    assert offsets(store, KEYED) == [16, 17, 18, 19]
+    assert offsets(store, LONG) == [*range(20)]
+    assert jobs.compact(str(store)).rows_removed == 0
+
+
+def test_an_expiry_goes_by_the_topics_own_retention(store: Path) -> None:
+    result = jobs.expire(str(store))
+    assert {each.shard: each.removed for each in result.shards} == {
+        "keyed_0": 0,
+        "long_0": 0,
+        "short_0": 15,
+    }
+    assert offsets(store, SHORT) == [*range(15, 20)]
+    assert offsets(store, LONG) == [*range(20)]
+    assert jobs.expire(str(store)).rows_removed == 0
+
+
+def test_a_rebuild_changes_no_shard(sample: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(sample, tmp_path / "copy"))
+    before = offsets(path, ShardId("orders", 0))
+    shutil.rmtree(path / "index")
+    seen: list[str] = []
+    result = jobs.rebuild(str(path), progress=lambda what, _done, _total: seen.append(what))
+    assert result.rows > 300
+    assert result.bytes > 0
+    assert result.shards_changed == []
+    assert offsets(path, ShardId("orders", 0)) == before
+    assert inspect.verify(str(path)).is_whole
+
+
+def test_a_store_in_use_is_left_alone(store: Path) -> None:
+    with SegmentStore.open(str(store), QUIET):
+        with pytest.raises(LockedError):
+            jobs.compact(str(store))
+        with pytest.raises(LockedError):
+            jobs.expire(str(store))
+        with pytest.raises(LockedError):
+            jobs.rebuild(str(store))
+    assert offsets(store, SHORT) == [*range(20)]
+
+
+def test_nothing_is_created_where_no_store_is(store: Path, tmp_path: Path) -> None:
+    nothing = tmp_path / "nothing"
+    with pytest.raises(NotAStoreError):
+        jobs.compact(str(nothing))
+    with pytest.raises(NotAStoreError):
+        jobs.expire(str(nothing))
+    with pytest.raises(NotAStoreError):
+        jobs.rebuild(str(nothing))
+    assert not nothing.exists()
+    with pytest.raises(BadRequestError, match="did you mean 'keyed'"):
+        jobs.compact(str(store), topics=["keyd"])
+    with pytest.raises(BadRequestError, match="reserved_hours"):
+        jobs.expire(str(store), reserved_hours=0)
