@@ -14,7 +14,7 @@ from tests.segment.format.golden_store import GoldenStore
 
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
-from penstock.pipeline.planning import TaskPartition, plan
+from penstock.pipeline.planning import TaskPartition, plan, without_old
 from penstock.pipeline.ranges import ShardRange
 from penstock.record import QueueKind, Record, ShardId
 
@@ -110,3 +110,13 @@ def test_a_task_is_small_on_the_wire() -> None:
 
 def test_nothing_to_read_makes_no_task(mixed: StoreView, tmp_path: Path) -> None:
     assert plan(mixed, [ShardRange(SHARDS[0], 5, 5)], 1, 1) == []
+
+
+def test_what_is_too_old_is_not_planned(spark_store: Path) -> None:
+    # The time of each record is its offset.
+    view = StoreView.open(str(spark_store))
+    wanted = ranges_of(view)
+    assert without_old(view, wanted, 0) == wanted
+    (found,) = without_old(view, wanted, 5_000)
+    assert 3_900 < found.start <= 5_000
+    assert found.end == wanted[0].end

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
+from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
 from penstock.engine.segment.shard_view import ShardView
 from penstock.engine.segment.view import StoreView
 from penstock.pipeline.ranges import ShardRange
@@ -160,6 +160,19 @@ def _by_offsets(queues: Sequence[_Queue], sizes: Sequence[int], wanted: int) -> 
         short.append(queue.wanted)
         short_size += size
     return [*tasks, TaskPartition(short)] if short else tasks
+
+
+def without_old(view: StoreView, ranges: Sequence[ShardRange], first_ms: int) -> list[ShardRange]:
+    """Leave out what lies before the first block that may hold a record of this time or later."""
+    snapshot = view.snapshot()
+    found = []
+    for shard, start, end in ranges:
+        first, last = start // TIME_BLOCK, -(-end // TIME_BLOCK)
+        times = snapshot.get(shard).times
+        block = next(iter(times.candidates(first_ms, first, last)), last)
+        if block * TIME_BLOCK < end:
+            found.append(ShardRange(shard, max(start, block * TIME_BLOCK), end))
+    return found
 
 
 def plan_by_key(view: StoreView, ranges: Sequence[ShardRange]) -> list[TaskPartition]:

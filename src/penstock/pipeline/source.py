@@ -25,7 +25,7 @@ from penstock.engine.segment.view import StoreView
 from penstock.errors import SetupError
 from penstock.pipeline.columns import spark_schema
 from penstock.pipeline.filters import Filters
-from penstock.pipeline.planning import TaskPartition, plan, plan_by_key
+from penstock.pipeline.planning import TaskPartition, plan, plan_by_key, without_old
 from penstock.pipeline.ranges import ShardRange, batch_ranges
 from penstock.pipeline.reading import Scan
 from penstock.pipeline.source_options import SourceOptions, columns_of, read_options
@@ -89,6 +89,8 @@ class BatchReader(DataSourceReader):
                 if filters.shows(*shard)
             ]
             ranges = [each for each in ranges if each.start < each.end]
+            if filters.first_ms is not None:
+                ranges = without_old(view, ranges, filters.first_ms)
             found: list[TaskPartition] = []
             if filters.keys is not None:
                 found = plan_by_key(view, ranges)
