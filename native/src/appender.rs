@@ -12,7 +12,7 @@ use crate::append::{Batch, Stamp};
 use crate::bytes::View;
 use crate::encode::Hosts;
 use crate::errors::{poisoned, Refusal};
-use crate::extract::{int64, take_producer, take_record, Columns, Many};
+use crate::extract::{int64, take_producer, take_record, Bound64, Columns, Many};
 use crate::message::Message;
 use crate::python::{damage_or_none, text, Encoded, Reserved};
 use crate::queue::Kind;
@@ -414,7 +414,7 @@ impl Appender {
         log: &Bound<'_, PyAny>,
         base: i64,
         start: i64,
-        end: i64,
+        end: Bound64,
         index: bool,
         special_topic_suffix: &Bound<'_, PyAny>,
         groups: bool,
@@ -425,7 +425,7 @@ impl Appender {
             log: view.bytes(),
             base,
             start,
-            end,
+            end: end.0,
             index,
             special_suffix: suffix.bytes(),
             groups,

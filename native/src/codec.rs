@@ -9,6 +9,7 @@ use crate::appender::ATTACHED_SIZE_MAX;
 use crate::bytes::{View, Writer};
 use crate::encode::{seal_trailer, PROPERTIES_SIZE_MAX, TOPIC_SIZE_MAX, TOPIC_SIZE_V1_MAX};
 use crate::errors::Refusal;
+use crate::extract::Bound64;
 use crate::hash;
 use crate::index::{lookup, relink, Division, Lookup};
 use crate::properties::each_entry;
@@ -187,11 +188,11 @@ pub fn check_log<'py>(
     log: &Bound<'_, PyAny>,
     base: i64,
     start: i64,
-    end: i64,
+    end: Bound64,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let view = View::readable(log)?;
     let bytes = view.bytes();
-    let limit = limit(bytes, base, end);
+    let limit = limit(bytes, base, end.0);
     let Ok(index) = usize::try_from(start.saturating_sub(base)) else {
         let found = damage(py, start, "outside the file")?;
         return (start, 0, found).into_pyobject(py);
@@ -211,11 +212,11 @@ pub fn find_record(
     log: &Bound<'_, PyAny>,
     base: i64,
     start: i64,
-    end: i64,
+    end: Bound64,
 ) -> PyResult<i64> {
     let view = View::readable(log)?;
     let bytes = view.bytes();
-    let limit = limit(bytes, base, end);
+    let limit = limit(bytes, base, end.0);
     let start = usize::try_from(start.saturating_sub(base)).unwrap_or(0);
     let size = limit.saturating_sub(start);
     let found = maybe_detached(py, size, || find(bytes, base, start, limit));
@@ -255,18 +256,18 @@ pub fn index_lookup(
     slots: i64,
     entries_max: i64,
     text: &Bound<'_, PyAny>,
-    begin_ms: i64,
-    end_ms: i64,
-    count_max: i64,
+    begin_ms: Bound64,
+    end_ms: Bound64,
+    count_max: Bound64,
 ) -> PyResult<Vec<i64>> {
     let view = View::readable(index)?;
     let division =
         Division::new(view.size(), slots, entries_max).map_err(|refusal| refusal.raise(py))?;
     let asked = Lookup {
         hash: hash::index_hash(java_hash(text)? as u32),
-        begin_ms,
-        end_ms,
-        count_max: usize::try_from(count_max).unwrap_or(0),
+        begin_ms: begin_ms.0,
+        end_ms: end_ms.0,
+        count_max: usize::try_from(count_max.0).unwrap_or(0),
     };
     let bytes = view.bytes();
     Ok(py.detach(|| lookup(bytes, division, &asked)))

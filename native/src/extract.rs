@@ -7,6 +7,7 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyList, PyTuple};
+use pyo3::Borrowed;
 
 use crate::bytes::View;
 use crate::errors::Refusal;
@@ -91,6 +92,29 @@ pub fn int64(found: &Bound<'_, PyAny>, field: &str) -> PyResult<i64> {
         return Err(wrong(field, "a 64-bit int", found));
     }
     Ok(value)
+}
+
+/// A bound: an int of any size, of which int64 keeps what matters.
+#[derive(Clone, Copy)]
+pub struct Bound64(pub i64);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Bound64 {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let mut overflow = 0;
+        // SAFETY: the object is live; -1 may be an error, which is then set.
+        let value = unsafe { ffi::PyLong_AsLongLongAndOverflow(object.as_ptr(), &mut overflow) };
+        match overflow {
+            0 if value == -1 => match PyErr::take(object.py()) {
+                Some(error) => Err(error),
+                None => Ok(Self(value)),
+            },
+            0 => Ok(Self(value)),
+            1.. => Ok(Self(i64::MAX)),
+            _ => Ok(Self(i64::MIN)),
+        }
+    }
 }
 
 #[inline]

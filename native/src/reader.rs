@@ -11,7 +11,7 @@ use crate::codec::maybe_detached;
 use crate::columns::Columns;
 use crate::entry::{Arena, Entry, Stamps};
 use crate::errors::Refusal;
-use crate::extract::take_bytes;
+use crate::extract::{take_bytes, Bound64};
 use crate::kafka::{read_kafka, read_rocketmq};
 use crate::python::{damage_or_none, Encoded};
 use crate::queue::Kind;
@@ -42,7 +42,7 @@ impl<'py> Request<'py> {
         topic: &Bound<'py, PyAny>,
         queue_id: i32,
         deleted: &Bound<'py, PyAny>,
-        now_ms: i64,
+        now_ms: Bound64,
         tag: &Bound<'py, PyAny>,
     ) -> PyResult<Self> {
         Ok(Self {
@@ -51,8 +51,8 @@ impl<'py> Request<'py> {
             base,
             topic: Encoded::new(topic, "topic")?,
             queue_id,
-            deleted: if deleted.len()? == 0 { Vec::new() } else { deleted.extract()? },
-            now_ms,
+            deleted: take_ranges(deleted)?,
+            now_ms: now_ms.0,
             tag: if tag.is_none() { None } else { Some(Encoded::new(tag, "tag")?) },
         })
     }
@@ -87,6 +87,14 @@ impl<'py> Request<'py> {
     }
 }
 
+fn take_ranges(ranges: &Bound<'_, PyAny>) -> PyResult<Vec<(i64, i64)>> {
+    if ranges.len()? == 0 {
+        return Ok(Vec::new());
+    }
+    let ranges: Vec<(Bound64, Bound64)> = ranges.extract()?;
+    Ok(ranges.into_iter().map(|(start, end)| (start.0, end.0)).collect())
+}
+
 /// How many bytes of the log the first units say that there are to read.
 fn sizes_of(units: &[u8], kind: Kind, count: usize) -> usize {
     let sizes = units.chunks_exact(kind.unit_size()).take(count);
@@ -111,15 +119,15 @@ pub fn read_records<'py>(
     first_offset: i64,
     topic: &Bound<'py, PyAny>,
     queue_id: i32,
-    max_records: i64,
-    max_size: i64,
+    max_records: Bound64,
+    max_size: Bound64,
     deleted: &Bound<'py, PyAny>,
-    now_ms: i64,
+    now_ms: Bound64,
     tag: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let asked = Request::new(log, base, units, topic, queue_id, deleted, now_ms, tag)?;
-    let page = Page::new(first_offset, max_records, max_size);
+    let page = Page::new(first_offset, max_records.0, max_size.0);
     read_objects(py, asked, Kind::Simple, page, key)
 }
 
@@ -133,15 +141,15 @@ pub fn read_batches<'py>(
     start_offset: i64,
     topic: &Bound<'py, PyAny>,
     queue_id: i32,
-    max_records: i64,
-    max_size: i64,
+    max_records: Bound64,
+    max_size: Bound64,
     deleted: &Bound<'py, PyAny>,
-    now_ms: i64,
+    now_ms: Bound64,
     tag: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let asked = Request::new(log, base, units, topic, queue_id, deleted, now_ms, tag)?;
-    let page = Page::new(start_offset, max_records, max_size);
+    let page = Page::new(start_offset, max_records.0, max_size.0);
     read_objects(py, asked, Kind::Batch, page, key)
 }
 
@@ -177,16 +185,16 @@ pub fn read_columns<'py>(
     start_offset: i64,
     topic: &Bound<'py, PyAny>,
     queue_id: i32,
-    max_records: i64,
-    max_size: i64,
+    max_records: Bound64,
+    max_size: Bound64,
     deleted: &Bound<'py, PyAny>,
-    now_ms: i64,
+    now_ms: Bound64,
     tag: &Bound<'py, PyAny>,
     fields: i64,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let kind = kind_of(py, kind)?;
     let mut asked = Request::new(log, base, units, topic, queue_id, deleted, now_ms, tag)?;
-    let mut page = Page::new(start_offset, max_records, max_size);
+    let mut page = Page::new(start_offset, max_records.0, max_size.0);
     let arena = Arena::default();
     let units_size = asked.units.size();
     let rows = page.capacity(units_size / kind.unit_size()).min(ROWS_RESERVED_MAX);
