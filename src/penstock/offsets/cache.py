@@ -168,7 +168,11 @@ class OffsetCacheManager:
         batch = Batch()
         for shard, commit in offsets.items():
             sequence += 1
-            key = offset_key(local.prefix, check_shard(shard).name)
+            waiting = local.pending.get(shard)
+            if waiting is None:
+                key = offset_key(local.prefix, check_shard(shard).name)
+            else:
+                key = waiting[0]
             value = _value(local.epoch, sequence, commit, now_ms)
             rows.append((shard, (key, value)))
             batch.put(CACHE_FAMILY, key, value)
