@@ -60,7 +60,11 @@ def session(
         builder = builder.config(name, _as_text(value))
     spark = builder.getOrCreate()
     if not local:
-        ship(spark.sparkContext)
+        try:
+            ship(spark.sparkContext)
+        except SetupError:
+            spark.stop()
+            raise
     return register(spark)
 
 
