@@ -181,6 +181,19 @@ def test_one_shards_trouble_does_not_keep_the_others_from_rolling(
     assert upkeep.run_once().rolled == 1
 
 
+def test_an_engines_mistake_does_not_end_the_upkeep(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upkeep = ShardUpkeep(bench.handler, bench.meta, UpkeepLimits(roll_size=1))
+    bench.create("orders")
+    write(bench, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.engines.get("EngineMemory"), "shard_info", [].pop)
+        assert upkeep.run_once().failed == 1
+    write(bench, 1)
+    assert upkeep.run_once().rolled == 1
+
+
 SMALL = FileSizes(
     commit_log_file_size=1 << 20,
     consume_queue_file_size=4_000,

@@ -160,7 +160,7 @@ class ShardUpkeep:
         except RequestError as error:
             # Deleted or rolled by somebody else meanwhile: the next round looks again.
             _log.debug("upkeep_overtaken", shard=entry.name, reason=str(error))
-        except (StoreError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - one shard's trouble ends not the care of all
             report.failed += 1
             _log.error("upkeep_failed", cause=error, shard=entry.name)
 
