@@ -357,9 +357,15 @@ impl Appender {
         let producer = take_producer(producer)?;
         let columns = Columns::new(count, values, keys, tags, timestamps)?;
         let producer = producer.as_ref().map(Encoded::bytes);
-        let work =
-            |state: &mut State| state.append_group(handle, &columns.messages(), stamp, producer);
-        self.detached(py, work)?.map_err(|refusal| refusal.raise(py))
+        let done = py.detach(|| {
+            let messages = match columns.messages() {
+                Ok(messages) => messages,
+                Err(refusal) => return Some(Err(refusal)),
+            };
+            let mut state = self.state.lock().ok()?;
+            Some(state.append_group(handle, &messages, stamp, producer))
+        });
+        done.ok_or_else(poisoned)?.map_err(|refusal| refusal.raise(py))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -400,8 +406,10 @@ impl Appender {
         handle: i64,
         data: &Bound<'_, PyAny>,
     ) -> PyResult<i64> {
-        let data = View::readable(data)?;
-        let bytes = data.bytes();
+        let view = View::readable(data)?;
+        // What is verified must be what is written: a buffer that could change is copied first.
+        let copy = (!data.is_instance_of::<PyBytes>()).then(|| view.bytes().to_vec());
+        let bytes = copy.as_deref().unwrap_or(view.bytes());
         let work = |state: &mut State| state.append_encoded(handle, bytes);
         self.detached(py, work)?.map_err(|refusal| refusal.raise(py))
     }

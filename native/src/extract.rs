@@ -266,7 +266,7 @@ impl Column {
             return Err(refused("the buffers are too small for the rows"));
         }
         // SAFETY: the views are kept beside the slices, and their memory does not move.
-        let column = unsafe {
+        Ok(unsafe {
             Self {
                 data: unbound(data.bytes()),
                 offsets: unbound(offsets.bytes()),
@@ -275,11 +275,7 @@ impl Column {
                 first,
                 _held: [Some(data), Some(offsets), validity],
             }
-        };
-        if !(0..count).all(|row| column.range(row).is_some()) {
-            return Err(refused("a row lies outside the data"));
-        }
-        Ok(column)
+        })
     }
 
     #[inline(always)]
@@ -299,17 +295,26 @@ impl Column {
         self.data.get(self.offset(at)?..self.offset(at + 1)?)
     }
 
-    /// The cell of a row; `None` is null.
+    /// The cell of a row, which may be null; `None` when it lies outside the data.
     #[inline(always)]
-    fn get(&self, row: usize) -> Option<&[u8]> {
+    fn get(&self, row: usize) -> Option<Option<&[u8]>> {
         let at = self.first + row;
+        let cell = self.range(row)?;
         if let Some(validity) = self.validity {
             let byte = validity.get(at / 8).copied().unwrap_or(0);
             if byte >> (at % 8) & 1 == 0 {
-                return None;
+                return Some(None);
             }
         }
-        self.range(row)
+        Some(Some(cell))
+    }
+}
+
+#[inline(always)]
+fn cell(column: &Option<Column>, row: usize) -> Option<Option<&[u8]>> {
+    match column {
+        Some(column) => column.get(row),
+        None => Some(None),
     }
 }
 
@@ -362,18 +367,30 @@ impl Columns {
 
 impl Columns {
     /// The rows as messages.
-    pub fn messages(&self) -> Vec<Message<'_>> {
-        let row = |row: usize| Message {
-            value: self.values.get(row),
-            key: self.keys.as_ref().and_then(|keys| keys.get(row)),
-            tags: match self.tags.as_ref().and_then(|tags| tags.get(row)) {
+    pub fn messages(&self) -> Result<Vec<Message<'_>>, Refusal> {
+        let mut messages = Vec::with_capacity(self.count);
+        for row in 0..self.count {
+            let Some(message) = self.message(row) else {
+                let message = format!("row {row} of the columns lies outside their data");
+                return Err(Refusal::bad(message));
+            };
+            messages.push(message);
+        }
+        Ok(messages)
+    }
+
+    #[inline(always)]
+    fn message(&self, row: usize) -> Option<Message<'_>> {
+        Some(Message {
+            value: self.values.get(row)?,
+            key: cell(&self.keys, row)?,
+            tags: match cell(&self.tags, row)? {
                 Some(tag) => Tags::One(tag),
                 None => Tags::None,
             },
             headers: &[],
             timestamp_ms: self.timestamp(row),
             expires_at_ms: None,
-        };
-        (0..self.count).map(row).collect()
+        })
     }
 }

@@ -115,8 +115,8 @@ fn sized(out: &mut Writer<'_>, data: &[u8]) {
     out.put(data);
 }
 
-/// The hash of `seed` and `key` if KEYS can hold the key: KEYS is split at spaces, properties at 0x01
-/// and 0x02.
+/// The hash of `seed` and `key` if KEYS can hold the key. KEYS is split at spaces, properties at
+/// 0x01 and 0x02.
 #[inline(always)]
 pub fn plain_key_hash(seed: u32, key: &[u8]) -> Option<u32> {
     let (mut hash, mut seen, mut has_separator) = (seed, 0u8, false);

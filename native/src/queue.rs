@@ -1,8 +1,8 @@
 //! A queue in memory: its end, the units that are not in a file yet, and the maxima of its blocks
 //! of timestamps.
 //!
-//! Invariants: the units held are those of `first_unit..next_unit`, without a gap; in a simple queue
-//! unit numbers are offsets; a block is handed out once `next_offset` has reached its end.
+//! Invariants: the units held are those of `first_unit..next_unit`, without a gap; in a simple
+//! queue unit numbers are offsets; a block is handed out once `next_offset` has reached its end.
 
 use crate::encode::{Hosts, Shape};
 use crate::errors::Refusal;

@@ -138,7 +138,7 @@ fn stamps_of(record: &Record<'_>) -> Stamps {
     }
 }
 
-/// Read the records of consecutive simple-queue units, of which the first is the page's next offset.
+/// Read the records of consecutive simple-queue units; the first is that of the page's next offset.
 pub fn read_simple<'a>(
     file: &LogFile<'a>,
     units: &[u8],

@@ -1,4 +1,4 @@
-//! A record of the commit log as it lies in a buffer: where its fields are, and whether to trust it.
+//! A record of the commit log in a buffer: where its fields are, and whether to trust it.
 //!
 //! `parse` finds the parts and proves that they lie inside the record; `verify` proves that the
 //! bytes are those that were written. Both answer with a reason instead of an error: a torn tail is

@@ -39,14 +39,14 @@ pub struct State {
     pub end: i64,
     pub last_store_ms: i64,
     pub queues: Vec<Option<Box<Queue>>>,
-    handles: HashMap<QueueName, usize>,
+    /// Handles by queue id and topic, in one key.
+    handles: HashMap<Vec<u8>, usize>,
+    /// A key to look for, kept so that a look-up allocates nothing.
+    name: Vec<u8>,
     last_handle: usize,
     holding: Vec<usize>,
     pub index: KeyIndex,
 }
-
-/// Queue id and topic.
-type QueueName = (i32, Vec<u8>);
 
 impl State {
     pub fn new(hosts: Hosts, reserved: Arc<Reserved>, max_record_size: u64) -> Self {
@@ -59,6 +59,7 @@ impl State {
             last_store_ms: 0,
             queues: Vec::new(),
             handles: HashMap::new(),
+            name: Vec::new(),
             last_handle: 0,
             holding: Vec::new(),
             index: KeyIndex::default(),
@@ -137,8 +138,8 @@ impl State {
         if next_offset < 0 || next_unit < 0 {
             return Err(Refusal::bad("a queue starts at offset and unit 0 or later"));
         }
-        let name = (queue_id, topic.to_vec());
-        if self.handles.contains_key(&name) {
+        self.set_name(topic, queue_id);
+        if self.handles.contains_key(&self.name) {
             let topic = String::from_utf8_lossy(topic);
             return Err(Refusal::Exists(format!("shard '{topic}_{queue_id}' has a queue")));
         }
@@ -146,14 +147,22 @@ impl State {
         (queue.next_offset, queue.next_unit) = (next_offset, next_unit);
         let handle = self.queues.len();
         self.queues.push(Some(Box::new(queue)));
-        self.handles.insert(name, handle);
+        self.handles.insert(self.name.clone(), handle);
         Ok(handle)
+    }
+
+    #[inline]
+    fn set_name(&mut self, topic: &[u8], queue_id: i32) {
+        self.name.clear();
+        self.name.extend_from_slice(&queue_id.to_be_bytes());
+        self.name.extend_from_slice(topic);
     }
 
     pub fn remove_queue(&mut self, handle: i64) -> Result<(), Refusal> {
         find_queue(&self.queues, handle)?;
         if let Some(queue) = self.queues[handle as usize].take() {
-            self.handles.remove(&(queue.queue_id, queue.topic));
+            self.set_name(&queue.topic, queue.queue_id);
+            self.handles.remove(&self.name);
         }
         Ok(())
     }
@@ -175,7 +184,8 @@ impl State {
                 return Some(self.last_handle);
             }
         }
-        self.last_handle = *self.handles.get(&(queue_id, topic.to_vec()))?;
+        self.set_name(topic, queue_id);
+        self.last_handle = *self.handles.get(&self.name)?;
         Some(self.last_handle)
     }
 
