@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
+from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
@@ -45,6 +46,8 @@ class OpenRun(Struct, frozen=True):
     """A run whose files are complete, and perhaps published in part."""
 
     after: Bookmark
+    attempt: str
+    """The name of its staging directory."""
     files: tuple[str, ...]
     """Paths below the staging directory, and, with the run's name put before it, the target."""
 
@@ -56,7 +59,9 @@ class Ledger:
         self._target: Final = target
         self._own: Final = target / HIDDEN
         self._disk: Final = LocalDisk()
-        self.staging: Final = self._own / "staging"
+        # A name of its own: the Java process of a run that was killed may write a little longer.
+        self._attempt: Final = uuid4().hex
+        self.staging: Final = self._own / "staging" / self._attempt
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -87,7 +92,7 @@ class Ledger:
         size = sum(path.stat().st_size for path in self._staged())
         for path in self._staged():
             _sync(path)
-        begun = OpenRun(after, tuple(files))
+        begun = OpenRun(after, self._attempt, tuple(files))
         self._disk.replace(str(self._own / "run.json"), msgspec.json.encode(begun))
         self._publish(begun)
         self.clean()
@@ -99,16 +104,17 @@ class Ledger:
     def clean(self) -> None:
         """Remove what no run needs any more."""
         (self._own / "run.json").unlink(missing_ok=True)
-        shutil.rmtree(self.staging, ignore_errors=True)
+        shutil.rmtree(self._own / "staging", ignore_errors=True)
 
     def _staged(self) -> Iterator[Path]:
         return self.staging.rglob("*.parquet")
 
     def _publish(self, begun: OpenRun) -> int:
         moved = 0
+        staging = self._own / "staging" / begun.attempt
         directories = {self._target}
         for name in begun.files:
-            source = self.staging / name
+            source = staging / name
             place = self._target / name
             place = place.with_name(f"run-{begun.after.run:06d}-{place.name}")
             if not source.exists():
