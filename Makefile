@@ -31,7 +31,7 @@ $(VENV)/.packages: pyproject.toml setup.py constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	    setuptools setuptools-rust wheel
 	PENSTOCK_PURE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --no-build-isolation --editable '.[dev,arrow]'
+	    --constraint constraints.txt --no-build-isolation --editable '.[dev,arrow,spark]'
 	@touch $@
 
 $(VENV)/.native-$(BUILD): $(VENV)/.packages $(NATIVE)
@@ -59,10 +59,13 @@ format: install ## rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix $(LINTED)
 	$(BIN)/ruff format $(LINTED)
 
-test: lint ## lint, all tests, then the store's tests again on the pure twins
+test: lint ## lint, all tests, the store's again on the pure twins, the pipeline's on Spark
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
-	@if test -d tests/segment; then echo "the store again, on the pure twins:"; \
-	    PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/segment; fi
+	@echo "the store again, on the pure twins:"
+	PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/segment
+	@if command -v java >/dev/null; then echo "the pipeline, on Spark:"; \
+	    $(BIN)/python -m pytest -m spark --timeout 600 $(ARGS) tests/pipeline; \
+	else echo "no java: the tests on Spark are left out"; fi
 
 BENCHES := $(filter-out %_cases __init__,$(basename $(notdir $(wildcard bench/*.py))))
 
