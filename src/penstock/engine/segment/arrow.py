@@ -193,4 +193,3 @@ def _column(name: str, array: AnyArray) -> Column:
         validity if array.null_count else None,
         array.offset,
     )
-

@@ -140,9 +140,7 @@ class SegmentEngine:
 
     # Writing
 
-    def write(
-        self, shard: ShardId, record: Record, *, producer: Producer | None = None
-    ) -> Written:
+    def write(self, shard: ShardId, record: Record, *, producer: Producer | None = None) -> Written:
         if producer is not None:
             return self.batch_write(shard, [record], producer=producer)
         self._check_size(shard, self._config(shard), [record])
@@ -158,9 +156,7 @@ class SegmentEngine:
         first, repeated = self.store.append_once(shard, records, producer)
         return Written(Offset(first), len(records), repeated)
 
-    def _check_size(
-        self, shard: ShardId, config: ShardConfig, records: Sequence[Record]
-    ) -> None:
+    def _check_size(self, shard: ShardId, config: ShardConfig, records: Sequence[Record]) -> None:
         """Check arguments: types by the byte loops that read them anyway, sizes here, exactly only
         where a record may be too large."""
         try:
@@ -232,9 +228,7 @@ class SegmentEngine:
         if end_ms is not None:
             check_time(end_ms, "end_ms")
         check_limit(limit, "limit")
-        return self.store.query_by_key(
-            shard, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit
-        )
+        return self.store.query_by_key(shard, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit)
 
     def get_offset_by_timestamp(
         self, shard: ShardId, timestamp_ms: int, strategy: AdapterOffsetStrategy
