@@ -221,6 +221,7 @@ class Node:
             where=self.path,
         )
         self._forget_lost_offsets()
+        self.admin.finish_creations()
         self.admin.finish_deletions()
         if not done.failed:
             self._note_reconciled()

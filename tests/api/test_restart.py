@@ -216,6 +216,33 @@ def test_a_start_finishes_what_a_crash_interrupted(directory: Path) -> None:
             node.topics.write("altered", penstock.Record(b"sixsix"))
 
 
+@pytest.mark.parametrize("by", ["start", "alter"])
+def test_a_growth_that_was_cut_short_is_finished(
+    directory: Path, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node(str(directory)) as node:
+        topic = node.admin.create_topic_full("orders", 2, {"storage": "rocksdb"})
+        if by == "alter":
+            cut_short(node.meta, topic.topic_id, monkeypatch)
+            assert node.topics.routes.find("orders").partitions == 2
+            node.admin.alter_topic("orders", partitions=4)
+            assert node.topics.routes.find("orders").partitions == 4
+    if by == "start":
+        meta = SoloMetaClient.open(str(directory / "meta"))
+        cut_short(meta, topic.topic_id, monkeypatch)
+        meta.close()
+    with Node(str(directory)) as node:
+        assert node.topics.routes.find("orders").partitions == 4
+        assert node.topics.write("orders", penstock.Record(b"v"), partition=3) == (3, 0)
+
+
+def cut_short(meta: SoloMetaClient, topic_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a topic have more partitions, without their shards: the process died in between."""
+    with monkeypatch.context() as patch:
+        patch.setattr(meta, "create_shards", lambda *_: [])
+        meta.alter_topic(topic_id, partitions=4)
+
+
 def test_lost_metadata_does_not_delete_the_data(directory: Path) -> None:
     with penstock.open(directory) as store:
         store.create_topic("orders").write(b"precious")

@@ -7,7 +7,7 @@
     delete    metadata: the name is free, no request reaches the shards ─▶ engines delete them ─▶
               metadata forgets each ─▶ consumers' offsets go
 
-A crash between the steps is dealt with at the next start (`engine.reconcile`, `finish_deletions`):
+A crash between the steps is dealt with at the next start (`engine.reconcile`, `finish_…`):
 the metadata decides. A topic that is created again has another id, so it never sees old data.
 """
 
@@ -172,7 +172,8 @@ class TopicAdmin:
         self._wait_for(topic)
         if options:
             self._alter_shards(topic, range(before.partitions))
-        if topic.partitions > before.partitions:
+        if partitions is not None:
+            # Also when they are not more than before: an earlier change may have been cut short.
             self.create_storage_resource(topic)
         _log.info("topic_altered", topic=topic.topic_id, partitions=topic.partitions)
         return topic
@@ -202,6 +203,23 @@ class TopicAdmin:
             # For everybody the topic is gone; the next start removes what is left of it.
             _log.error("topic_leftovers", cause=error, topic=topic.topic_id)
         _log.info("topic_deleted", topic=topic.topic_id)
+
+    def finish_creations(self) -> int:
+        """Create the shards that topics lack since a crash interrupted their growth; return of how
+        many topics. What cannot be done now is left to the next start."""
+        done = 0
+        known = self._handler.cache.shards
+        for topic in self._topics.list_topics():
+            last = build_storage_name(topic.topic_id, topic.partitions - 1)
+            if last in known:
+                continue  # shards are created in their order
+            try:
+                self.create_storage_resource(topic)
+            except StoreError as error:
+                _log.error("topic_incomplete", cause=error, topic=topic.topic_id)
+            else:
+                done += 1
+        return done
 
     def finish_deletions(self) -> int:
         """Complete what a crash interrupted; return how many topics that were. What cannot be
