@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +80,16 @@ def test_a_numbered_write_is_done_once(spark: SparkSession, load: Load, tmp_path
     for number in (0, 0, 1, 0):
         write(rows, path, sinkId="nightly", batchId=number, **NEW)
     assert load(path).count() == 20
+
+
+def test_a_new_store_at_an_old_path_is_not_taken_for_the_old_one(
+    spark: SparkSession, load: Load, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    for word in ("old", "new"):
+        shutil.rmtree(path, ignore_errors=True)
+        write(spark.range(4).selectExpr(f"'{word}' value"), path, **NEW)
+        assert {bytes(row.value) for row in load(path).collect()} == {word.encode()}
 
 
 @pytest.mark.parametrize(
