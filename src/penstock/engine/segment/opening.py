@@ -27,7 +27,13 @@ from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.rebuild import rebuild_queue
-from penstock.engine.segment.recovery import Progress, RecoveryReport, Replay, clear_tail
+from penstock.engine.segment.recovery import (
+    Progress,
+    RecoveryReport,
+    Replay,
+    clear_tail,
+    offsets_max,
+)
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.shard_log import ShardLog
@@ -174,9 +180,15 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
         foreign = point is None and not damaged and not states
         _prepare_full_replay(parts, states, adopt=foreign and index_loaded and not unclean)
     replay = Replay(
-        log, parts.table, states, parts.writer.more_index, durable=durable, clean=not unclean
+        log,
+        parts.table,
+        states,
+        parts.writer.more_index,
+        durable=durable,
+        clean=not unclean,
+        known=0 if point is None or damaged else point.position,
     )
-    before = dict(replay.latest)
+    before = dict(replay.latest) if bounded else {}
     end = replay.run(start, progress)
     report = parts.report = replay.report
     if not bounded and (report.records_scanned or damaged):
@@ -184,8 +196,7 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     _add_shards_without_records(parts, states)
     _settle(parts, end, unclean=unclean)
     if report.damaged:
-        for shard in parts.table:
-            _note_lost(parts, shard, replay.latest.get(shard.shard, 0), before if bounded else {})
+        _note_lost(parts, replay, before)
     for shard in parts.table:
         _fit_files(parts, shard, end, unclean=unclean)
         shard.note_state()
@@ -252,29 +263,52 @@ def _add_shards_without_records(parts: StoreParts, states: dict[ShardId, ShardSt
             parts.table.add(shard, state, state.latest_offset, unit)
 
 
-def _note_lost(parts: StoreParts, shard: ShardLog, latest: int, before: dict[ShardId, int]) -> None:
-    """Find out which records damage took from a shard. Go on behind every offset that was given:
+def _note_lost(parts: StoreParts, replay: Replay, before: dict[ShardId, int]) -> None:
+    """Find out which records damage took. Shards go on behind every offset that was given, so that
     none is given twice."""
-    shard.drain()
-    if not shard.check_units():
-        rebuild_queue(parts.log.files, shard, parts.report.end_position)
-    first, known = shard.next_offset, before.get(shard.shard, 0)
+    found = 0
+    for shard in parts.table:
+        shard.drain()
+        if not shard.check_units():
+            rebuild_queue(parts.log.files, shard, parts.report.end_position)
+        _fill_gaps(parts, shard, replay.latest.get(shard.shard, 0))
+        lost = shard.find_lost(before.get(shard.shard, 0))
+        found += sum(end - start for start, end in lost)
+        shard.state.note_lost(lost)
+        if lost:
+            parts.checkpointer.touch(shard)
+    missing = sum(count for _, count in replay.nameless) - found
+    if missing > 0:
+        _suspect_all(parts, replay.nameless[0][0], missing)
+
+
+def _suspect_all(parts: StoreParts, position: int, count: int) -> None:
+    """Records are missing that nobody can name. Any shard without a record behind the damage may
+    have lost its last ones: better to say so of all than to give offsets out a second time."""
+    for shard in parts.table:
+        if not shard.state.dropped and shard.offset_at(position) == shard.next_offset:
+            end = shard.next_offset
+            latest = end + count * offsets_max(shard)
+            _fill_gaps(parts, shard, latest)
+            shard.state.note_lost([(end, latest)])
+
+
+def _fill_gaps(parts: StoreParts, shard: ShardLog, latest: int) -> None:
+    """Give units without a record to offsets whose record is lost at the begin or the end."""
+    first = shard.next_offset
     if shard.kind is QueueKind.SIMPLE:
         begin = min([first, *shard.units.first_units()])
         if shard.earliest < begin:
             shard.units.write(shard.earliest, PRE_BLANK * (begin - shard.earliest))
-        if first < latest:
-            shard.units.write(first, PRE_BLANK * (latest - first))
-            parts.table.restart(shard, latest, latest)
-    elif first < latest:
+    if first >= latest:
+        return
+    if shard.kind is QueueKind.SIMPLE:
+        shard.units.write(first, PRE_BLANK * (latest - first))
+        parts.table.restart(shard, latest, latest)
+    else:
         parts.table.restart(shard, latest, shard.next_unit)
-    if first < latest:
-        shard.restore_checksum(shard.next_unit)
-        parts.checkpointer.touch(shard)
-    lost = shard.find_lost(known)
-    if lost:
-        shard.state.note_lost(lost)
-        parts.checkpointer.touch(shard)
+    shard.restore_checksum(shard.next_unit)
+    parts.checkpointer.touch(shard)
 
 
 def _fit_files(parts: StoreParts, shard: ShardLog, end: int, *, unclean: bool) -> None:

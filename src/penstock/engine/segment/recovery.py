@@ -33,9 +33,14 @@ from penstock.engine.segment.control import (
     is_control,
 )
 from penstock.engine.segment.envelope import leader_epoch_of
-from penstock.engine.segment.format import PRODUCER, Damage, RawRecord
+from penstock.engine.segment.format import (
+    BATCH_COUNT_MAX,
+    PRODUCER,
+    RECORD_SIZE_MIN,
+    Damage,
+    RawRecord,
+)
 from penstock.engine.segment.journal import JOURNAL, decode_line
-from penstock.engine.segment.reader import inner_count
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
@@ -53,8 +58,6 @@ from penstock.record import Offset, Producer, QueueKind, ShardId
 _log: Final = get_logger(__name__)
 
 _ZEROS_FOUND: Final = "zeros where records were synced"
-_VICTIMS_MAX: Final = 1 << 20
-"""A damaged head may say any offset: only one that is near the end of its shard is believed."""
 _ZERO_CHUNK: Final = 1 << 20
 _ZEROS: Final = bytes(_ZERO_CHUNK)
 Progress = Callable[[int, int], None]
@@ -86,8 +89,9 @@ class RecoveryReport(Struct):
 class Replay:
     """One pass over the log that fills the queues and the index, and folds control records.
 
-    `latest` says how far each shard is known to have come; `durable` up to where every byte was on
-    the device. After a `clean` stop there is no torn tail: whatever is bad was damaged later.
+    `latest` says how far each shard is known to have come, from its state, up to position `known`,
+    or from what is found; `durable` up to where every byte was on the device. After a `clean` stop
+    there is no torn tail: whatever is bad was damaged later.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class Replay:
         *,
         durable: int,
         clean: bool,
+        known: int,
     ) -> None:
         self._log: Final = log
         self._files: Final = log.files
@@ -106,6 +111,7 @@ class Replay:
         self._states: Final = states
         self._durable: Final = durable
         self._clean: Final = clean
+        self._known: Final = known
         self._more_index: Final = more_index
         self.report: Final = RecoveryReport(damaged=[], rebuilt=[], clean_stop=clean)
         self.latest: Final = {shard: int(state.latest_offset) for shard, state in states.items()}
@@ -113,6 +119,8 @@ class Replay:
         """Shards of which the replay changed the queue or the state."""
         self._cuts: list[tuple[int, ShardId, int]] = []
         self._folded: dict[ShardId, int] = {}
+        self.nameless: Final[list[tuple[int, int]]] = []
+        """(position, number of records at most): damage that does not tell whose records it hit."""
 
     def run(self, start: int, progress: Progress | None = None) -> int:
         """Replay from `start` on; return the position at which the log ends."""
@@ -233,12 +241,21 @@ class Replay:
         while position < stop:
             raw = core.decode_raw(buffer, base, position, False)
             if isinstance(raw, Damage):
+                self._note_nameless(position, stop, -(-(stop - position) // RECORD_SIZE_MIN))
                 return
             log = self._table.find(ShardId(raw.topic, raw.queue_id))
-            if log is not None and 0 <= raw.queue_offset - log.next_offset < _VICTIMS_MAX:
-                end = raw.queue_offset + inner_count(raw)
-                self.latest[log.shard] = max(self.latest.get(log.shard, 0), end)
+            if log is not None and raw.queue_offset == self._expected(log):
+                self.latest[log.shard] = raw.queue_offset + offsets_max(log)
+            else:
+                self._note_nameless(position, stop, 1)
             position += raw.size
+
+    def _expected(self, log: ShardLog) -> int:
+        return max(log.next_offset, self.latest.get(log.shard, 0))
+
+    def _note_nameless(self, position: int, stop: int, count: int) -> None:
+        if stop > self._known:
+            self.nameless.append((position, count))
 
     def _fold(self, buffer: memoryview, base: int, position: int, handle: int) -> None:
         """Take what a record says beyond its queue unit into the state of its shard."""
@@ -306,6 +323,11 @@ def fold(log: ShardLog, raw: RawRecord) -> None:
     if epoch > max(0, state.epochs.latest):
         state.epochs.note(epoch, raw.queue_offset)
         log.epoch = epoch
+
+
+def offsets_max(log: ShardLog) -> int:
+    """How many offsets one record of a shard may have: a damaged one does not tell."""
+    return 1 if log.kind is QueueKind.SIMPLE else BATCH_COUNT_MAX
 
 
 def fold_appended(log: CommitLog, shard: ShardLog, start: int) -> list[tuple[Command, int]]:
