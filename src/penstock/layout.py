@@ -49,7 +49,7 @@ class Layout:
 
     def as_markdown(self) -> str:
         """Return the structure as the table that `docs/format.md` must hold."""
-        rows = [f"| at | field | type | meaning |\n|---|---|---|---|"]
+        rows = ["| at | field | type | meaning |\n|---|---|---|---|"]
         for field in self.fields:
             at = self._positions[field.name]
             rows.append(f"| {at} | {field.name} | {field.kind} | {field.meaning} |")

@@ -8,7 +8,7 @@ General promises:
 
   * Methods may be called from any thread. A call that raises has changed nothing.
   * A method that names a shard raises `UnknownShardError` when it does not exist.
-  * A key is None or bytes (b"" is a key); a value is None (a tombstone) or bytes; a tag is any text.
+  * A key is None or bytes (b"" is a key); a value is None (a tombstone) or bytes; a tag is text.
   * Negative offsets, limits below 1 and wrong types raise `BadRequestError`.
   * Engines differ only in their declared `Capabilities`.
 """

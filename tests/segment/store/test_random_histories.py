@@ -10,11 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.segment.store.batches import inner_batch
 from tests.segment.store.rig import Rig
 from tests.segment.store.shard_model import ShardModel, check_shard
@@ -64,7 +70,7 @@ class Histories(RuleBasedStateMachine):
     def create(self) -> None:
         for shard, (kind, flush) in SHARDS.items():
             self.rig.store.create_shard(shard, kind, flush)
-            self.do(lambda model, shard=shard: model.update({shard: ShardModel()}))
+            self.do(partial(_add_model, shard))
 
     # What is done
 
@@ -233,11 +239,15 @@ class Histories(RuleBasedStateMachine):
                 with pytest.raises(UnknownShardError):
                     self.rig.store.bounds(shard)
                 self.rig.store.create_shard(shard, SHARDS[shard][0], flush)
-                self.do(lambda model, shard=shard: model.update({shard: ShardModel()}))
+                self.do(partial(_add_model, shard))
 
     def teardown(self) -> None:
         if self.model:
             self.look_at_everything()
+
+
+def _add_model(shard: ShardId, model: Model) -> None:
+    model[shard] = ShardModel()
 
 
 _CHECKS = list(HealthCheck)
@@ -248,7 +258,13 @@ TestRandomHistories.settings = settings(
 
 
 @pytest.mark.soak
-class TestManyRandomHistories(Histories.TestCase):
-    settings = settings(
-        max_examples=20_000, stateful_step_count=60, deadline=None, suppress_health_check=_CHECKS
+def test_very_many_random_histories() -> None:
+    run_state_machine_as_test(
+        Histories,
+        settings=settings(
+            max_examples=20_000,
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=_CHECKS,
+        ),
     )
