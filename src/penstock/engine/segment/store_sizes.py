@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Mapping
 from typing import Final
 
 from penstock.disk import Disk
@@ -10,7 +12,7 @@ from penstock.engine.segment.java_properties import read_properties, write_prope
 from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.settings import MIB, FileSizes
 from penstock.engine.segment.sidecar import read_whole
-from penstock.errors import NotAStoreError, SettingsError
+from penstock.errors import CorruptionError, NotAStoreError, SettingsError
 
 _NAMES: Final = {
     "commit_log_file_size": "mappedFileSizeCommitLog",
@@ -19,6 +21,9 @@ _NAMES: Final = {
     "index_slots": "maxHashSlotNum",
     "index_entries_max": "maxIndexNum",
 }
+
+_CHECKSUM: Final = "penstockChecksum"
+"""Of the sizes above: with a wrong one, everything derived would be thrown away and built anew."""
 
 ROCKETMQ_SIZES: Final = FileSizes(
     commit_log_file_size=1024 * MIB,
@@ -65,6 +70,9 @@ def stored_sizes(disk: Disk, paths: StorePaths) -> FileSizes:
         if not (text.isascii() and text.isdigit()):
             raise NotAStoreError(f"{paths.properties}: {theirs} is {text!r}, expected a number")
         found[ours] = int(text)
+    if values.get(_CHECKSUM, _checksum(values)) != _checksum(values):
+        reason = "the sizes do not match their checksum"
+        raise CorruptionError(paths.properties, position=0, reason=reason)
     base = _sizes_of_files(disk, paths)
     return FileSizes(**{**_as_dict(base), **found}).check()
 
@@ -102,7 +110,13 @@ def _first_size(disk: Disk, directory: str) -> int:
 
 def save_sizes(disk: Disk, paths: StorePaths, sizes: FileSizes) -> None:
     values = {theirs: str(getattr(sizes, ours)) for ours, theirs in _NAMES.items()}
+    values[_CHECKSUM] = _checksum(values)
     disk.replace(paths.properties, write_properties(values).encode())
+
+
+def _checksum(values: Mapping[str, str]) -> str:
+    known = ",".join(f"{name}={values[name]}" for name in _NAMES.values() if name in values)
+    return f"{zlib.crc32(known.encode('utf-8', 'replace')):08x}"
 
 
 def agree(paths: StorePaths, stored: FileSizes, wanted: FileSizes | None) -> FileSizes:
