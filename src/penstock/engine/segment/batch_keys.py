@@ -91,7 +91,8 @@ class BatchKeys:
     def _restore(self, log_start: int) -> bool:
         data = read_whole(self._disk, f"{self._directory}/mark")
         if data is None:
-            return not self._index.load() or not self._index.names
+            self._index.load()
+            return not self._index.names
         try:
             _, body = unwrap(MARK, f"{self._directory}/mark", data)
             mark = msgspec.msgpack.decode(body, type=IndexMark)

@@ -233,10 +233,8 @@ class ShardReader:
             return None
         raw = core.decode_raw(self._buffer(base), base, position, True)
         if isinstance(raw, Damage):
-            offset = log.offset_at(position)
-            if self._position_of(log, offset) == position:
-                raise self._corruption(raw)
-            return None  # a record of another shard, or a dead one
+            self._raise_if_own(log, raw)
+            return None
         if (raw.topic, raw.queue_id) != log.shard or not self._is_shown(log, raw):
             return None
         record = stored_from_raw(raw)
@@ -256,6 +254,11 @@ class ShardReader:
             self._heal_or_raise(log, offset, error)
             return self._position_of(log, offset) == raw.position
 
+    def _raise_if_own(self, log: ReadableShard, damage: Damage) -> None:
+        """Raise unless the damaged record is one of another shard, or a dead one."""
+        if self._position_of(log, log.offset_at(damage.position)) == damage.position:
+            raise self._corruption(damage)
+
     def _position_of(self, log: ReadableShard, offset: int) -> int | None:
         try:
             return log.position_of(offset)
@@ -270,7 +273,13 @@ class ShardReader:
         yield from self._by_scan(log, key, min(reached, log.commit), log.commit)
         if keys is None:
             return
-        for position in keys.lookup(log.shard, key):
+        try:
+            positions = keys.lookup(log.shard, key)
+        except CorruptionError:
+            # It is dropped and filled again at the next start; until then all is read.
+            yield from self._by_scan(log, key, log.earliest, min(reached, log.commit))
+            return
+        for position in positions:
             yield from self._in_batch(log, key, position, reached)
 
     def _in_batch(
@@ -281,7 +290,8 @@ class ShardReader:
         base = self._files.base_of(position)
         raw = core.decode_raw(self._buffer(base), base, position, True)
         if isinstance(raw, Damage):
-            raise self._corruption(raw)
+            self._raise_if_own(log, raw)
+            return
         first = raw.queue_offset
         if (raw.topic, raw.queue_id) != log.shard or not first < min(until, log.commit):
             return
