@@ -46,7 +46,7 @@ def check_directory(disk: Disk, paths: StorePaths) -> bool:
     """Return whether a store is there; refuse a directory that holds something else."""
     if is_store(disk, paths):
         return True
-    others = [name for name in disk.list(paths.root) if name not in ("lock", "penstock")]
+    others = [name for name in disk.list(paths.root) if not _may_be_ours(disk, paths.root, name)]
     if others:
         raise NotAStoreError(
             f"{paths.root} is no store: it has no commitlog/ and no store.properties, "
@@ -54,6 +54,14 @@ def check_directory(disk: Disk, paths: StorePaths) -> bool:
             "choose an empty or a new directory"
         )
     return False
+
+
+def _may_be_ours(disk: Disk, root: str, name: str) -> bool:
+    """Say whether a creation that a crash cut short can have left this: the store's own empty
+    directories, and files that were being replaced."""
+    if name in ("lock", "penstock") or name.endswith(".tmp"):
+        return True
+    return name in ("commitlog", "index") and not disk.list(f"{root}/{name}")
 
 
 def stored_sizes(disk: Disk, paths: StorePaths) -> FileSizes:
