@@ -107,6 +107,18 @@ pub fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
+/// Append bytes to a vector, which mostly has the room.
+#[inline(always)]
+pub fn extend(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.reserve(bytes.len());
+    let size = out.len();
+    // SAFETY: there is room for as many bytes behind `size`, and they are written before they count.
+    unsafe {
+        copy(out.as_mut_ptr().add(size), bytes);
+        out.set_len(size + bytes.len());
+    }
+}
+
 /// Copy bytes, without a call when they are few: keys, tags and topics are short.
 ///
 /// # Safety
@@ -260,6 +272,9 @@ mod tests {
             put(&mut out, 1, &data[..size]);
             assert_eq!(&out[1..=size], &data[..size]);
             assert!(out[0] == 0 && out[size + 1..].iter().all(|&byte| byte == 0));
+            let mut longer = vec![9];
+            extend(&mut longer, &data[..size]);
+            assert_eq!((longer[0], &longer[1..]), (9, &data[..size]));
         }
     }
 

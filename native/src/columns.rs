@@ -10,6 +10,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
+use crate::bytes::extend;
 use crate::entry::Entry;
 use crate::read::Sink;
 
@@ -20,9 +21,12 @@ const HEADERS: i64 = 8;
 const TIMESTAMP: i64 = 16;
 const STORED: i64 = 32;
 
-/// One bit a row.
+/// One bit a row. Mostly all rows have the same, so the first ones that do are only counted.
 #[derive(Default)]
 struct Bitmap {
+    same: bool,
+    same_count: usize,
+    /// Bits from the first that differs on are written down, and those before it with them.
     bytes: Vec<u8>,
     count: usize,
 }
@@ -30,6 +34,22 @@ struct Bitmap {
 impl Bitmap {
     #[inline]
     fn push(&mut self, bit: bool) {
+        if self.count == 0 {
+            self.same = bit;
+        }
+        if self.same == bit && self.same_count == self.count {
+            self.same_count += 1;
+            self.count += 1;
+        } else {
+            self.push_other(bit);
+        }
+    }
+
+    #[cold]
+    fn push_other(&mut self, bit: bool) {
+        if self.same_count == self.count {
+            self.bytes = Self::uniform(self.same, self.count);
+        }
         if self.count % 8 == 0 {
             self.bytes.push(0);
         }
@@ -37,6 +57,21 @@ impl Bitmap {
             *last |= u8::from(bit) << (self.count % 8);
         }
         self.count += 1;
+    }
+
+    fn uniform(bit: bool, count: usize) -> Vec<u8> {
+        let mut bytes = vec![if bit { 0xFF } else { 0 }; count.div_ceil(8)];
+        if let (Some(last), true) = (bytes.last_mut(), count % 8 != 0) {
+            *last &= (1 << (count % 8)) - 1;
+        }
+        bytes
+    }
+
+    fn into_bytes(self) -> Vec<u8> {
+        if self.same_count == self.count {
+            return Self::uniform(self.same, self.count);
+        }
+        self.bytes
     }
 }
 
@@ -75,7 +110,7 @@ impl Texts {
 
     #[inline]
     fn push(&mut self, text: &[u8]) {
-        self.data.extend_from_slice(text);
+        extend(&mut self.data, text);
         self.offsets.push(self.data.len() as i64);
         self.count += 1;
     }
@@ -152,34 +187,35 @@ impl Columns {
         };
         set("count", &[&self.count.to_le_bytes()])?;
         set("offset", &[&self.offsets.0])?;
-        for (field, name, cells) in [(VALUE, "value", &self.values), (KEY, "key", &self.keys)] {
-            if self.has(field) {
+        let fields = self.fields;
+        for (field, name, cells) in [(VALUE, "value", self.values), (KEY, "key", self.keys)] {
+            if fields & field != 0 {
                 let texts = &cells.texts;
-                set(name, &[&cells.validity.bytes, &texts.offsets.0, &texts.data])?;
+                set(name, &[&cells.validity.into_bytes(), &texts.offsets.0, &texts.data])?;
             }
         }
-        if self.has(TAGS) {
+        if fields & TAGS != 0 {
             set("tags", &[&self.tag_lists.0, &self.tags.offsets.0, &self.tags.data])?;
         }
-        if self.has(HEADERS) {
-            let (names, values) = (&self.header_names, &self.header_values);
+        if fields & HEADERS != 0 {
+            let (names, values) = (self.header_names, self.header_values);
             set(
                 "headers",
                 &[
                     &self.header_lists.0,
                     &names.offsets.0,
                     &names.data,
-                    &values.validity.bytes,
+                    &values.validity.into_bytes(),
                     &values.texts.offsets.0,
                     &values.texts.data,
                 ],
             )?;
         }
-        if self.has(TIMESTAMP) {
+        if fields & TIMESTAMP != 0 {
             set("timestamp", &[&self.timestamps.0])?;
-            set("expires", &[&self.expires_validity.bytes, &self.expires.0])?;
+            set("expires", &[&self.expires_validity.into_bytes(), &self.expires.0])?;
         }
-        if self.has(STORED) {
+        if fields & STORED != 0 {
             set("store_timestamp", &[&self.store_timestamps.0])?;
             set("leader_epoch", &[&self.epochs.0])?;
         }
@@ -217,6 +253,31 @@ impl<'a> Sink<'a> for Columns {
         if self.has(STORED) {
             self.store_timestamps.push(entry.stamps.store_ms);
             self.epochs.push(entry.stamps.epoch);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bitmaps_hold_what_was_pushed() {
+        for count in [0usize, 1, 7, 8, 9, 16, 100] {
+            for odd in 0..count + 1 {
+                for same in [false, true] {
+                    let mut bitmap = Bitmap::default();
+                    let bits: Vec<bool> = (0..count).map(|row| same ^ (row == odd)).collect();
+                    bits.iter().for_each(|&bit| bitmap.push(bit));
+                    let bytes = bitmap.into_bytes();
+                    assert_eq!(bytes.len(), count.div_ceil(8));
+                    for (row, bit) in bits.iter().enumerate() {
+                        assert_eq!(bytes[row / 8] >> (row % 8) & 1 == 1, *bit);
+                    }
+                    let unused = bytes.last().map_or(0, |last| u16::from(*last) >> (count % 8));
+                    assert!(count % 8 == 0 || unused == 0);
+                }
+            }
         }
     }
 }
