@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.disk import Disk
 from penstock.engine.segment.file_set import is_file_name
+from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.segment.java_properties import read_properties, write_properties
 from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.settings import MIB, FileSizes
@@ -81,18 +82,20 @@ def stored_sizes(disk: Disk, paths: StorePaths) -> FileSizes:
     if values.get(_CHECKSUM, _checksum(values)) != _checksum(values):
         reason = "the sizes do not match their checksum"
         raise CorruptionError(paths.properties, position=0, reason=reason)
-    base = _sizes_of_files(disk, paths)
-    return FileSizes(**{**_as_dict(base), **found}).check()
+    if len(found) == len(_NAMES):
+        return FileSizes(**found).check()
+    return FileSizes(**{**_as_dict(_sizes_of_files(disk, paths)), **found}).check()
 
 
 def _sizes_of_files(disk: Disk, paths: StorePaths) -> FileSizes:
+    """Return the sizes that the files have; a queue file that a crash left short says nothing."""
     found = _as_dict(ROCKETMQ_SIZES)
-    for field, size in (
-        ("commit_log_file_size", _first_size(disk, paths.commit_log)),
-        ("consume_queue_file_size", _first_queue_size(disk, paths.consume_queue)),
-        ("batch_queue_file_size", _first_queue_size(disk, paths.batch_queue)),
+    for field, size, unit_size in (
+        ("commit_log_file_size", _first_size(disk, paths.commit_log), 1),
+        ("consume_queue_file_size", _first_queue_size(disk, paths.consume_queue), QUEUE_UNIT.size),
+        ("batch_queue_file_size", _first_queue_size(disk, paths.batch_queue), BATCH_UNIT.size),
     ):
-        if size:
+        if size and size % unit_size == 0:
             found[field] = size
     return FileSizes(**found).check()
 

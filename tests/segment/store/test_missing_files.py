@@ -1,0 +1,152 @@
+"""Everything derived can be lost, file by file or all at once: it is built again from the log."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from tests.segment.store.damaged_store import TINY, Models, check_all, check_goes_on, write_store
+from tests.segment.store.rig import Rig, record
+
+from penstock.errors import CorruptionError
+from penstock.testing import PowerCut
+
+KEPT = ("/commitlog/", "/lock", "/store.properties", "/abort")
+"""Not derived: the log, and what says how to read it."""
+
+
+class Written:
+    def __init__(self, *, clean: bool) -> None:
+        self.rig = Rig(TINY)
+        self.models: Models = write_store(self.rig, early_checkpoint=not clean)
+        if clean:
+            self.rig.close()
+
+    def derived(self) -> Iterator[str]:
+        for path in self.rig.disk.files():
+            if not any(kept in path for kept in KEPT):
+                yield path
+
+
+@pytest.fixture(scope="module", params=["closed", "killed"])
+def written(request: pytest.FixtureRequest) -> Written:
+    return Written(clean=request.param == "closed")
+
+
+def check(rig: Rig, models: Models) -> None:
+    """All is there, also after the next start, and goes on."""
+    assert check_all(rig.store, models) == set()
+    assert check_all(rig.restart(), models) == set()
+    check_goes_on(rig.store, models)
+
+
+def test_any_one_derived_file_may_be_missing(written: Written) -> None:
+    for path in written.derived():
+        rig = written.rig.copy()
+        rig.disk.remove(path)
+        check(rig, written.models)
+
+
+def test_any_one_derived_file_may_be_empty_or_cut_in_half(written: Written) -> None:
+    sizes = {path: len(data) for path, data in written.rig.disk.files().items()}
+    for number, path in enumerate(written.derived()):
+        rig = written.rig.copy()
+        rig.disk.open(path).truncate(0 if number % 2 else sizes[path] // 2)
+        check(rig, written.models)
+
+
+def test_whole_directories_may_be_missing(written: Written) -> None:
+    for directory in (
+        "consumequeue",
+        "batchconsumequeue",
+        "index",
+        "config",
+        "penstock/shards",
+        "penstock/copies",
+        "penstock/times",
+        "penstock/sums",
+        "penstock/index",
+        "penstock/batch-keys",
+    ):
+        rig = written.rig.copy()
+        rig.disk.remove_tree(f"store/{directory}")
+        check(rig, written.models)
+
+
+def test_all_derived_files_together_may_be_missing(written: Written) -> None:
+    rig = written.rig.copy()
+    for path in written.derived():
+        rig.disk.remove(path)
+    check(rig, written.models)
+    assert rig.store.report.damaged == []
+
+
+def test_penstocks_own_directory_may_be_missing(written: Written) -> None:
+    rig = written.rig.copy()
+    rig.disk.remove_tree("store/penstock")
+    check(rig, written.models)
+
+
+def test_both_copies_of_a_shards_state_may_be_missing(written: Written) -> None:
+    for name in written.rig.disk.list("store/penstock/shards"):
+        rig = written.rig.copy()
+        rig.disk.remove(f"store/penstock/shards/{name}")
+        rig.disk.remove(f"store/penstock/copies/{name}")
+        check(rig, written.models)
+
+
+def test_a_rebuild_is_bounded_by_what_is_missing() -> None:
+    rig = Rig(TINY)
+    models = write_store(rig)
+    rig.close()
+    scanned = rig.copy().store.report.records_scanned
+    assert scanned == 0
+    for path in ("store/consumequeue/orders/0/00000000000000000000", "store/config/topics.json"):
+        copy = rig.copy()
+        copy.disk.remove(path)
+        assert copy.store.report.records_scanned == 0, "found out when it is read, not at the start"
+        assert check_all(copy.store, models) == set()
+
+
+def test_a_power_cut_while_everything_is_rebuilt_does_no_harm(written: Written) -> None:
+    base = written.rig.copy()
+    for path in written.derived():
+        base.disk.remove(path)
+    count = _calls_of_opening(base.copy())
+    for call in range(0, count, max(1, count // 25)):
+        rig = base.copy()
+        rig.disk.stop_at_call(call)
+        with pytest.raises(PowerCut):
+            _ = rig.store
+        rig.abandon()
+        rig.disk.crash(random.Random(call))
+        check(rig, written.models)
+
+
+def _calls_of_opening(rig: Rig) -> int:
+    before = rig.disk.call_count()
+    _ = rig.store
+    return rig.disk.call_count() - before
+
+
+def test_a_missing_file_of_the_log_is_named() -> None:
+    rig = Rig(TINY)
+    write_store(rig)
+    rig.close()
+    rig.disk.remove("store/commitlog/00000000000000000000")
+    store = rig.store
+    with pytest.raises(CorruptionError, match=r"0{20}|lost"):
+        store.read(next(iter(store.shards())), 0)
+
+
+def test_a_missing_file_in_the_middle_of_the_log_is_refused_by_name() -> None:
+    rig = Rig(TINY)
+    write_store(rig)
+    for number in range(40):
+        rig.store.append(rig.store.shards()[0], record(number, size=400))
+    rig.close()
+    middle = sorted(rig.disk.list("store/commitlog"))[1]
+    rig.disk.remove(f"store/commitlog/{middle}")
+    with pytest.raises(CorruptionError, match=f"{middle}.*missing"):
+        _ = rig.store
