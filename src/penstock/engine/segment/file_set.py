@@ -55,6 +55,8 @@ class FileSet:
         self._mapped_max: Final = max(2, mapped_bytes_max // file_size)
         self._bases: list[int] = []
         self._open: OrderedDict[int, _Open] = OrderedDict()
+        self._used: set[int] = set()
+        """Asked for since `unmap_idle` last looked."""
         self._lock: Final = threading.RLock()
 
     @property
@@ -148,6 +150,7 @@ class FileSet:
                 opened = self._map(base, writable=writable)
             else:
                 self._open.move_to_end(base)
+            self._used.add(base)
             return opened.mapping.buffer
 
     def _map(self, base: int, *, writable: bool) -> _Open:
@@ -218,10 +221,13 @@ class FileSet:
             opened.release()
         self._disk.remove(self.path_of(base))
 
-    def unmap_idle(self, keep: int) -> None:
-        """Unmap all files but the `keep` used last."""
+    def unmap_idle(self) -> None:
+        """Unmap the files that nobody has asked for since the last call, nor holds a view of."""
         with self._lock:
-            self._unmap_beyond(keep)
+            for base in [base for base in self._open if base not in self._used]:
+                if self._open[base].release():
+                    del self._open[base]
+            self._used.clear()
 
     @property
     def mapped_bytes(self) -> int:

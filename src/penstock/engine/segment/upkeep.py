@@ -112,6 +112,8 @@ class Upkeep:
             self.checkpoint()
         if now - self._retained >= _RETENTION_INTERVAL_S:
             self._retention.run()
+            parts.log.files.unmap_idle()
+            parts.metrics.mapped_bytes.set(parts.log.files.mapped_bytes)
             self._retained = now
 
     def _run_warmer(self) -> None:
