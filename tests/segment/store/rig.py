@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Final
 
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
@@ -71,6 +72,12 @@ class Rig:
         self.abandon()
         self.disk.crash(random.Random(seed))
         return self.store
+
+    def lives(self) -> Iterator[SegmentStore]:
+        """Yield the store as it is, after a kill, and after it was closed and opened again."""
+        yield self.store
+        yield self.kill()
+        yield self.restart()
 
     def abandon(self) -> None:
         """Let go of the store without closing it."""

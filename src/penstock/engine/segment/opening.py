@@ -174,6 +174,7 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     if bounded:
         assert point is not None
         start = parts.checkpointer.position = point.position
+        log.appender.last_store_timestamp_ms = point.store_timestamp_ms
         _add_known_shards(parts, states)
     else:
         start = log.files.start
