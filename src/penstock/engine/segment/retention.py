@@ -20,6 +20,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.engine.segment.control import is_control
+from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.format import TIME_BLOCK, Damage
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.shard_log import ShardLog, UnitRow
@@ -73,7 +74,7 @@ class Retention:
 
     def run(self) -> RetentionReport:
         """Move floors, remove files, watch the disk."""
-        with self._lock:
+        with self._lock, disk_errors(self._parts.paths.root):
             report = RetentionReport()
             self._move_floors(report)
             self._remove_dead_files(report)
@@ -83,7 +84,7 @@ class Retention:
     def remove_oldest_file(self) -> bool:
         """Remove the oldest log file by hand, whatever is in it; return whether there was one
         that may go (the file being written stays)."""
-        with self._lock:
+        with self._lock, disk_errors(self._parts.paths.root):
             return self._force_oldest(RetentionReport(), by_hand=True)
 
     # Floors
@@ -129,6 +130,9 @@ class Retention:
         while unit < end:
             rows = log.rows(unit, _UNITS_PER_STEP)
             for row in rows:
+                offsets = range(row.first_offset, row.end_offset)
+                if all(log.state.is_deleted(offset) for offset in offsets):
+                    continue
                 if self._timestamp_of(row) >= oldest:
                     return min(row.first_offset, log.commit)
             unit += max(1, len(rows))
@@ -141,7 +145,7 @@ class Retention:
         if row.is_blank or not files.holds(row.position):
             return _YOUNG
         base = files.base_of(row.position)
-        raw = core.decode_raw(files.buffer(base), base, row.position, False)
+        raw = core.decode_raw(files.buffer(base), base, row.position, True)
         return _YOUNG if isinstance(raw, Damage) else raw.born_timestamp_ms
 
     def _floor_by_size(self, log: ShardLog, size_max: int) -> int:
@@ -193,7 +197,7 @@ class Retention:
     def _first_live_position(self) -> int:
         """Where the first record lies that some shard still shows, or that is not committed.
         Control records do not count: checkpoints hold what they say."""
-        first = self._parts.checkpointer.position
+        first = self._parts.log.end
         for log in self._parts.table:
             if log.state.dropped or log.earliest >= log.next_offset or is_control(log.shard):
                 continue
