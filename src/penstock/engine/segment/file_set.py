@@ -89,7 +89,7 @@ class FileSet:
         names = [name for name in self._disk.list(self.directory) if is_file_name(name)]
         bases = [int(name) for name in names]
         for index, base in enumerate(bases):
-            path = self.path_of(base)
+            path = f"{self.directory}/{file_name(base)}"
             if base % self.file_size:
                 raise NotAStoreError(
                     f"{path} does not begin at a multiple of the file size {self.file_size}; "

@@ -1,0 +1,255 @@
+"""Opening and closing a directory: whose it is, what is refused, what comes back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.segment.store.rig import EVENTS, ORDERS, QUIET, SIZES, Rig, create, fill, record
+from tests.segment.store.shard_model import ShardModel, check_shard
+
+from penstock.engine.segment.settings import FileSizes, SegmentSettings
+from penstock.engine.segment.store import SegmentStore
+from penstock.errors import (
+    ClosedError,
+    CorruptionError,
+    LockedError,
+    NotAStoreError,
+    ReadOnlyError,
+    SettingsError,
+)
+from penstock.record import QueueKind
+from penstock.testing import FaultyDisk
+
+
+def filled() -> tuple[Rig, ShardModel]:
+    rig = Rig()
+    create(rig.store)
+    model = ShardModel()
+    model.append(fill(rig.store, ORDERS, 25))
+    return rig, model
+
+
+# Closing
+
+
+def test_closing_twice_is_closing_once() -> None:
+    rig, _ = filled()
+    store = rig.store
+    store.close()
+    files = rig.disk.files()
+    store.close()
+    assert rig.disk.files() == files
+    assert "store/abort" not in files
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.append(ORDERS, record(0)),
+        lambda store: store.append_many(ORDERS, [record(0)]),
+        lambda store: store.read(ORDERS, 0),
+        lambda store: store.read_raw(ORDERS, 0),
+        lambda store: list(store.read_arrow(ORDERS)),
+        lambda store: store.newest_by_key(ORDERS, b"k"),
+        lambda store: store.offset_by_timestamp(ORDERS, 0),
+        lambda store: store.bounds(ORDERS),
+        lambda store: store.create_shard(EVENTS),
+        lambda store: store.delete_offsets(ORDERS, [0]),
+        lambda store: store.delete_before(ORDERS, 1),
+        lambda store: store.seal(ORDERS),
+        lambda store: store.truncate(ORDERS, 0),
+        lambda store: store.set_epoch(ORDERS, 1),
+        lambda store: store.flush(),
+        lambda store: store.checkpoint(),
+        lambda store: store.run_upkeep(),
+    ],
+)
+def test_nothing_can_be_done_with_a_closed_store(call: Callable[[SegmentStore], object]) -> None:
+    rig, model = filled()
+    store = rig.store
+    rig.close()
+    before = rig.disk.files()
+    with pytest.raises(ClosedError, match="was closed"):
+        call(store)
+    assert rig.disk.files() == before
+    check_shard(rig.store, ORDERS, model)
+
+
+def test_leaving_a_with_block_closes() -> None:
+    rig = Rig()
+    with SegmentStore.open("other", QUIET, disk=rig.disk, clock=rig.clock) as store:
+        create(store)
+    with pytest.raises(ClosedError):
+        store.read(ORDERS, 0)
+
+
+def test_a_clean_start_scans_nothing_and_a_start_after_a_kill_only_the_rest() -> None:
+    rig, _ = filled()
+    report = rig.restart().report
+    assert (report.clean_stop, report.records_scanned, report.bytes_scanned) == (True, 0, 0)
+    rig.store.checkpoint()
+    fill(rig.store, ORDERS, 3, first=25)
+    report = rig.kill().report
+    assert (report.clean_stop, report.records_scanned) == (False, 3)
+
+
+# Who may open
+
+
+def test_a_second_opener_is_refused_and_does_no_harm() -> None:
+    rig, model = filled()
+    files = rig.disk.files()
+    with pytest.raises(LockedError):
+        SegmentStore.open("store", QUIET, disk=rig.disk, clock=rig.clock)
+    assert rig.disk.files() == files
+    check_shard(rig.store, ORDERS, model)
+    rig.close()
+    SegmentStore.open("store", QUIET, disk=rig.disk, clock=rig.clock).close()
+
+
+def test_a_start_that_failed_lets_go_of_the_directory() -> None:
+    rig, model = filled()
+    rig.close()
+    rig.disk.fail("map", "*/commitlog/*")
+    with pytest.raises(Exception, match="commitlog"):
+        _ = rig.store
+    rig.disk.heal()
+    check_shard(rig.store, ORDERS, model)
+
+
+def test_a_directory_with_something_else_is_no_store() -> None:
+    disk = FaultyDisk()
+    disk.replace("home/letters.txt", b"dear reader")
+    with pytest.raises(NotAStoreError, match=r"letters\.txt"):
+        SegmentStore.open("home", QUIET, disk=disk)
+    assert list(disk.files()) == ["home/letters.txt"]
+
+
+def test_a_file_instead_of_a_directory_is_no_store() -> None:
+    disk = FaultyDisk()
+    disk.replace("letters.txt", b"dear reader")
+    with pytest.raises(NotAStoreError, match=r"letters\.txt"):
+        SegmentStore.open("letters.txt", QUIET, disk=disk)
+
+
+def test_other_sizes_than_the_stores_own_are_refused_by_name() -> None:
+    rig, model = filled()
+    rig.close()
+    for field in SIZES.__struct_fields__:
+        other = msgspec.structs.replace(SIZES, **{field: getattr(SIZES, field) * 2})
+        with pytest.raises(SettingsError, match=field):
+            SegmentStore.open(
+                "store", SegmentSettings(sizes=other, background=False), disk=rig.disk
+            )
+    mine = SegmentSettings(background=False)
+    store = SegmentStore.open("store", mine, disk=rig.disk, clock=rig.clock)
+    check_shard(store, ORDERS, model)
+
+
+def test_impossible_sizes_are_refused_and_nothing_is_created() -> None:
+    for sizes in (
+        FileSizes(commit_log_file_size=100),
+        FileSizes(commit_log_file_size=1 << 31),
+        FileSizes(consume_queue_file_size=5),
+        FileSizes(index_slots=0),
+        FileSizes(index_entries_max=1),
+    ):
+        disk = FaultyDisk()
+        with pytest.raises(SettingsError):
+            SegmentStore.open("store", SegmentSettings(sizes=sizes), disk=disk)
+        assert disk.files() == {}
+
+
+def test_a_foreign_file_among_the_logs_is_refused() -> None:
+    for name, size in (("00000000000000000100", 8192), ("00000000000000008192", 9000)):
+        rig, _ = filled()
+        rig.close()
+        rig.disk.replace(f"store/commitlog/{name}", bytes(size))
+        with pytest.raises((NotAStoreError, CorruptionError), match=name):
+            _ = rig.store
+
+
+def test_files_of_other_names_are_left_alone() -> None:
+    rig, model = filled()
+    rig.close()
+    others = ["store/commitlog/notes", "store/consumequeue/orders/0/x.tmp", "store/index/readme"]
+    for path in others:
+        rig.disk.replace(path, b"mine")
+    check_shard(rig.store, ORDERS, model)
+    rig.restart()
+    assert all(rig.disk.files()[path] == b"mine" for path in others)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_without_permission_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(ReadOnlyError, match="store"):
+            SegmentStore.open(str(tmp_path / "store"), QUIET)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_disk_without_permission_is_named() -> None:
+    rig, model = filled()
+    rig.close()
+    rig.disk.fail("open", "*/commitlog/*", 13)
+    with pytest.raises(ReadOnlyError, match="commitlog"):
+        _ = rig.store
+    rig.disk.heal()
+    check_shard(rig.store, ORDERS, model)
+
+
+# Where things lie
+
+
+def test_the_parts_of_a_store_may_lie_on_different_disks() -> None:
+    settings = msgspec.structs.replace(
+        QUIET,
+        commit_log_path="disk1/log",
+        consume_queue_path="disk2/queues",
+        index_path="disk3/index",
+    )
+    rig = Rig(settings)
+    create(rig.store)
+    create(rig.store, EVENTS, kind=QueueKind.BATCH)
+    orders, events = ShardModel(), ShardModel()
+    orders.append(fill(rig.store, ORDERS, 50))
+    events.append(fill(rig.store, EVENTS, 50))
+    for store in rig.lives():
+        check_shard(store, ORDERS, orders)
+        check_shard(store, EVENTS, events)
+    tops = {path.split("/")[0] for path in rig.disk.files()}
+    assert tops == {"store", "disk1", "disk2", "disk3"}
+    assert not any(
+        name in rig.disk.list("store") for name in ("commitlog", "consumequeue", "index")
+    )
+    for seed in range(3):
+        copy = rig.copy()
+        check_shard(copy.crash(seed), ORDERS, orders)
+
+
+def test_a_real_directory_behaves_alike(tmp_path: Path) -> None:
+    model = ShardModel()
+    path = str(tmp_path / "deep" / "store")
+    with SegmentStore.open(path, QUIET) as store:
+        create(store)
+        model.append(fill(store, ORDERS, 100))
+        store.run_upkeep()
+        check_shard(store, ORDERS, model)
+        with pytest.raises(LockedError):
+            SegmentStore.open(path, QUIET)
+    with SegmentStore.open(path, QUIET) as store:
+        check_shard(store, ORDERS, model)
+
+
+def test_an_empty_store_opens_and_closes() -> None:
+    rig = Rig()
+    for store in rig.lives():
+        assert store.shards() == []
+    rig.close()
+    assert rig.crash(1).shards() == []
