@@ -56,7 +56,6 @@ def fill(store: SegmentStore) -> None:
 def write_sample(path: Path, settings: SegmentSettings = QUIET) -> Path:
     with SegmentStore.open(str(path), settings) as store:
         fill(store)
-        store.run_upkeep()
     return path
 
 

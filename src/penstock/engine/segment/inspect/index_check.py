@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 from penstock.engine.segment.format import (
@@ -21,6 +21,7 @@ from penstock.engine.segment.format import (
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.view_snapshot import Snapshot
+from penstock.errors import CorruptionError
 
 _COMPARED: Final = INDEX_ENTRY.position_of("seconds")
 """Bytes of an entry that follow from the log alone: its hash and its position."""
@@ -137,12 +138,15 @@ class IndexCheck:
         self._last_path = self._directory
         self._run: tuple[str, int, str, int] | None = None
         self._usable = True
+        # Taken before the files are read: what is appended meanwhile may not be in them yet.
+        self._limit: Final = _known_end(snapshot) if snapshot.unclosed else None
         self._entries: Final = _Cursor(self._read_all(), snapshot.files.start)
 
     # While the log is read
 
     def take(self, entries: bytes) -> None:
         """Compare entries that the log calls for, in order, with those of the files."""
+        entries = self._below_limit(entries)
         at = 0
         while at < len(entries):
             count = self._entries.match(entries[at:])
@@ -157,6 +161,16 @@ class IndexCheck:
                     following = entries[at + _SIZE : at + 2 * _SIZE]
                     self._match(entries[at : at + _SIZE], following)
                     at += _SIZE
+
+    def _below_limit(self, entries: bytes) -> bytes:
+        """Leave out entries of records that a writer has appended since the check began."""
+        count = len(entries) // _SIZE
+        if self._limit is None or not count:
+            return entries
+        if _position(entries[-_SIZE:]) < self._limit:
+            return entries
+        kept = (n for n in range(count) if _position(entries[n * _SIZE :]) >= self._limit)
+        return entries[: next(kept) * _SIZE]
 
     def _match(self, expected: bytes, following: bytes) -> None:
         """Match one entry. Both sides ascend by position, which tells what is missing where."""
@@ -218,10 +232,10 @@ class IndexCheck:
             self._findings.add(path, position, reason + more)
             self._run = None
 
-    def finish(self, end: int) -> None:
-        """Report what is left when the log ends at `end`."""
+    def finish(self) -> None:
+        """Report what is left when the log has ended."""
         while self._entries.now is not None:
-            if not self._snapshot.unclosed or _position(self._entries.now.data) < end:
+            if self._limit is None or _position(self._entries.now.data) < self._limit:
                 self._note_stray(self._entries.now)
             self._entries.step()
         self._flush()
@@ -237,6 +251,9 @@ class IndexCheck:
         for name in names:
             path = f"{self._directory}/{name}"
             data = self._load(path)
+            if data is None and self._snapshot.unclosed and name == names[-1]:
+                # A spare that the writer is allocating: it holds no entries.
+                continue
             if data is None:
                 # Where its entries would be is not known, so what is missing cannot be told.
                 self._usable = False
@@ -253,6 +270,8 @@ class IndexCheck:
             size = file.size()
             if size == expected:
                 return file.map(writable=False).buffer
+        if size == 0 and self._snapshot.unclosed:
+            return None
         if self._snapshot.is_own or self._snapshot.has_properties:
             self._findings.add(path, 0, f"the file has {size} bytes, expected {expected}")
         else:
@@ -331,6 +350,15 @@ _HEADER_NAMES: Final = (
     "begin_position",
     "end_position",
 )
+
+
+def _known_end(snapshot: Snapshot) -> int:
+    """Return the end of what was published: every record below it had its entries by then."""
+    ends = [0]
+    for log in snapshot.shards.values():
+        with suppress(CorruptionError):
+            ends.append(snapshot.end_for(log))
+    return max(ends)
 
 
 def _first_difference(one: bytearray, other: memoryview) -> int:

@@ -113,7 +113,7 @@ class LogCheck:
                 break
         self._check_rest(position)
         self._cut_shards(self._files.stop)
-        self._index.finish(position)
+        self._index.finish()
         self._queues.finish()
         return position
 

@@ -121,6 +121,12 @@ class Findings:
         else:
             self.left_out += 1
 
+    def keep(self, places: set[tuple[str, int]]) -> None:
+        """Forget findings that are not at one of `places`."""
+        self.found[:] = [each for each in self.found if (each.path, each.position) in places]
+        if not self.found:
+            self.left_out = 0
+
     def add_error(self, path: str, error: StoreError) -> None:
         """Add what a reader raised; `path` is for errors that do not name their file."""
         if isinstance(error, CorruptionError):

@@ -181,14 +181,36 @@ class StateCheck:
         path = self._path_of(relative_path)
         if found is None or path is None:
             return
-        if not self._snapshot.disk.exists(path):
-            self._findings.add(path, 0, "this sealed file is missing")
+        try:
+            file = self._snapshot.disk.open(path, writable=False)
+        except FileNotFoundError:
+            if self._is_needed(relative_path):
+                self._findings.add(path, 0, "this sealed file is missing")
             return
-        with closing(self._snapshot.disk.open(path, writable=False)) as file:
+        with closing(file):
             for page in found.damaged_pages(file):
                 reason = "page checksum does not match"
                 self._findings.add(path, page * PAGE_SIZE, reason)
         self._findings.checked.pages += found.page_count
+
+    def _is_needed(self, relative_path: str) -> bool:
+        """Say whether a file should be there that has checksums. A writer that was killed while it
+        removed an old one may have left those behind."""
+        root, _, rest = relative_path.partition("/")
+        if root == "index":
+            point, start = self._snapshot.point, self._snapshot.files.start
+            older = {} if point is None else dict(point.index.older)
+            return point is None or rest == point.index.name or older.get(rest, -1) >= start
+        topic, _, rest = rest.partition("/")
+        partition, _, name = rest.partition("/")
+        log = self._snapshot.shards.get(ShardId(topic, int(partition)))
+        if log is None:
+            return False
+        end = int(name) // log.units.unit_size + log.units.file_units
+        try:
+            return end > log.unit_of(log.earliest)
+        except CorruptionError:
+            return True
 
     def _sealed_files(self, directory: str, relative: str) -> Iterator[str]:
         for name in self._snapshot.disk.list(directory):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Final
 
 from penstock.clock import Clock, SystemClock
@@ -17,8 +18,10 @@ from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.view_snapshot import Snapshot, SnapshotSource
 from penstock.errors import StoreError
 
-_TRIES_MAX: Final = 3
-"""How often a store is checked that changes under the check, before its findings are told."""
+_CONFIRMATIONS: Final = 2
+"""How often findings in a store that is in use must be found again before they are told."""
+_PUBLISH_S: Final = 0.6
+"""By then a writer has published what it was about to change."""
 
 
 def verify(
@@ -33,21 +36,24 @@ def verify(
 
     Checked are every record (checksums, identity, position, groups), that queues and index agree
     with the log in both directions, page checksums, states, times and checkpoints. Beside a
-    writer, what it published is checked; what it appends meanwhile is left out.
+    writer, what it published is checked, what it appends meanwhile is left out, and only what is
+    found again in a second and third check is told: a writer at work is no damage.
     """
     clock = clock or SystemClock()
     started = clock.monotonic()
     source = SnapshotSource(path, settings or SegmentSettings(), disk or LocalDisk(), clock)
     snapshot, problems = source.take_anyway()
     findings = _check(snapshot, problems, progress)
-    for _ in range(_TRIES_MAX - 1):
-        # A writer may have cut or removed under the check what the snapshot spoke of.
-        if not (findings.found and snapshot.unclosed and _has_moved(source, snapshot)):
+    for _ in range(_CONFIRMATIONS):
+        if not (findings.found and snapshot.unclosed):
             break
+        # A writer may have been in the midst of changing what was looked at. Damage stays.
+        if isinstance(clock, SystemClock):
+            clock.wait(threading.Event(), _PUBLISH_S)
+        before = {(each.path, each.position) for each in findings.found}
         snapshot, problems = source.take_anyway()
         findings = _check(snapshot, problems, progress)
-    if findings.found and snapshot.unclosed:
-        findings.note("what a writer changes at this moment, which may be among the findings")
+        findings.keep(before)
     return VerifyReport(
         path=snapshot.paths.root,
         checked=findings.checked,
@@ -74,13 +80,3 @@ def _check(snapshot: Snapshot, problems: list[StoreError], progress: Progress | 
     except FileNotFoundError as error:
         findings.add(str(error.filename), 0, "this file has gone while the store was checked")
     return findings
-
-
-def _has_moved(source: SnapshotSource, before: Snapshot) -> bool:
-    """Say whether somebody has written to the store since `before`."""
-    now, _ = source.take_anyway()
-    return (now.durable, now.point, now.files.bases) != (
-        before.durable,
-        before.point,
-        before.files.bases,
-    )
