@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.engine.segment.batch_keys import BatchKeys, Bounds, Read
+from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.reader import ShardReader
 from penstock.record import QueueKind, ShardId
@@ -30,9 +31,10 @@ class BatchShards:
         with self._lock:
             if self._keys is not None:
                 return
-            self._keys = self._reader.batch_keys = BatchKeys(
-                self._parts, self._read, self._batch_bounds, self._position_of
-            )
+            with disk_errors(self._parts.paths.batch_index):
+                self._keys = self._reader.batch_keys = BatchKeys(
+                    self._parts, self._read, self._batch_bounds, self._position_of
+                )
 
     def _batch_bounds(self) -> Iterator[tuple[ShardId, int, int]]:
         for bounds in self._bounds():

@@ -142,7 +142,8 @@ class SegmentStore:
             progress=progress,
         )
         try:
-            return cls(parts)
+            with disk_errors(parts.paths.root):
+                return cls(parts)
         except BaseException:
             parts.let_go()
             parts.lock.release()
@@ -172,6 +173,8 @@ class SegmentStore:
         """
         control.check_shard(shard)
         self._check_open()
+        if kind is QueueKind.BATCH:
+            self._batch_keys.need()
         with self._log.lock:
             found = self._table.find(shard)
             if found is None:
@@ -192,8 +195,6 @@ class SegmentStore:
             found.note_state()
             raise
         self._topics.note(shard, kind)
-        if kind is QueueKind.BATCH:
-            self._batch_keys.need()
 
     def _revive(self, log: ShardLog, kind: QueueKind) -> None:
         if log.kind is not kind:
