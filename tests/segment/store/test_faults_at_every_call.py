@@ -113,7 +113,7 @@ STEPS = [
 def states_after() -> list[Models]:
     """Return what the shards should hold before the first step and after each."""
     models: Models = {}
-    states = [{}]
+    states: list[Models] = [{}]
     for step in STEPS:
         step.expect(models)
         states.append({shard: model.copy() for shard, model in models.items()})

@@ -167,10 +167,8 @@ class SegmentStore:
         flush: Flush = Flush.ASYNC,
         config: bytes = b"",
     ) -> None:
-        """Create `shard` empty; do nothing when it exists with this kind of queue.
-
-        `config` is an engine's own description of the shard, kept with its state.
-        """
+        """Create `shard` empty; do nothing when it exists with this kind of queue. `config` is an
+        engine's own description of it, kept with its state."""
         control.check_shard(shard)
         self._check_open()
         if kind is QueueKind.BATCH:
