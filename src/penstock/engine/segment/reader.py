@@ -189,23 +189,24 @@ class ShardReader:
     def by_key(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
         """Yield the live records of `key`, newest first. A lost record may have had the key: what
         is older than it is not told."""
-        if log.kind is QueueKind.BATCH:
-            yield from self._in_batches(log, key)
-            return
         self._check(log)
-        seen: set[int] = set()
-        now_ms = self._clock.now_ms()
         lost = log.state.last_lost(log.earliest, log.commit)
-        for position in self._hits(log, key):
-            record = self._hit(log, key, position, now_ms)
-            if record is None or record.offset in seen:
-                continue
+        batch = log.kind is QueueKind.BATCH
+        for record in self._in_batches(log, key) if batch else self._by_index(log, key):
             if lost is not None and record.offset < lost:
                 break
-            seen.add(record.offset)
             yield record
         if lost is not None:
             raise lost_record(self._files, log, lost)
+
+    def _by_index(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
+        seen: set[int] = set()
+        now_ms = self._clock.now_ms()
+        for position in self._hits(log, key):
+            record = self._hit(log, key, position, now_ms)
+            if record is not None and record.offset not in seen:
+                seen.add(record.offset)
+                yield record
 
     def _hits(self, log: ReadableShard, key: bytes) -> Iterator[int]:
         """Yield positions that the index has for `key`, newest first. When a file of it turns out
