@@ -170,7 +170,7 @@ def test_what_was_cut_off_does_not_return_behind_new_records(tail: Tail) -> None
     log = bytearray(tail.log)
     log[end + 20] ^= 0xFF
     rig = tail.with_log(bytes(log))
-    model = models[ORDERS]
+    model = models[ORDERS].copy()
     replaced = record(2, key=b"a", tag="z")
     rig.store.append(ORDERS, replaced)
     model.append([replaced])
