@@ -32,6 +32,8 @@ class StateCheck:
         self._snapshot: Final = snapshot
         self._findings: Final = findings
         self._closed: Final = not snapshot.unclosed
+        # Read before the log is: a writer moves it on while the log is being checked.
+        self._rocketmq: Final = read_whole(snapshot.disk, snapshot.paths.checkpoint)
 
     def run(self, log_end: int) -> None:
         """Check everything; the log was found to end at `log_end`."""
@@ -113,10 +115,10 @@ class StateCheck:
 
     def _check_points(self, log_end: int) -> None:
         paths, disk = self._snapshot.paths, self._snapshot.disk
-        point = read_derived(disk, paths.derived)
+        point = self._snapshot.point
         if point is None:
             # A new store that was killed may have got none yet.
-            if disk.exists(paths.derived):
+            if disk.exists(paths.derived) and read_derived(disk, paths.derived) is None:
                 self._findings.add(paths.derived, 0, "the checkpoint is damaged")
             elif self._closed:
                 self._findings.add(paths.derived, 0, "the checkpoint is missing")
@@ -134,8 +136,7 @@ class StateCheck:
             self._findings.add(paths.durable, 0, reason)
 
     def _check_rocketmq_checkpoint(self, log_end: int) -> None:
-        path = self._snapshot.paths.checkpoint
-        data = read_whole(self._snapshot.disk, path)
+        path, data = self._snapshot.paths.checkpoint, self._rocketmq
         if data is None:
             if self._snapshot.is_own and self._closed:
                 self._findings.add(path, 0, "the checkpoint for RocketMQ is missing")

@@ -72,10 +72,11 @@ def _check(snapshot: Snapshot, problems: list[StoreError], progress: Progress | 
         findings.add_error(snapshot.paths.commit_log, problem)
     damaged = DamagedSpans()
     try:
+        states = StateCheck(snapshot, findings)
         queues = QueueCheck(snapshot, damaged, findings)
         index = IndexCheck(snapshot, damaged, findings)
         end = LogCheck(snapshot, queues, index, damaged, findings).run()
-        StateCheck(snapshot, findings).run(end)
+        states.run(end)
         BatchKeyCheck(snapshot, findings).run()
     except FileNotFoundError as error:
         findings.add(str(error.filename), 0, "this file has gone while the store was checked")
