@@ -3,13 +3,18 @@ restarts and crashes, and the same when everything is built again from the log."
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pytest
 from tests.segment.store.batches import inner_batch
 from tests.segment.store.rig import EVENTS, ORDERS, Rig, create, fill, record
 
+from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, ProducerFencedError, SequenceGapError
 from penstock.record import Flush, Producer, QueueKind, Record
+from penstock.testing import FaultyDisk
+from penstock.testing.memory_tree import MemoryFile
 
 
 @pytest.fixture
@@ -151,3 +156,39 @@ def test_a_copy_of_the_records_knows_the_same_producers_and_epochs(rig: Rig) -> 
         assert store.append_once(ORDERS, group(2, 2), Producer(2, 0, 0)) == (2, True)
     rig.store.append(ORDERS, record(9))
     assert rig.store.read(ORDERS, 4)[0].leader_epoch == 3
+
+
+class BusyDisk(FaultyDisk):
+    """Lets something happen while the log is being synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], object] | None = None
+
+    def check_holes(self, file: MemoryFile, path: str) -> None:
+        super().check_holes(file, path)
+        if "/commitlog/" in path and self.meanwhile is not None:
+            happen, self.meanwhile = self.meanwhile, None
+            happen()
+
+
+def test_a_checkpoint_does_not_know_of_writes_that_a_power_cut_can_take() -> None:
+    """A producer writes while the checkpoint syncs the log: too late to be synced with it."""
+    for seed in range(8):
+        disk = BusyDisk()
+        rig = Rig(disk=disk)
+        create(rig.store)
+        store = rig.store
+        store.append_many(ORDERS, group(0, 1), Producer(1, 0, 0))
+
+        def write(store: SegmentStore = store) -> None:
+            store.append_many(ORDERS, group(1, 1), Producer(1, 0, 1))
+            store.delete_offsets(ORDERS, [1])
+
+        disk.meanwhile = write
+        store.checkpoint()
+        again = rig.crash(seed)
+        kept = again.bounds(ORDERS).next
+        assert again.append_once(ORDERS, group(1, 1), Producer(1, 0, 1)) == (1, kept == 2)
+        if kept == 1:
+            assert [each.offset for each in again.read(ORDERS, 0)] == [0, 1]

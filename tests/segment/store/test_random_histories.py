@@ -230,7 +230,8 @@ class Histories(RuleBasedStateMachine):
         self.after_start()
 
     def after_start(self) -> None:
-        assert self.rig.store.report.damaged == []
+        report = self.rig.store.report
+        assert (report.damaged, report.rebuilt) == ([], [])
         for shard, (_, flush) in SHARDS.items():
             if shard in self.model:
                 self.rig.store.set_flush(shard, flush)

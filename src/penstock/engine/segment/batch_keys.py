@@ -99,7 +99,8 @@ class BatchKeys:
         except (CorruptionError, NotSupportedError, msgspec.MsgspecError):
             self._index.load()
             return False
-        return self._index.load() and self._index.restore(mark, self._sink, log_start)
+        self._index.load()
+        return self._index.restore(mark, self._sink, log_start)
 
     # Filling
 

@@ -27,13 +27,17 @@ from typing import Final
 from penstock.disk import Disk
 from penstock.engine.segment.checkpoint import DerivedPoint, write_derived, write_rocketmq
 from penstock.engine.segment.commit_log import CommitLog
+from penstock.engine.segment.disk_errors import is_full
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.paths import StorePaths, sums_path
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_table import ShardTable
 from penstock.engine.segment.state_files import PackableState, StateFiles
+from penstock.log import get_logger
 from penstock.record import ShardId
+
+_log: Final = get_logger(__name__)
 
 
 class _Packed:
@@ -165,6 +169,12 @@ class Checkpointer:
                 self._unsaved |= dirty
                 raise
             self.position = position
+            self._tell_rocketmq(position, timestamp_ms)
+
+    def _tell_rocketmq(self, position: int, timestamp_ms: int) -> None:
+        """Keep RocketMQ's own checkpoint. An old one only makes it look at more of the log: on a
+        full disk, where retention needs checkpoints to free space, it may stay."""
+        try:
             write_rocketmq(
                 self._disk,
                 self._paths.checkpoint,
@@ -172,6 +182,10 @@ class Checkpointer:
                 derived=position,
                 timestamp_ms=timestamp_ms,
             )
+        except OSError as error:
+            if not is_full(error):
+                raise
+            _log.warning("rocketmq_checkpoint_not_written", error=str(error))
 
     def _sync_shards(self, dirty: set[ShardId]) -> None:
         for shard in sorted(dirty):

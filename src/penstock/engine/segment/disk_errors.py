@@ -20,10 +20,15 @@ _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _OTHER_KIND: Final = frozenset({errno.ENOTDIR, errno.EISDIR})
 
 
+def is_full(error: OSError) -> bool:
+    """Whether there was no room."""
+    return error.errno in _FULL
+
+
 def store_error(path: str, error: OSError) -> StoreError:
     """Return the error of ours that says what `error` means for the file or directory `path`."""
     where = error.filename or path
-    if error.errno in _FULL:
+    if is_full(error):
         return DiskFullError(
             f"no space for {where}; free some, or lower the retention: writes go on by themselves "
             "then, and reads go on meanwhile"

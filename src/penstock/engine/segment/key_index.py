@@ -99,6 +99,8 @@ class KeyIndex:
         self._running_crc: tuple[str, int, int] = ("", 1, 0)
         self._ends: dict[str, int] = {}
         """The position of the last record of each sealed file."""
+        self._misfits: Final[set[str]] = set()
+        """Files of another size than they should have, when they were found."""
         self._last_sealed = _NO_MARK
         self.damaged = False
         """A file was found damaged: every look-up raises until the index was rebuilt."""
@@ -111,17 +113,18 @@ class KeyIndex:
         return self._sizes.index_entries_max
 
     def load(self) -> bool:
-        """Find the files; return False when one has not the right size (it must be rebuilt)."""
+        """Find the files; return whether all of them have the right size."""
         self.names = [n for n in self._disk.list(self.directory) if n.isascii() and n.isdigit()]
+        self._misfits.clear()
         for name in self.names:
             file = self._disk.open(f"{self.directory}/{name}", writable=False)
             size = file.size()
             header = file.read_at(0, INDEX_HEADER.size)
             file.close()
             if size != self._sizes.index_file_size:
-                return False
+                self._misfits.add(name)
             self._ends[name] = _end_of(header)
-        return True
+        return not self._misfits
 
     def restore(self, mark: IndexMark | None, appender: IndexSink, log_start: int) -> bool:
         """Bring the files back to `mark` and attach the newest; return False when they do not
@@ -132,7 +135,9 @@ class KeyIndex:
             self.clear()
             return True
         with self._lock:
-            if mark.name not in self.names or not self._restore_older(mark, log_start):
+            if mark.name not in self.names or mark.name in self._misfits:
+                return False
+            if not self._restore_older(mark, log_start):
                 return False
             newest = _IndexFile(self._disk, self.directory, mark.name, writable=True)
             count = max(1, int(INDEX_HEADER.unpack(mark.header)[-1]))
@@ -149,6 +154,8 @@ class KeyIndex:
         """Return whether all files that the mark names are there, or went with the log's files;
         remove those that it does not name."""
         older = dict(mark.older)
+        if not self._misfits.isdisjoint(older):
+            return False
         if any(name not in self.names and end >= log_start for name, end in mark.older):
             return False
         self._ends = older

@@ -163,12 +163,11 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     durable = max(_durable_position(parts), 0 if point is None else point.position)
     # What an earlier process published may be ahead of a log that lost its tail.
     parts.checkpointer.remove_live()
-    index_loaded = parts.index.load()
+    index_fits = parts.index.load()
     bounded = (
         point is not None
         and not damaged
         and log.files.start <= point.position <= log.files.stop
-        and index_loaded
         and parts.index.restore(point.index, log.appender, log.files.start)
     )
     if bounded:
@@ -179,7 +178,7 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     else:
         start = log.files.start
         foreign = point is None and not damaged and not states
-        _prepare_full_replay(parts, states, adopt=foreign and index_loaded and not unclean)
+        _prepare_full_replay(parts, states, adopt=foreign and index_fits and not unclean)
     replay = Replay(
         log,
         parts.table,
@@ -205,7 +204,7 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
             parts.checkpointer.touch(shard)
     log.attach(end)
     report.seconds = parts.clock.monotonic() - started
-    _write_down(parts, unclean=unclean)
+    _write_down(parts, unclean=unclean, bounded=bounded)
 
 
 def _durable_position(parts: StoreParts) -> int:
@@ -327,7 +326,7 @@ def _fit_files(parts: StoreParts, shard: ShardLog, end: int, *, unclean: bool) -
         parts.checkpointer.touch(shard)
 
 
-def _write_down(parts: StoreParts, *, unclean: bool) -> None:
+def _write_down(parts: StoreParts, *, unclean: bool, bounded: bool) -> None:
     """Say that the store is in use, then keep what recovery found out."""
     report = parts.report
     parts.metrics.recovery_seconds.set(report.seconds)
@@ -349,5 +348,5 @@ def _write_down(parts: StoreParts, *, unclean: bool) -> None:
         seconds=round(report.seconds, 3),
     )
     parts.disk.replace(parts.paths.abort, str(process_id()).encode())
-    if parts.checkpointer.is_due or unclean:
+    if parts.checkpointer.is_due or unclean or not bounded:
         parts.checkpointer.checkpoint()
