@@ -83,6 +83,10 @@ class StorageDriverManager:
         those whose partition was named, are not counted."""
         return self.core.sequence.value
 
+    async def run_blocking(self, call: Callable[[], T]) -> T:
+        """Run a call that may wait for a device in the pool that this manager uses itself."""
+        return await self._pool.run(call)
+
     # Drivers and topics
 
     def build_driver(self, topic: str, *, namespace: str = DEFAULT_NAMESPACE) -> StorageAdapter:

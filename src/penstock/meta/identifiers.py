@@ -25,6 +25,19 @@ def make_ulid(time_ms: int, randomness: bytes) -> str:
     return "".join(characters)
 
 
+def parse_ulid(text: str) -> int | None:
+    """Return the 128 bits of a ULID, or None for another text."""
+    if len(text) != _ULID_CHARACTERS:
+        return None
+    number = 0
+    for character in text:
+        place = _ALPHABET.find(character)
+        if place < 0:
+            return None
+        number = number << 5 | place
+    return number if number < 1 << 128 else None
+
+
 def make_topic_id(name: str, time_ms: int, randomness: bytes) -> str:
     """Return a new id for a topic called `name`, which may hold any characters."""
     slug = "".join(c if c in _SLUG_ALLOWED else "-" for c in name[:_SLUG_CHARACTERS_MAX].lower())

@@ -39,6 +39,45 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     ] = 9191
 
 
+class KafkaSettings(Struct, frozen=True, kw_only=True):
+    """The Kafka front end of `penstock serve`."""
+
+    enabled: Annotated[bool, Meta(description="Whether Kafka clients are served.")] = True
+    host: Annotated[
+        str, Meta(description="Address to listen on; empty: that of `server.host`.")
+    ] = ""
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port; 0 takes any.")] = 9092
+    advertised_host: Annotated[
+        str,
+        Meta(
+            description="Host that clients are told to connect to; empty: the one listened on, or "
+            "this machine's name when that is all addresses."
+        ),
+    ] = ""
+    advertised_port: Annotated[
+        int, Meta(ge=0, le=65535, description="Port that clients are told; 0: the one listened on.")
+    ] = 0
+    auto_create_topics: Annotated[
+        bool,
+        Meta(description="Whether a topic that a client names, and that is not there, is made."),
+    ] = True
+    request_size_max: Annotated[
+        int, Meta(ge=1024, lt=1 << 31, description="Bytes of one request; a larger one closes it.")
+    ] = 100 * MIB
+    connections_max: Annotated[
+        int, Meta(ge=1, description="Connections at once; further ones are closed.")
+    ] = 20_000
+    idle_timeout_ms: Annotated[
+        int, Meta(ge=1, description="How long a connection may be silent before it is closed.")
+    ] = 600_000
+    buffer_size_max: Annotated[
+        int, Meta(ge=MIB, description="Bytes of requests that are only partly there, all together.")
+    ] = 512 * MIB
+    tag_header: Annotated[
+        str, Meta(description="Header whose value is a record's tag; empty: none is.")
+    ] = "tag"
+
+
 class BrokerSettings(Struct, frozen=True, kw_only=True):
     """The segment store of this node. The keys and their defaults are RocketMQ-Rust's."""
 
@@ -201,6 +240,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     node: NodeSettings = NodeSettings()
     server: ServerSettings = ServerSettings()
+    kafka: KafkaSettings = KafkaSettings()
     broker: BrokerSettings = BrokerSettings()
     engine: EngineSettings = EngineSettings()
     offsets: OffsetSettings = OffsetSettings()

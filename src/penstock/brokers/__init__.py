@@ -1,0 +1,1 @@
+"""Bytes from clients become records: one package for each protocol."""

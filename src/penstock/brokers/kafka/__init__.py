@@ -1,0 +1,23 @@
+"""The Kafka front end: real Kafka clients work against Penstock.
+
+    socket ──▶ connection (order, back-pressure) ──▶ dispatch ──▶ registry: one API ──▶ broker
+                                                        │
+                                                        └ Produce, Fetch: bytes, no objects
+
+**How an API is added.** A module has a function
+
+    def register(registry: ApiRegistry, broker: KafkaBroker) -> None:
+        registry.add(11, 0, 9, coordinator.join_group)      # api key, lowest and highest version
+
+and is named in `apis.MODULES`. A handler is a coroutine
+
+    async def join_group(self, context: RequestContext, request: Fields) -> Answer
+
+that takes the request as version-neutral `Fields` and returns any mapping of field names (see
+`fields`): `{"error_code": ErrorCode.none, "members": [{"member_id": …}]}`. It may wait as long as
+it likes; the connection's later requests are answered after it. `StoreError`s that it raises close
+the connection, so it answers with codes: `error_codes.code_of(error)` maps them. Only versions
+that are registered are advertised. `broker` has the rest: storage, topics, offsets, settings,
+clock, tasks in the background, and `transactions`, the seam between Produce/Fetch and the
+transaction coordinator.
+"""

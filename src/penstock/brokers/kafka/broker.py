@@ -1,0 +1,83 @@
+"""`KafkaBroker`: everything a handler may use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Final, TypeVar
+
+from penstock.adapter.driver_manager import StorageDriverManager
+from penstock.adapter.topic_admin import TopicAdmin
+from penstock.brokers.kafka.transactions import NoTransactions, Transactions
+from penstock.clock import Clock
+from penstock.engine.handler import StorageEngineHandler
+from penstock.log import get_logger
+from penstock.meta.client import DEFAULT_NAMESPACE, MetaClient, Topic
+from penstock.offsets.manager import OffsetManager
+from penstock.settings import KafkaSettings, Settings
+
+T = TypeVar("T")
+NEW_TOPIC: Final[Mapping[str, object]] = {"queue": "batch", "partitioner": "key"}
+"""Topics made through Kafka keep its batches as they come."""
+
+_log: Final = get_logger(__name__)
+
+
+class KafkaBroker:
+    def __init__(
+        self,
+        drivers: StorageDriverManager,
+        meta: MetaClient,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self.drivers: Final = drivers
+        self.handler: Final[StorageEngineHandler] = drivers.engine_storage_handler
+        self.admin: Final[TopicAdmin] = drivers.admin
+        self.offsets: Final[OffsetManager] = drivers.offset_manager
+        self.meta: Final = meta
+        self.clock: Final = clock
+        self.all_settings: Final = settings
+        self.settings: Final[KafkaSettings] = settings.kafka
+        self.namespace: Final = DEFAULT_NAMESPACE
+        self.node_id: Final = self.handler.node_id
+        self.advertised: tuple[str, int] = ("127.0.0.1", self.settings.port)
+        """The address that clients are told; set when the server listens."""
+        self.transactions: Transactions = NoTransactions()
+        self.connection_count: Callable[[], int] = lambda: 0
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._closers: Final[list[Callable[[], Coroutine[None, None, None]]]] = []
+
+    async def run_blocking(self, call: Callable[[], T]) -> T:
+        """Run what may wait for a device in a thread of the node's pool."""
+        return await self.drivers.run_blocking(call)
+
+    async def create_topic(self, name: str) -> Topic:
+        """Create a topic that a client named, with what is configured for new ones."""
+        return await self.drivers.create_topic_full(
+            name, self.all_settings.topics.partitions, NEW_TOPIC, namespace=self.namespace
+        )
+
+    def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        """Let `work` run beside the requests; a failure is logged, the server's end cancels it."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("kafka_task_failed", cause=error, task=task.get_name())
+
+    def on_close(self, close: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Await `close` when the server stops, behind the last request; the last added first."""
+        self._closers.append(close)
+
+    async def close(self) -> None:
+        for close in reversed(self._closers):
+            await close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=10.0)

@@ -1,0 +1,229 @@
+"""One client: its requests are taken in order, one after the other, and answered in that order.
+
+As in Kafka, a request that waits (a long poll, a join of a group) holds up those behind it on its
+connection, and nobody else's. Bounds: no request is begun while `UNSENT_MAX` bytes of answers wait
+for the client, and nothing more is received while a whole request waits to be begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from penstock.brokers.kafka.receive_buffer import ReceiveBuffer, RequestTooLargeError
+from penstock.brokers.kafka.send_queue import Part, SendQueue
+from penstock.log import get_logger
+
+UNSENT_MAX: Final = 1 << 20
+READS_AT_ONCE: Final = 8
+"""Reads of one connection before others have their turn."""
+
+_log: Final = get_logger(__name__)
+
+
+class Dispatch(Protocol):
+    """Takes whole requests."""
+
+    def __call__(self, connection: Connection, request: memoryview) -> bool:
+        """Answer a request, by `send` now (return True) or later by `answer` (return False). The
+        bytes are only valid during this call."""
+        ...
+
+
+class Connection:
+    __slots__ = (
+        "_busy",
+        "_closed",
+        "_dispatch",
+        "_in",
+        "_is_reading",
+        "_is_writing",
+        "_loop",
+        "_on_close",
+        "_out",
+        "_pending",
+        "_processing",
+        "cancel_waiting",
+        "client_id",
+        "fetching",
+        "id",
+        "last_active",
+        "peer",
+        "socket",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        connected: socket.socket,
+        peer: str,
+        buffer: ReceiveBuffer,
+        dispatch: Dispatch,
+        on_close: Callable[[Connection], None],
+    ) -> None:
+        self.id: Final = number
+        self.socket: Final = connected
+        self.peer: Final = peer
+        self.client_id = ""
+        self.last_active = 0.0
+        self.cancel_waiting: Callable[[], None] | None = None
+        """Called when the connection ends while a request waits."""
+        self.fetching: object = None
+        """What Fetch keeps of this connection."""
+        self._in: Final = buffer
+        self._out: Final = SendQueue(connected)
+        self._dispatch: Final = dispatch
+        self._on_close: Final = on_close
+        self._loop: Final = asyncio.get_running_loop()
+        self._pending: list[Part] = []
+        self._busy = False
+        self._processing = False
+        self._is_reading = self._is_writing = False
+        self._closed = False
+        self._start_reading()
+
+    @property
+    def is_open(self) -> bool:
+        return not self._closed
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request waits for something else than this client."""
+        return self._busy
+
+    @property
+    def unsent(self) -> int:
+        return self._out.size
+
+    @property
+    def buffer_size(self) -> int:
+        return self._in.size
+
+    # Receiving
+
+    def _start_reading(self) -> None:
+        if not self._is_reading and not self._closed:
+            self._is_reading = True
+            self._loop.add_reader(self.socket.fileno(), self._readable)
+
+    def _stop_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self.socket.fileno())
+
+    def _readable(self) -> None:
+        for _ in range(READS_AT_ONCE):
+            room = self._in.room()
+            if not room:
+                self._stop_reading()
+                return
+            try:
+                size = self.socket.recv_into(room)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                self.close()
+                return
+            if size == 0:
+                self.close()
+                return
+            self._in.received(size)
+            self.process()
+            if self._closed or size < len(room):
+                return
+
+    def process(self) -> None:
+        """Begin the requests that are here, as far as the bounds allow."""
+        self._processing = True
+        try:
+            while not self._busy and self._out.size < UNSENT_MAX and not self._closed:
+                request = self._in.next_request()
+                if request is None:
+                    break
+                self.last_active = self._loop.time()
+                if not self._dispatch(self, request):
+                    self._busy = True
+        except RequestTooLargeError as error:
+            _log.warning("kafka_request_refused", peer=self.peer, reason=str(error))
+            self.close()
+        finally:
+            self._processing = False
+        if not self._closed:
+            self._in.settle()
+            self._flush()
+            if not self._is_reading and self._in.room():
+                self._start_reading()
+
+    # Answering
+
+    def send(self, *parts: Part) -> None:
+        """Answer the request that is being dispatched."""
+        self._pending.extend(parts)
+
+    def send_parts(self, parts: list[Part]) -> None:
+        self._pending += parts
+
+    def answer(self, parts: list[Part]) -> None:
+        """Answer the request that waited, and go on with those behind it."""
+        if self._closed:
+            return
+        assert self._busy, "an answer without a request"
+        self._busy = False
+        self.cancel_waiting = None
+        self._pending += parts
+        self.last_active = self._loop.time()
+        if not self._processing:
+            self.process()
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._out.push(self._pending)
+            self._pending = []
+        if not self._out.size or self._is_writing:
+            return
+        try:
+            if self._out.flush():
+                return
+        except OSError:
+            self.close()
+            return
+        self._is_writing = True
+        self._loop.add_writer(self.socket.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        before = self._out.size
+        try:
+            done = self._out.flush()
+        except OSError:
+            self.close()
+            return
+        if self._out.size < before:
+            self.last_active = self._loop.time()
+        if done:
+            self._is_writing = False
+            self._loop.remove_writer(self.socket.fileno())
+        if self._out.size < UNSENT_MAX:
+            self.process()
+
+    def close(self) -> None:
+        """End the connection; a request that waits is dropped. Again: nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stop_reading()
+        if self._is_writing:
+            self._is_writing = False
+            self._loop.remove_writer(self.socket.fileno())
+        if self.cancel_waiting is not None:
+            self.cancel_waiting()
+            self.cancel_waiting = None
+        self._out.clear()
+        self._pending = []
+        self.socket.close()
+        self._on_close(self)
+
+    def rest(self) -> None:
+        """Give back memory that an idle connection does not need."""
+        self._in.release()

@@ -1,0 +1,184 @@
+"""From the bytes of a request to its handler, and from its answer to bytes.
+
+    request:  api key 2 · version 2 · correlation id 4 · client id (text) · [tags] · message
+    answer:   size 4 · correlation id 4 · [tags] · message
+
+Whoever asks for an unknown API or version gets its connection closed, as with Kafka; only
+ApiVersions answers, in version 0, with the versions there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from struct import Struct
+from typing import Final, Protocol
+
+from kio.schema.errors import ErrorCode
+
+from penstock.brokers.kafka.connection import Connection
+from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.cursor import Cursor, MalformedRequestError
+from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.brokers.kafka.layout import read_message
+from penstock.brokers.kafka.registry import API_VERSIONS, Api, ApiRegistry
+from penstock.errors import StoreError
+from penstock.log import get_logger
+
+SMALL_REQUEST_MAX: Final = 8 << 20
+"""Bytes of a request other than Produce: it becomes objects, several times as large."""
+ANONYMOUS: Final = "User:ANONYMOUS"
+
+_HEAD: Final = Struct(">hhih")
+_SIZE_AND_ID: Final = Struct(">ii")
+_log: Final = get_logger(__name__)
+
+
+class RawHandler(Protocol):
+    """Answers requests of one API from their bytes."""
+
+    def __call__(
+        self, connection: Connection, version: int, correlation_id: int, body: memoryview
+    ) -> bool:
+        """As `connection.Dispatch`; `body` is what follows the header."""
+        ...
+
+
+class Dispatcher:
+    def __init__(self, registry: ApiRegistry) -> None:
+        self._registry: Final = registry
+        self._raw: Final[dict[int, RawHandler]] = {}
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+
+    def add_raw(self, api_key: int, handler: RawHandler) -> None:
+        """Let `handler` parse the requests of a registered API by itself."""
+        self._raw[api_key] = handler
+
+    def __call__(self, connection: Connection, request: memoryview) -> bool:
+        try:
+            return self._begin(connection, request)
+        except MalformedRequestError as error:
+            _refuse(connection, str(error))
+            return True
+
+    def _begin(self, connection: Connection, request: memoryview) -> bool:
+        if len(request) < _HEAD.size:
+            raise MalformedRequestError("it is shorter than its header")
+        key, version, correlation_id, id_size = _HEAD.unpack_from(request)
+        api = self._registry.find(key)
+        if api is None:
+            raise MalformedRequestError(f"API {key} is not served")
+        at = _HEAD.size + max(id_size, 0)
+        if at > len(request):
+            raise MalformedRequestError("its client id is cut short")
+        if not connection.client_id and id_size > 0:
+            connection.client_id = str(request[_HEAD.size : at], "utf-8", "replace")
+        if not api.has(version):
+            self._refuse_version(connection, api, version, correlation_id)
+            return True
+        if version >= api.first_flexible:
+            at = _skip_tags(request, at)
+        raw = self._raw.get(key)
+        if raw is not None:
+            return raw(connection, version, correlation_id, request[at:])
+        if len(request) > SMALL_REQUEST_MAX:
+            raise MalformedRequestError(f"{len(request)} bytes are too many for API {key}")
+        fields = read_message(api.request(version), Cursor(request, at))
+        self._start(connection, api, version, correlation_id, fields)
+        return False
+
+    def _refuse_version(
+        self, connection: Connection, api: Api, version: int, correlation_id: int
+    ) -> None:
+        if api.key != API_VERSIONS:
+            raise MalformedRequestError(f"version {version} of API {api.key} is not served")
+        answer = {"error_code": ErrorCode.unsupported_version, "api_keys": versions(self._registry)}
+        connection.send(encode_answer(api, 0, correlation_id, answer))
+
+    def _start(
+        self,
+        connection: Connection,
+        api: Api,
+        version: int,
+        correlation_id: int,
+        fields: Fields,
+    ) -> None:
+        context = RequestContext(
+            connection_id=connection.id,
+            client_id=connection.client_id,
+            api_key=api.key,
+            api_version=version,
+            principal=ANONYMOUS,
+            peer=connection.peer,
+        )
+        task = asyncio.get_running_loop().create_task(
+            self._answer(connection, api, correlation_id, context, fields)
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        connection.cancel_waiting = task.cancel  # type: ignore[assignment]
+
+    async def _answer(
+        self,
+        connection: Connection,
+        api: Api,
+        correlation_id: int,
+        context: RequestContext,
+        fields: Fields,
+    ) -> None:
+        assert api.handler is not None
+        try:
+            answer = await api.handler(context, fields)
+        except MalformedRequestError as error:
+            _refuse(connection, str(error))
+            return
+        except (StoreError, AssertionError, LookupError, ValueError, TypeError, OSError) as error:
+            # The edge of the protocol: whatever a handler did not foresee ends this connection,
+            # and no other.
+            _log.error(
+                "kafka_request_failed", cause=error, api=api.key, version=context.api_version
+            )
+            connection.close()
+            return
+        connection.answer([encode_answer(api, context.api_version, correlation_id, answer)])
+
+    async def close(self) -> None:
+        """Cancel requests that still wait."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=10.0)
+
+
+def versions(registry: ApiRegistry) -> list[Answer]:
+    """Return what ApiVersions lists."""
+    return [
+        {"api_key": api.key, "min_version": api.min_version, "max_version": api.max_version}
+        for api in registry
+    ]
+
+
+def encode_answer(api: Api, version: int, correlation_id: int, answer: Answer) -> bytearray:
+    """Return a whole answer with its size."""
+    layout = api.response(version)
+    out = bytearray(_SIZE_AND_ID.size)
+    # A client that asks for versions does not know yet which header we would use.
+    if layout.flexible and api.key != API_VERSIONS:
+        out.append(0)
+    layout.write(out, answer)
+    _SIZE_AND_ID.pack_into(out, 0, len(out) - 4, correlation_id)
+    return out
+
+
+def _skip_tags(request: memoryview, at: int) -> int:
+    if at < len(request) and request[at] == 0:
+        return at + 1
+    cursor = Cursor(request, at)
+    for _ in range(cursor.varint()):
+        cursor.varint()
+        cursor.take(cursor.varint())
+    return cursor.at
+
+
+def _refuse(connection: Connection, reason: str) -> None:
+    _log.warning("kafka_request_refused", peer=connection.peer, reason=reason)
+    connection.close()

@@ -1,0 +1,115 @@
+"""Metadata and DescribeCluster: who leads what, and where."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.adapter.shard_name import build_storage_name
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.error_codes import code_of
+from penstock.brokers.kafka.fields import NO_UUID, Answer, Fields
+from penstock.brokers.kafka.registry import ApiRegistry
+from penstock.brokers.kafka.topic_ids import uuid_of
+from penstock.brokers.kafka.topic_names import is_legal
+from penstock.errors import AlreadyExistsError, StoreError
+from penstock.meta.client import Topic
+
+NO_LEADER: Final = -1
+
+
+class ClusterDescriber:
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker: Final = broker
+
+    async def metadata(self, context: RequestContext, request: Fields) -> Answer:
+        wanted = request.optional_items("topics")
+        if wanted is None or (context.api_version == 0 and not wanted):
+            topics = [self._topic(one) for one in self._all_topics()]
+        else:
+            may_create = request.flag("allow_auto_topic_creation", True)
+            topics = [await self._wanted_topic(one, may_create) for one in wanted]
+        return {
+            "brokers": self._brokers(),
+            "cluster_id": self._broker.meta.cluster_id,
+            "controller_id": self._broker.node_id,
+            "topics": topics,
+        }
+
+    async def describe_cluster(self, _context: RequestContext, request: Fields) -> Answer:
+        return {
+            "error_code": ErrorCode.none,
+            "endpoint_type": request.number("endpoint_type", 1),
+            "cluster_id": self._broker.meta.cluster_id,
+            "controller_id": self._broker.node_id,
+            "brokers": [{"broker_id": one["node_id"], **one} for one in self._brokers()],
+        }
+
+    def _brokers(self) -> list[Answer]:
+        host, port = self._broker.advertised
+        return [{"node_id": self._broker.node_id, "host": host, "port": port, "rack": None}]
+
+    def _all_topics(self) -> list[Topic]:
+        return self._broker.drivers.broker_cache.list_topics(self._broker.namespace)
+
+    async def _wanted_topic(self, wanted: Fields, may_create: bool) -> Answer:
+        identifier, name = wanted.uuid("topic_id"), wanted.optional_text("name")
+        if name is None or (identifier != NO_UUID and not name):
+            for topic in self._all_topics():
+                if uuid_of(topic.topic_id) == identifier:
+                    return self._topic(topic)
+            return _refused(ErrorCode.unknown_topic_id, None) | {"topic_id": identifier}
+        topics = self._broker.drivers.broker_cache.topics
+        found = topics.get((self._broker.namespace, name))
+        if found is not None:
+            return self._topic(found)
+        if not is_legal(name):
+            return _refused(ErrorCode.invalid_topic_exception, name)
+        if not (may_create and self._broker.settings.auto_create_topics):
+            return _refused(ErrorCode.unknown_topic_or_partition, name)
+        try:
+            return self._topic(await self._broker.create_topic(name))
+        except AlreadyExistsError:
+            return _refused(ErrorCode.leader_not_available, name)
+        except StoreError as error:
+            return _refused(code_of(error), name)
+
+    def _topic(self, topic: Topic) -> Answer:
+        return {
+            "error_code": ErrorCode.none,
+            "name": topic.name,
+            "topic_id": uuid_of(topic.topic_id),
+            "partitions": [
+                self._partition(topic.topic_id, partition) for partition in range(topic.partitions)
+            ],
+        }
+
+    def _partition(self, topic_id: str, partition: int) -> Answer:
+        entry = self._broker.handler.cache.shards.get(build_storage_name(topic_id, partition))
+        shard = None if entry is None else entry.meta
+        if shard is None or shard.leader is None:
+            return {
+                "error_code": ErrorCode.leader_not_available,
+                "partition_index": partition,
+                "leader_id": NO_LEADER,
+            }
+        return {
+            "error_code": ErrorCode.none,
+            "partition_index": partition,
+            "leader_id": shard.leader,
+            "leader_epoch": shard.leader_epoch,
+            "replica_nodes": shard.replicas,
+            "isr_nodes": shard.in_sync,
+        }
+
+
+def _refused(code: ErrorCode, name: str | None) -> dict[str, object]:
+    return {"error_code": code, "name": name, "partitions": ()}
+
+
+def register(registry: ApiRegistry, broker: KafkaBroker) -> None:
+    describer = ClusterDescriber(broker)
+    registry.add(3, 0, 13, describer.metadata)
+    registry.add(60, 0, 1, describer.describe_cluster)

@@ -1,0 +1,61 @@
+"""Which APIs there are, in which versions, and who answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.brokers.kafka.layout import Layout, request_layout, response_layout
+
+Handler = Callable[[RequestContext, Fields], Awaitable[Answer]]
+
+API_VERSIONS: Final = 18
+
+
+class Api(Struct, frozen=True):
+    """One API. `handler` is None for those that the connection parses by itself."""
+
+    key: int
+    min_version: int
+    max_version: int
+    handler: Handler | None
+    first_flexible: int
+    """The first version whose messages, and whose headers, have tagged fields."""
+
+    def has(self, version: int) -> bool:
+        return self.min_version <= version <= self.max_version
+
+    def request(self, version: int) -> Layout:
+        return request_layout(self.key, version)
+
+    def response(self, version: int) -> Layout:
+        return response_layout(self.key, version)
+
+
+class ApiRegistry:
+    def __init__(self) -> None:
+        self._apis: Final[dict[int, Api]] = {}
+
+    def add(
+        self, key: int, min_version: int, max_version: int, handler: Handler | None = None
+    ) -> None:
+        """Answer the versions [min_version, max_version] of an API with `handler`."""
+        assert key not in self._apis, f"API {key} is registered twice"
+        flexible = [
+            version
+            for version in range(min_version, max_version + 1)
+            if request_layout(key, version).flexible
+        ]
+        first_flexible = min(flexible, default=max_version + 1)
+        self._apis[key] = Api(key, min_version, max_version, handler, first_flexible)
+
+    def find(self, key: int) -> Api | None:
+        return self._apis.get(key)
+
+    def __iter__(self) -> Iterator[Api]:
+        """The APIs, by key."""
+        return iter([self._apis[key] for key in sorted(self._apis)])

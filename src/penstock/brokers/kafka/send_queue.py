@@ -1,0 +1,57 @@
+"""Bytes that wait for the socket: sent without being joined, as they lie in the log's mapping."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+PARTS_PER_CALL: Final = 512
+"""The system takes 1,024; more than it can send at once only costs time."""
+
+Part = bytes | bytearray | memoryview
+
+
+class SendQueue:
+    __slots__ = ("_parts", "_socket", "size")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._parts: deque[Part] = deque()
+        self.size = 0
+        """Bytes that wait."""
+
+    def push(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            size = len(part)
+            if size:
+                self._parts.append(part)
+                self.size += size
+
+    def flush(self) -> bool:
+        """Send what the socket takes; return whether nothing is left. Raises OSError when the
+        connection is gone."""
+        parts = self._parts
+        while parts:
+            try:
+                if len(parts) == 1:
+                    sent = self._socket.send(parts[0])
+                else:
+                    sent = self._socket.sendmsg(list(islice(parts, PARTS_PER_CALL)))
+            except (BlockingIOError, InterruptedError):
+                return False
+            self.size -= sent
+            while sent:
+                first = parts[0]
+                if sent < len(first):
+                    parts[0] = memoryview(first)[sent:]
+                    break
+                sent -= len(first)
+                parts.popleft()
+        return True
+
+    def clear(self) -> None:
+        self._parts.clear()
+        self.size = 0

@@ -1,0 +1,20 @@
+"""Kafka names topics by UUIDs, too: the 128 bits of the ULID that ends a topic's id."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+from uuid import UUID, uuid5
+
+from penstock.meta.identifiers import parse_ulid
+
+_OURS: Final = UUID("6f1c3f0e-2f6e-4c7b-9a63-52c1d3b8a0d4")
+
+
+@lru_cache(maxsize=16_384)
+def uuid_of(topic_id: str) -> UUID:
+    """Return the UUID of a topic; the same for ever, and that of no other topic."""
+    number = parse_ulid(topic_id.rpartition("-")[2])
+    if number is None:
+        return uuid5(_OURS, topic_id)  # a topic that somebody else's store had
+    return UUID(int=number)

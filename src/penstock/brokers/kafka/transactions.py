@@ -1,0 +1,49 @@
+"""The seam between Produce, Fetch, ListOffsets and the transaction coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from penstock.brokers.kafka.batch_head import BatchHead
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+
+
+class Transactions(Protocol):
+    """What the data path asks. Methods are called on the event loop and only touch memory."""
+
+    def check_write(self, shard: str, head: BatchHead, transactional_id: str | None) -> int:
+        """Return an error code for a batch that says it belongs to a transaction, 0 to take it."""
+        ...
+
+    def note_written(self, shard: str, head: BatchHead, first_offset: int) -> None:
+        """A batch of a transaction was written."""
+        ...
+
+    def stable_until(self, shard: str) -> int | None:
+        """Return the first offset of the oldest open transaction, or None when none is open."""
+        ...
+
+    def aborted(self, shard: str, first: int, end: int) -> Sequence[AbortedTransaction]:
+        """Return the aborted transactions with records in [first, end)."""
+        ...
+
+
+class NoTransactions:
+    """Stands in until a coordinator takes the place: batches of transactions are refused."""
+
+    def check_write(self, shard: str, head: BatchHead, transactional_id: str | None) -> int:
+        return 48  # INVALID_TXN_STATE
+
+    def note_written(self, shard: str, head: BatchHead, first_offset: int) -> None:
+        raise AssertionError("nothing was let through")
+
+    def stable_until(self, shard: str) -> int | None:
+        return None
+
+    def aborted(self, shard: str, first: int, end: int) -> Sequence[AbortedTransaction]:
+        return ()
