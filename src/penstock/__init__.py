@@ -17,9 +17,9 @@ from importlib import import_module
 _HOMES = {
     "AlreadyExistsError": "errors",
     "Consumer": "api",
-    "Location": "adapter.locations",
+    "Location": "record",
     "Message": "adapter.locations",
-    "PartialWriteError": "adapter.locations",
+    "PartialWriteError": "errors",
     "Producer": "record",
     "Record": "record",
     "Store": "api",

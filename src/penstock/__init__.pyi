@@ -1,17 +1,17 @@
 """The names of the package, for type checkers; `__init__.py` loads each with its first use."""
 
-from penstock.adapter.locations import Location as Location
 from penstock.adapter.locations import Message as Message
-from penstock.adapter.locations import PartialWriteError as PartialWriteError
 from penstock.api import Consumer as Consumer
 from penstock.api import Store as Store
 from penstock.api import Topic as Topic
 from penstock.api import TopicInfo as TopicInfo
 from penstock.connecting import connect as connect
 from penstock.errors import AlreadyExistsError as AlreadyExistsError
+from penstock.errors import PartialWriteError as PartialWriteError
 from penstock.errors import StoreError as StoreError
 from penstock.errors import UnknownTopicError as UnknownTopicError
 from penstock.opening import open as open  # noqa: A004 - the verb of the package
+from penstock.record import Location as Location
 from penstock.record import Producer as Producer
 from penstock.record import Record as Record
 from penstock.record import StoredRecord as StoredRecord

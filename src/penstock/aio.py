@@ -21,14 +21,14 @@ from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeVar, Unpack
 
 from penstock import connecting, opening
-from penstock.adapter.locations import Location, Message
+from penstock.adapter.locations import Message
 from penstock.adapter.topic_options import AlterOptions, TopicOptions
 from penstock.api import Consumer, Store, Topic
 from penstock.api.consumer import Start
 from penstock.api.topic import Headers
 from penstock.api.topic_info import GroupInfo, TopicInfo
 from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ, Compacted
-from penstock.record import Offset, Producer, Record, StoredRecord
+from penstock.record import Location, Offset, Producer, Record, StoredRecord
 
 THREADS: Final = 16
 _POLL_S: Final = 1.0

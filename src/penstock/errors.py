@@ -21,6 +21,7 @@
     │   ├── NotAStoreError
     │   ├── LockedError               another process has this directory open
     │   └── ReadOnlyError
+    ├── PartialWriteError         some shards of a batch took their records, others did not
     ├── ClosedError               this object was closed
     ├── DiskFailedError           the device failed; this log has stopped for good
     └── CorruptionError           bytes on disk are not what was written; an operator must look
@@ -30,6 +31,12 @@ are not here either; each broker maps these classes at its own edge.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.record import Location
 
 
 class StoreError(Exception):
@@ -150,6 +157,25 @@ class LockedError(SetupError):
 
 class ReadOnlyError(SetupError):
     pass
+
+
+class PartialWriteError(StoreError):
+    """A batch over several shards was written in part: each shard took all of its records or none.
+
+    `locations` has None for every record that was not written, in the order of the batch; `errors`
+    says why, by partition (or by topic and partition, for a batch over several topics).
+    """
+
+    def __init__(
+        self,
+        locations: Sequence[Location | None],
+        errors: Mapping[int, StoreError] | Mapping[tuple[str, int], StoreError],
+    ) -> None:
+        failed = sum(1 for location in locations if location is None)
+        first = next(iter(errors.values()))
+        super().__init__(f"{failed} of {len(locations)} records were not written: {first}")
+        self.locations = locations
+        self.errors = errors
 
 
 class ClosedError(StoreError):

@@ -92,6 +92,13 @@ class ShardId(NamedTuple):
         return cls(topic, int(partition))
 
 
+class Location(NamedTuple):
+    """Where a record lies in its topic."""
+
+    partition: int
+    offset: Offset
+
+
 class Producer(NamedTuple):
     """Who writes, so that a repeated write is recognised: the id, the epoch that fences older
     instances of the same id, and the sequence number of the first record of this write."""

@@ -11,16 +11,16 @@ import pytest
 from tests.adapter.bench import Bench
 
 from penstock.adapter.engine_adapter import EngineStorageAdapter
-from penstock.adapter.locations import Location, PartialWriteError
 from penstock.adapter.partitioning import key_hash
 from penstock.engine.contract import AdapterOffsetStrategy
 from penstock.errors import (
     BadRequestError,
+    PartialWriteError,
     RecordTooLargeError,
     SequenceGapError,
     UnknownTopicError,
 )
-from penstock.record import Offset, Producer, Record, ShardId
+from penstock.record import Location, Offset, Producer, Record, ShardId
 
 T = TypeVar("T")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.adapter.locations import Location, Locations
-from penstock.record import Offset
+from penstock.adapter.locations import Locations
+from penstock.record import Location, Offset
 
 ONE = Locations((2,), range(5, 9))
 MANY = Locations([0, 1, 0], [7, 3, 8])

@@ -24,8 +24,6 @@ from penstock.engine.rocksdb import (
     DatabaseSettings,
     RocksDBStorageEngine,
 )
-from penstock.engine.rocksdb.changes import Changes
-from penstock.engine.rocksdb.family import Family
 from penstock.errors import (
     BusyError,
     ClosedError,
@@ -36,6 +34,8 @@ from penstock.errors import (
     NotAStoreError,
 )
 from penstock.record import Flush, Offset, Producer, Record, ShardId
+from penstock.rocks.changes import Changes, Fill
+from penstock.rocks.family import Family
 
 SHARD = ShardId("orders", 0)
 FAMILY = "rows"
@@ -261,11 +261,11 @@ class StalledDatabase(Database):
 
     stalls = 0
 
-    def _try_write(self, family: str, changes: Changes) -> bool:
+    def _try_write(self, fill: Fill) -> bool:
         if self.stalls:
             self.stalls -= 1
             return False
-        return super()._try_write(family, changes)
+        return super()._try_write(fill)
 
 
 class TestStalls:
@@ -341,8 +341,8 @@ class TestFullDisk:
 
             deceived = False
 
-            def _try_write(self, family: str, changes: Changes) -> bool:
-                done = super()._try_write(family, changes)
+            def _try_write(self, fill: Fill) -> bool:
+                done = super()._try_write(fill)
                 if self.deceived:
                     raise self._explain_write("IO error: No space left on device")
                 return done

@@ -11,7 +11,6 @@ from tests.engine.quick_directory import quick_directory
 
 from penstock.engine.contract import AdapterOffsetStrategy, Cleanup, ShardConfig
 from penstock.engine.rocksdb import DB_COLUMN_FAMILY_BROKER, Database, RocksDBStorageEngine, reads
-from penstock.engine.rocksdb.changes import CHANGES_SIZE_MAX, Changes
 from penstock.engine.rocksdb.keys import ShardKeys, offset_of, shard_of_row, shard_row
 from penstock.engine.rocksdb.producers import StoredProducers
 from penstock.engine.rocksdb.rows import (
@@ -24,6 +23,7 @@ from penstock.engine.rocksdb.rows import (
 from penstock.engine.rocksdb.shard_rows import ShardRows
 from penstock.errors import BusyError
 from penstock.record import Flush, Offset, Producer, Record, ShardId
+from penstock.rocks.changes import CHANGES_SIZE_MAX, Changes, Fill
 from penstock.testing.manual_clock import ManualClock
 
 SHARD = ShardId("orders", 0)
@@ -127,11 +127,11 @@ class BrokenDatabase(Database):
 
     writes_left = 1 << 30
 
-    def _try_write(self, family: str, changes: Changes) -> bool:
+    def _try_write(self, fill: Fill) -> bool:
         if self.writes_left == 0:
             raise BusyError("no more")
         self.writes_left -= 1
-        return super()._try_write(family, changes)
+        return super()._try_write(fill)
 
 
 def large_batch() -> list[Record]:

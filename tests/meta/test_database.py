@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from threading import Event
+from typing import cast
 
 import pytest
+from rocksdict import Rdict
 
+from penstock.clock import SystemClock
 from penstock.disk import Usage
 from penstock.disk_local import LocalDisk
 from penstock.errors import (
+    BusyError,
     ClosedError,
     CorruptionError,
+    DiskFailedError,
     DiskFullError,
     LockedError,
     NotAStoreError,
-    StoreError,
 )
 from penstock.meta.database import Batch, RocksDatabase
 
@@ -131,7 +136,7 @@ def test_a_database_that_lost_synced_changes_does_not_open(tmp_path: Path) -> No
     for number in range(200):
         database.put("a", b"%d" % number, bytes(50))
     database.sync()
-    database._point.write()
+    database._database._point.write()
     database.put("a", b"unsynced", b"")
     reported = 0
     (log,) = (tmp_path / "db").glob("*.log")
@@ -178,35 +183,67 @@ def test_a_damaged_table_ends_a_scan_with_an_error_and_not_early(tmp_path: Path)
     damaged.close()
 
 
-def test_a_write_waits_for_room_and_gives_up_after_a_while(tmp_path: Path) -> None:
-    class Impatient:
+def test_a_row_put_alone_waits_for_room_and_gives_up_after_a_while(tmp_path: Path) -> None:
+    class Impatient(SystemClock):
         def __init__(self) -> None:
             self.seconds = 0.0
             self.waits = 0
 
-        def now_ms(self) -> int:
-            return 0
-
         def monotonic(self) -> float:
             return self.seconds
 
-        def wait(self, _event: object, seconds: float) -> bool:
+        def wait(self, event: Event, seconds: float) -> bool:
+            del event
             self.seconds += seconds
             self.waits += 1
             return False
 
     class Stalled:
-        def write(self, *_: object) -> None:
+        def put(self, *_: object) -> None:
             raise Exception("Result incomplete: Write stall")  # noqa: TRY002 - as rocksdict does
+
+        write = put
 
     clock = Impatient()
     database = RocksDatabase.open(str(tmp_path / "db"), ["a"], clock=clock)
-    batch = Batch()
-    batch.put("a", b"k", b"v")
-    real, database._database = database._database, Stalled()  # type: ignore[assignment]  # stands in
-    with pytest.raises(StoreError, match="no room for writes"):
-        database.write(batch)
+    shared = database._database
+    real = shared._opened
+    assert real is not None
+    stalled = cast("Rdict", Stalled())
+    shared._opened = real._replace(database=stalled, families={"a": stalled})
+    with pytest.raises(BusyError, match="try again later"):
+        database.put("a", b"k", b"v")
     assert clock.waits > 100
-    database._database = real
-    database.write(batch)
+    shared._opened = real
+    assert database.get("a", b"k") is None
+    database.put("a", b"k", b"v")
+    assert database.get("a", b"k") == b"v"
+    del real
+    database.close()
+
+
+def test_after_a_failed_sync_nothing_is_taken_any_more(tmp_path: Path) -> None:
+    class Broken:
+        def latest_sequence_number(self) -> int:
+            return 1
+
+        def flush_wal(self, _sync: bool) -> None:
+            raise Exception("IO error: While fdatasync")  # noqa: TRY002 - as rocksdict does
+
+    database = open_database(tmp_path)
+    put = database.putter("a")
+    put(b"k", b"v")
+    shared = database._database
+    real = shared._opened
+    assert real is not None
+    shared._opened = real._replace(database=cast("Rdict", Broken()))
+    with pytest.raises(DiskFailedError):
+        database.sync()
+    shared._opened = real
+    del real
+    with pytest.raises(DiskFailedError):
+        put(b"k", b"w")
+    with pytest.raises(DiskFailedError):
+        database.sync()
+    assert database.get("a", b"k") == b"v"
     database.close()

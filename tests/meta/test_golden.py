@@ -11,7 +11,6 @@ from pathlib import Path
 from msgspec.msgpack import Decoder, Encoder
 
 from penstock.meta import log_format as fmt
-from penstock.meta.durable_point import DURABLE_POINT
 from penstock.meta.state import answers, metadata, offset, offset_rows
 from penstock.meta.state.metadata_commands import CreateTopic, Event, Placement, Request, TopicPut
 from penstock.meta.state.model import (
@@ -29,6 +28,7 @@ from penstock.meta.state.offset_commands import (
     OffsetRequest,
     SaveOffsets,
 )
+from penstock.rocks.durable_point import DURABLE_POINT
 
 HERE = Path(__file__).parent
 DESIGN = HERE.parents[1] / "docs" / "designs" / "2026-11-15-solo-log.md"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from penstock.adapter.locations import Location, PartialWriteError
 from penstock.engine.contract import Written
 from penstock.errors import (
     BadRequestError,
+    PartialWriteError,
     StoreError,
     UnknownShardError,
     UnknownTopicError,
 )
-from penstock.record import Offset, Producer, Record
+from penstock.record import Location, Offset, Producer, Record
 
 _NO_BATCHES: Final = (str, bytes, bytearray)
 

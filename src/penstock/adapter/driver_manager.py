@@ -25,7 +25,7 @@ from penstock.adapter.batch_parts import (
 )
 from penstock.adapter.blocking_pool import BlockingPool
 from penstock.adapter.engine_adapter import MEMORY, EngineStorageAdapter
-from penstock.adapter.locations import Location, Locations, Message
+from penstock.adapter.locations import Locations, Message
 from penstock.adapter.partitioning import (
     choose_all_by_key,
     group_by_partition,
@@ -52,7 +52,7 @@ from penstock.engine.handler import StorageEngineHandler
 from penstock.errors import StoreError
 from penstock.meta.client import DEFAULT_NAMESPACE, Topic
 from penstock.offsets.manager import OffsetManager
-from penstock.record import Offset, Producer, Record, StoredRecord
+from penstock.record import Location, Offset, Producer, Record, StoredRecord
 
 T = TypeVar("T")
 

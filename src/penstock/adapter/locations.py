@@ -1,21 +1,13 @@
-"""Where records went, where they were found, and what happens when a batch goes only in part."""
+"""Where records went and where they were found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, overload
+from collections.abc import Iterator, Sequence
+from typing import overload
 
 from msgspec import Struct
 
-from penstock.errors import StoreError
-from penstock.record import Header, Offset, StoredRecord
-
-
-class Location(NamedTuple):
-    """Where a record lies in its topic."""
-
-    partition: int
-    offset: Offset
+from penstock.record import Header, Location, Offset, StoredRecord
 
 
 class Locations(Sequence[Location]):
@@ -108,22 +100,3 @@ class Message(Struct, frozen=True, gc=False):
     @property
     def timestamp_ms(self) -> int:
         return self.record.timestamp_ms
-
-
-class PartialWriteError(StoreError):
-    """A batch over several shards was written in part: each shard took all of its records or none.
-
-    `locations` has None for every record that was not written, in the order of the batch; `errors`
-    says why, by partition (or by topic and partition, for a batch over several topics).
-    """
-
-    def __init__(
-        self,
-        locations: Sequence[Location | None],
-        errors: Mapping[int, StoreError] | Mapping[tuple[str, int], StoreError],
-    ) -> None:
-        failed = sum(1 for location in locations if location is None)
-        first = next(iter(errors.values()))
-        super().__init__(f"{failed} of {len(locations)} records were not written: {first}")
-        self.locations = locations
-        self.errors = errors

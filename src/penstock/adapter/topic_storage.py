@@ -21,7 +21,7 @@ from penstock.adapter.batch_parts import (
     check_records_are_records,
     cycle_to,
 )
-from penstock.adapter.locations import Location, Locations, Message, PartialWriteError
+from penstock.adapter.locations import Locations, Message
 from penstock.adapter.partitioning import (
     MessageSequence,
     Parts,
@@ -43,9 +43,9 @@ from penstock.engine.contract import (
     Written,
 )
 from penstock.engine.handler import StorageEngineHandler
-from penstock.errors import StoreError
+from penstock.errors import PartialWriteError, StoreError
 from penstock.meta.client import DEFAULT_NAMESPACE
-from penstock.record import Offset, Producer, Record, StoredRecord
+from penstock.record import Location, Offset, Producer, Record, StoredRecord
 
 
 class TopicStorage:

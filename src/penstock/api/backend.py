@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from penstock.adapter.locations import Location, Message
+from penstock.adapter.locations import Message
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
 from penstock.engine.contract import AdapterOffsetStrategy, Compacted
-from penstock.record import Offset, Producer, Record, StoredRecord
+from penstock.record import Location, Offset, Producer, Record, StoredRecord
 
 TopicPartition = tuple[str, int]
 

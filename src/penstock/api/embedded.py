@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from penstock.adapter.locations import Location, Message
+from penstock.adapter.locations import Message
 from penstock.adapter.topic_admin import TopicAdmin
 from penstock.adapter.topic_cache import BrokerCacheManager
 from penstock.adapter.topic_offsets import TopicOffsets
@@ -15,7 +15,7 @@ from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
 from penstock.engine.contract import AdapterOffsetStrategy, Compacted, ShardInfo
 from penstock.errors import UnknownGroupError
 from penstock.meta.client import MetaClient, Topic
-from penstock.record import Offset, Producer, Record, StoredRecord
+from penstock.record import Location, Offset, Producer, Record, StoredRecord
 from penstock.settings import Settings
 
 

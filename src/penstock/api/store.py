@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from penstock.adapter.locations import Location
 from penstock.adapter.topic_options import TopicOptions
 from penstock.api.backend import Backend
 from penstock.api.consumer import Consumer, Start
@@ -24,7 +23,7 @@ from penstock.api.topic import Topic, as_record
 from penstock.api.topic_info import GroupInfo, TopicInfo
 from penstock.errors import AlreadyExistsError, UnknownTopicError
 from penstock.meta.client import DEFAULT_NAMESPACE
-from penstock.record import Offset, Record
+from penstock.record import Location, Offset, Record
 
 
 class Store:

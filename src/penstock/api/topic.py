@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeGuard, Unpack
 
-from penstock.adapter.locations import Location, Message
+from penstock.adapter.locations import Message
 from penstock.adapter.topic_options import AlterOptions
 from penstock.api.backend import Backend
 from penstock.api.moments import as_ms
@@ -27,7 +27,7 @@ from penstock.engine.contract import (
     Compacted,
 )
 from penstock.errors import BadRequestError
-from penstock.record import Header, Offset, Producer, Record, StoredRecord
+from penstock.record import Header, Location, Offset, Producer, Record, StoredRecord
 
 Headers = Mapping[str, bytes | None] | Iterable[Header]
 

@@ -15,12 +15,12 @@ import grpc
 import msgspec
 from google.protobuf.message import Message as WireMessage
 
-from penstock.adapter.locations import Location, Message
+from penstock.adapter.locations import Message
 from penstock.api.backend import TopicPartition
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
 from penstock.engine.contract import AdapterOffsetStrategy, Compacted
 from penstock.errors import ClosedError, DeadlineError, StoreError
-from penstock.record import Offset, Producer, Record, StoredRecord
+from penstock.record import Location, Offset, Producer, Record, StoredRecord
 from penstock.remote import storage_pb2 as pb
 from penstock.remote import wire
 from penstock.remote.service import MESSAGE_SIZE_MAX, SERVICE

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from penstock import errors
-from penstock.adapter.locations import Location, Locations, Message
+from penstock.adapter.locations import Locations, Message
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
-from penstock.record import Offset, Producer, Record, StoredRecord
+from penstock.record import Location, Offset, Producer, Record, StoredRecord
 from penstock.remote import storage_pb2 as pb
 
 ERROR_KEY: Final = "penstock-error-bin"

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, TypeVar
 from penstock.clock import Clock
 from penstock.engine.arguments import INT64_MAX
 from penstock.engine.contract import Cleanup, Compacted, ShardConfig, ShardInfo, Written
-from penstock.engine.segment.producer_table import ProducerTable
+from penstock.engine.producer_table import ProducerTable
 from penstock.errors import (
     BadRequestError,
     BusyError,

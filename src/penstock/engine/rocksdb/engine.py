@@ -11,8 +11,6 @@ from typing import Final, Self
 
 from penstock.clock import Clock
 from penstock.engine.contract import Capabilities, ShardConfig
-from penstock.engine.rocksdb.changes import Changes
-from penstock.engine.rocksdb.database import Database
 from penstock.engine.rocksdb.keys import (
     GENERATION_ROW,
     SHARDS,
@@ -30,10 +28,12 @@ from penstock.engine.rocksdb.rows import (
     encode_end,
     encode_shard,
 )
-from penstock.engine.rocksdb.settings import DatabaseSettings
 from penstock.engine.rocksdb.shard import RocksDBShard
 from penstock.engine.sharded import ShardedEngine
 from penstock.record import Flush, ShardId
+from penstock.rocks.changes import Changes
+from penstock.rocks.database import Database
+from penstock.rocks.settings import DatabaseSettings
 
 DB_COLUMN_FAMILY_BROKER: Final = "DB_COLUMN_FAMILY_BROKER"
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from penstock.engine.arguments import INT64_MAX, INT64_MIN
 from penstock.engine.contract import ShardConfig
-from penstock.engine.segment.producer_table import Write
+from penstock.engine.producer_table import Write
 from penstock.layout import Field, Layout
 from penstock.record import Header, Offset, Record, StoredRecord
 

@@ -23,9 +23,6 @@ from msgspec.structs import replace
 from penstock.clock import Clock
 from penstock.engine.contract import Cleanup, Compacted, ShardConfig, ShardInfo, Written
 from penstock.engine.rocksdb import reads
-from penstock.engine.rocksdb.changes import CHANGES_SIZE_MAX, Changes
-from penstock.engine.rocksdb.database import Database
-from penstock.engine.rocksdb.family import Family
 from penstock.engine.rocksdb.keys import ShardKeys, shard_row
 from penstock.engine.rocksdb.producers import StoredProducers
 from penstock.engine.rocksdb.rows import (
@@ -46,6 +43,9 @@ from penstock.record import (
     ShardId,
     StoredRecord,
 )
+from penstock.rocks.changes import CHANGES_SIZE_MAX, Changes
+from penstock.rocks.database import Database
+from penstock.rocks.family import Family
 
 OFFSETS_END: Final = (1 << 64) - 1
 SWEEP_RECORDS: Final = 256

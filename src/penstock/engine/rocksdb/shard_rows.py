@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.engine.arguments import INT64_MAX, INT64_MIN
-from penstock.engine.rocksdb.changes import Changes
-from penstock.engine.rocksdb.family import Family
 from penstock.engine.rocksdb.keys import ShardKeys, offset_of
 from penstock.engine.rocksdb.rows import (
     BLOCK_ROW,
@@ -32,6 +30,8 @@ from penstock.engine.rocksdb.rows import (
     encode_record,
 )
 from penstock.record import Record, StoredRecord
+from penstock.rocks.changes import Changes
+from penstock.rocks.family import Family
 
 BLOCK_BITS: Final = 10
 GROUP_BITS: Final = 20

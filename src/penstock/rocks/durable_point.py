@@ -1,11 +1,11 @@
 """Remembers how much of a RocksDB is on the device, to tell damage from a torn tail.
 
 RocksDB takes any damage in its write-ahead log for the torn end of it and silently drops what
-follows, which for a log of acknowledged commands means to lose them. So the number of the last
-change that a sync covered is kept in a file beside it: a database that comes back with fewer
-changes was damaged, and does not start.
+follows. The number of the last synced change, kept in a file beside the log, tells the two apart: a
+database that comes back with fewer changes has lost some that were on the device, and does not
+start.
 
-The file is replaced after a sync, at most once a second; it may be behind, it is never ahead.
+The file is replaced after a sync, at most once a second. It may be behind, it is never ahead.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from penstock.clock import Clock
 from penstock.disk import Disk
 from penstock.errors import CorruptionError
 from penstock.layout import Field, Layout
+from penstock.log import get_logger
 
 DURABLE_POINT: Final = Layout(
     "durable point",
@@ -27,13 +28,14 @@ DURABLE_POINT: Final = Layout(
 
 _FILE: Final = "DURABLE"
 _INTERVAL_SECONDS: Final = 1.0
+_log = get_logger(__name__)
 
 
 class DurablePoint:
     def __init__(self, disk: Disk, directory: str, clock: Clock) -> None:
-        self._disk = disk
+        self._disk: Final = disk
         self._path: Final = f"{directory}/{_FILE}"
-        self._clock = clock
+        self._clock: Final = clock
         self._written = self._read()
         self._known = self._written
         self._next = 0.0
@@ -57,12 +59,18 @@ class DurablePoint:
     def write(self) -> None:
         """Put what is known into the file now."""
         self._next = self._clock.monotonic() + _INTERVAL_SECONDS
-        if self._known > self._written:
-            head = self._known.to_bytes(8, "big")
-            data = DURABLE_POINT.pack(self._known, zlib.crc32(head))
+        if self._known <= self._written:
+            return
+        head = self._known.to_bytes(8, "big")
+        data = DURABLE_POINT.pack(self._known, zlib.crc32(head))
+        try:
             # A power cut may bring an older one back, which only makes the check weaker.
             self._disk.replace(self._path, data, durable=False)
-            self._written = self._known
+        except OSError as error:
+            # The changes are safe; only the check of a later start is weaker.
+            _log.warning("durable_point_not_written", path=self._path, reason=str(error))
+            return
+        self._written = self._known
 
     def _read(self) -> int:
         if not self._disk.exists(self._path):
@@ -72,7 +80,10 @@ class DurablePoint:
             data = file.read_at(0, DURABLE_POINT.size)
         finally:
             file.close()
-        if len(data) != DURABLE_POINT.size:
-            return 0  # torn by a power cut: there is nothing to compare with
-        sequence, checksum = DURABLE_POINT.unpack(data)
-        return int(sequence) if checksum == zlib.crc32(data[:8]) else 0
+        if len(data) == DURABLE_POINT.size:
+            sequence, checksum = DURABLE_POINT.unpack(data)
+            if checksum == zlib.crc32(data[:8]):
+                return int(sequence)
+        # Torn by a power cut: there is nothing to compare with.
+        _log.warning("durable_point_unreadable", path=self._path)
+        return 0

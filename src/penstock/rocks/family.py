@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from rocksdict import Rdict, RdictIter, ReadOptions
 
-from penstock.engine.rocksdb.changes import Changes
 from penstock.errors import CorruptionError, DiskFailedError, StoreError
 from penstock.log import get_logger
+from penstock.rocks.changes import Changes
 
 if TYPE_CHECKING:
-    from penstock.engine.rocksdb.database import Database
+    from penstock.rocks.database import Database
 
 _log = get_logger(__name__)
 

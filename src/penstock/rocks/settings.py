@@ -15,12 +15,16 @@ class DatabaseSettings(Struct, frozen=True):
     write_buffers_max: int = 4
     open_files_max: int = 256
     background_jobs: int = 2
-    flush_interval_ms: int = 500
-    """How long a write that nobody syncs stays in the page cache alone, at most."""
+    flush_interval_ms: int | None = 500
+    """How long a write that nobody syncs stays in the page cache alone, at most; None: until
+    somebody does."""
     free_size_min: int = 128 << 20
     """Writes are refused while the file system has less room than this."""
     stall_seconds_max: float = 10.0
     """How long a write waits for RocksDB's compactions before it raises `BusyError`."""
+    in_place: bool = False
+    """A row that is written again takes the place of the old one in memory. For few rows that
+    change all the time; a scan beside writers then sees no single moment."""
 
 
 def build_options(settings: DatabaseSettings, cache: Cache) -> Options:
@@ -44,6 +48,9 @@ def build_options(settings: DatabaseSettings, cache: Cache) -> Options:
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     options.set_max_background_jobs(settings.background_jobs)
     options.set_max_open_files(settings.open_files_max)
+    if settings.in_place:
+        options.set_allow_concurrent_memtable_write(False)
+        options.set_inplace_update_support(True)
     # What RocksDB writes about itself.
     options.set_keep_log_file_num(4)
     options.set_max_log_file_size(1 << 20)

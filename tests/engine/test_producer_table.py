@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.engine.segment.producer_table import SEQUENCES, WRITES_MAX, ProducerTable, Write
+from penstock.engine.producer_table import SEQUENCES, WRITES_MAX, ProducerTable, Write
 from penstock.errors import BadRequestError, ProducerFencedError, SequenceGapError
 from penstock.record import Producer
 

@@ -1,12 +1,12 @@
 """One RocksDB instance, its families, and the rules by which everybody writes to it.
 
-    Changes ──▶ write: in the write-ahead log and visible ──▶ sync: on the device
+    Changes, Batch ──▶ write: in the write-ahead log and visible ──▶ sync: on the device
 
 Guarantees:
 
-  * one `Changes` is applied whole or not at all, also when the process dies
+  * one `Changes` or `Batch` is applied whole or not at all, also when the process dies
   * `sync` returns when everything written before the call is on the device; callers share syncs,
-    and what nobody waits for is synced every half second
+    and what nobody waits for is synced every `flush_interval_ms`, where the settings have one
   * a failed sync or write of the device is final: from then on every write and sync raises
     `DiskFailedError`, reads go on. A sync that is tried again may succeed without the lost bytes
   * a full disk is not final: writes raise `DiskFullError`, reads go on. Writes are refused while
@@ -20,7 +20,7 @@ Guarantees:
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from rocksdict import AccessType, Cache, ColumnFamily, Rdict, WriteBatch, WriteOptions
@@ -28,11 +28,6 @@ from rocksdict import AccessType, Cache, ColumnFamily, Rdict, WriteBatch, WriteO
 from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
-from penstock.engine.rocksdb.changes import Changes
-from penstock.engine.rocksdb.durable_point import DurablePoint
-from penstock.engine.rocksdb.family import Family
-from penstock.engine.rocksdb.group_sync import GroupSync
-from penstock.engine.rocksdb.settings import DatabaseSettings, build_options
 from penstock.errors import (
     BusyError,
     ClosedError,
@@ -44,11 +39,16 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.log import get_logger
+from penstock.rocks.changes import Batch, Changes, Fill
+from penstock.rocks.durable_point import DurablePoint
+from penstock.rocks.family import Family
+from penstock.rocks.group_sync import GroupSync
+from penstock.rocks.settings import DatabaseSettings, build_options
 
-_ROOM_CHECKED_EVERY: Final = 256 << 10
+ROOM_CHECKED_EVERY: Final = 256 << 10
+"""Bytes to be written after which `check_room` looks at the disk again."""
 _STALL_SECONDS: Final = (0.001, 0.1)
 _CAUSE_SECONDS: Final = 1.0
-_POINT_SECONDS: Final = 1.0
 _REOPEN_SECONDS: Final = 1.0
 _REOPEN_TRIES: Final = 100
 _REOPEN_PAUSE_SECONDS: Final = 0.01
@@ -91,17 +91,24 @@ class Database:
         self._troubled: Final = threading.Event()  # one of the two is known
         self._times_opened = 1
         self._next_opening = 0.0
-        self._next_point = 0.0
         self._unsynced = False
-        self._unchecked_size = _ROOM_CHECKED_EVERY
-        self._disk.make_directory(path)
+        self._unchecked_size = ROOM_CHECKED_EVERY
         self._opened: Opened | None = self._open()
-        self._point: Final = DurablePoint(self._disk, path)
-        self._point.check(self._opened.database.latest_sequence_number())
-        self._flusher: Final = threading.Thread(
-            target=self._flush_repeatedly, name="rocksdb-flusher", daemon=True
-        )
-        self._flusher.start()
+        self._point: Final = DurablePoint(self._disk, path, self._clock)
+        try:
+            self._point.check(self._opened.database.latest_sequence_number())
+        except CorruptionError:
+            self._opened = None  # the traceback would keep the instance, and its lock
+            raise
+        self._flusher: threading.Thread | None = None
+        if self.settings.flush_interval_ms is not None:
+            self._flusher = threading.Thread(
+                target=self._flush_repeatedly,
+                args=(self.settings.flush_interval_ms / 1000,),
+                name="rocksdb-flusher",
+                daemon=True,
+            )
+            self._flusher.start()
 
     def family(self, name: str) -> Family:
         assert name in self._names, f"{name} was not asked for when the database was opened"
@@ -114,7 +121,7 @@ class Database:
         the same: whoever sees the number grow must read again what it last wrote.
         """
         if self._full:
-            self._check_room(0)
+            self.check_room(0)
             self._open_again()
         return self._times_opened
 
@@ -124,17 +131,57 @@ class Database:
         """Apply `changes`. A `patient` write waits for RocksDB as long as it takes: it completes
         what an earlier write began. One that `frees_room` may use the room that is kept back."""
         self._check_device()
-        if self._full:
-            raise DiskFullError(f"{self.path}: the disk was full and has not been looked at since")
         if not frees_room:
-            self._check_room(changes.size)
-        deadline = self._clock.monotonic() + self.settings.stall_seconds_max
-        pause_seconds, pause_max = _STALL_SECONDS
-        while not self._try_write(family, changes):
-            if not patient and self._clock.monotonic() >= deadline:
-                raise BusyError(f"{self.path}: RocksDB's compactions are behind; try again later")
-            self._clock.wait(self._closing, pause_seconds)
-            pause_seconds = min(2 * pause_seconds, pause_max)
+            self.check_room(changes.size)
+        self._write(changes.fill(family), patient=patient)
+
+    def write_batch(self, batch: Batch) -> None:
+        """Apply `batch`. Whoever begins something has asked for room with `check_room`; what
+        completes it is written without asking."""
+        self._check_device()
+        self._write(batch.fill, patient=False)
+
+    def putter(self, family: str) -> Callable[[bytes, bytes], None]:
+        """Return a function that writes one row, as `write_batch` does, with as little around it as
+        can be."""
+        options = self._write_options
+
+        def put(key: bytes, row: bytes) -> None:
+            opened = self._opened
+            if opened is not None and not self._troubled.is_set():
+                try:
+                    opened.families[family].put(key, row, options)
+                except Exception as error:  # the binding raises nothing more precise
+                    if not _is_stall(str(error)):
+                        del opened
+                        raise self._explain_write(str(error)) from error
+                else:
+                    self._unsynced = True
+                    return
+            batch = Batch()
+            batch.put(family, key, row)
+            self.write_batch(batch)
+
+        return put
+
+    def check_room(self, size: int) -> None:
+        """Raise `DiskFullError` while there is little room for `size` more bytes."""
+        self._unchecked_size += size
+        if self._unchecked_size < ROOM_CHECKED_EVERY and not self._full:
+            return
+        try:
+            usage = self._disk.usage(self.path)
+        except OSError as error:
+            raise DiskFailedError(self.path, str(error)) from error
+        free = usage.total - usage.used
+        if free < self.settings.free_size_min + size:
+            # The next write looks again, whatever its size.
+            self._unchecked_size = ROOM_CHECKED_EVERY
+            raise DiskFullError(
+                f"{self.path}: {free} bytes are free; "
+                f"writes need {self.settings.free_size_min} besides their own"
+            )
+        self._unchecked_size = 0
 
     def sync(self) -> None:
         """Put everything written before this call on the device."""
@@ -146,11 +193,12 @@ class Database:
             if self._closing.is_set():
                 return
             self._closing.set()
-        self._flusher.join()
+        if self._flusher is not None:
+            self._flusher.join()
         try:
             if self._failed is None and not self._full:
-                self._next_point = 0.0
                 self.sync()
+                self._point.write()
         finally:
             with self._opening:
                 self._opened = None
@@ -169,29 +217,33 @@ class Database:
 
     # Writing
 
-    def _try_write(self, family: str, changes: Changes) -> bool:
+    def _write(self, fill: Fill, *, patient: bool) -> None:
+        if self._full:
+            raise DiskFullError(f"{self.path}: the disk was full and has not been looked at since")
+        deadline = self._clock.monotonic() + self.settings.stall_seconds_max
+        pause_seconds, pause_max = _STALL_SECONDS
+        while not self._try_write(fill):
+            if not patient and self._clock.monotonic() >= deadline:
+                raise BusyError(f"{self.path}: RocksDB's compactions are behind; try again later")
+            self._clock.wait(self._closing, pause_seconds)
+            pause_seconds = min(2 * pause_seconds, pause_max)
+
+    def _try_write(self, fill: Fill) -> bool:
         """Return False when RocksDB would have to wait."""
         opened = self.opened()
-        handle = opened.handles[family]
         batch = WriteBatch(raw_mode=True)
-        for start, end in changes.ranges:
-            batch.delete_range(start, end, handle)
-        for key in changes.deletes:
-            batch.delete(key, handle)
-        for key, row in changes.puts:
-            batch.put(key, row, handle)
+        fill(batch, opened.handles)
         try:
             opened.database.write(batch, self._write_options)
         except Exception as error:  # the binding raises nothing more precise
-            if "Write stall" in str(error):
+            if _is_stall(str(error)):
                 return False
-            del opened, handle, batch  # whoever keeps the traceback must not keep them, too
+            del opened, batch  # whoever keeps the traceback must not keep them, too
             raise self._explain_write(str(error)) from error
         self._unsynced = True
         return True
 
-    def _flush_repeatedly(self) -> None:
-        interval_seconds = self.settings.flush_interval_ms / 1000
+    def _flush_repeatedly(self, interval_seconds: float) -> None:
         while not self._clock.wait(self._closing, interval_seconds):
             if self._unsynced and self._failed is None and not self._full:
                 try:
@@ -212,10 +264,7 @@ class Database:
             # time. Trying again would acknowledge records that are gone.
             del database
             raise self._explain_write(str(error)) from error
-        now = self._clock.monotonic()
-        if now >= self._next_point:
-            self._next_point = now + _POINT_SECONDS
-            self._point.move(sequence)
+        self._point.move(sequence)
 
     def _flush_log(self, database: Rdict) -> None:
         database.flush_wal(True)
@@ -239,21 +288,6 @@ class Database:
     def _check_device(self) -> None:
         if self._failed is not None:
             raise DiskFailedError(self.path, self._failed)
-
-    def _check_room(self, size: int) -> None:
-        self._unchecked_size += size
-        if self._unchecked_size < _ROOM_CHECKED_EVERY and not self._full:
-            return
-        usage = self._disk.usage(self.path)
-        free = usage.total - usage.used
-        if free < self.settings.free_size_min + size:
-            # The next write looks again, whatever its size.
-            self._unchecked_size = _ROOM_CHECKED_EVERY
-            raise DiskFullError(
-                f"{self.path}: {free} bytes are free; "
-                f"writes need {self.settings.free_size_min} besides their own"
-            )
-        self._unchecked_size = 0
 
     # Opening
 
@@ -289,6 +323,7 @@ class Database:
     def _open(self, access: AccessType | None = None) -> Opened:
         options = build_options(self.settings, self._cache)
         try:
+            self._disk.make_directory(self.path)
             there = self._disk.exists(f"{self.path}/CURRENT")
             present = Rdict.list_cf(self.path, options) if there else []
             names = dict.fromkeys(["default", *self._names, *present])
@@ -304,9 +339,13 @@ class Database:
 
     def _explain_open(self, reason: str) -> StoreError:
         if f"{self.path}/LOCK" in reason:
-            return LockedError(f"{self.path}: another process, or this one, has it open")
+            return LockedError(f"{self.path} is open already, in this process or another")
         if "No space left" in reason:
             return DiskFullError(f"{self.path}: {reason}")
         if reason.startswith("Corruption"):
             return CorruptionError(self.path, position=0, reason=reason)
-        return NotAStoreError(f"{self.path}: {reason}")
+        return NotAStoreError(f"{self.path} cannot be opened: {reason}")
+
+
+def _is_stall(reason: str) -> bool:
+    return "Write stall" in reason

@@ -1,0 +1,1 @@
+"""RocksDB as this package uses it: all that knows its Python binding is here."""
