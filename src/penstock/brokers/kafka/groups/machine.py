@@ -1,0 +1,430 @@
+"""One consumer group as a pure state machine: Kafka's classic rebalance protocol.
+
+            first join                all joined, or time is up            leader's sync
+    EMPTY ────────────▶ PREPARING ──────────────────────────▶ COMPLETING ───────────────▶ STABLE
+      ▲                  │    ▲  ▲                                 │                        │
+      └──────────────────┘    │  └─────────────────────────────────┴────────────────────────┘
+        nobody is left        └── a join while it waits             a join, a leave, a lost member
+
+No clock, no connections: every call carries the time, requests that wait are tickets, and what was
+decided is collected with `take_answers`. `deadline_ms` says when `tick` must be called.
+
+Invariants:
+
+  * every ticket is answered exactly once
+  * a generation is never given twice, and its members are fixed when it begins
+  * a ticket of a join waits only while the group prepares, one of a sync only while it completes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.brokers.kafka.groups.members import MemberTable
+from penstock.brokers.kafka.groups.model import (
+    Answer,
+    Caller,
+    GroupState,
+    Join,
+    Joined,
+    Limits,
+    Member,
+    Sync,
+    Synced,
+    Ticket,
+)
+
+DEAD_ERROR: Final = ErrorCode.coordinator_not_available
+
+
+class GroupMachine:
+    def __init__(self, limits: Limits, make_member_id: Callable[[str], str]) -> None:
+        """`make_member_id` returns an id that nobody had, beginning with the given text."""
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.members: Final = MemberTable()
+        self._limits: Final = limits
+        self._make_member_id: Final = make_member_id
+        self._answers: list[tuple[Ticket, Answer]] = []
+        self._phase_at_ms: int | None = None
+        """While it prepares: the end of the wait for joins. Later: the end of that for syncs."""
+        self._is_initial = False
+        self._initial_left_ms = 0
+        self._has_newcomer = False
+
+    # What the coordinator does with it
+
+    def take_answers(self) -> list[tuple[Ticket, Answer]]:
+        answers, self._answers = self._answers, []
+        return answers
+
+    def deadline_ms(self) -> int | None:
+        """Return the earliest moment at which `tick` has something to do, if nothing happens."""
+        moments = [one.deadline_ms for one in self.members if not _is_waiting(one)]
+        moments += self.members.pending.values()
+        if self._phase_at_ms is not None:
+            moments.append(self._phase_at_ms)
+        return min(moments, default=None)
+
+    def tick(self, now_ms: int) -> None:
+        """Let everything happen that is due."""
+        pending = self.members.pending
+        expired = [one for one, until_ms in pending.items() if until_ms <= now_ms]
+        for member_id in expired:
+            del pending[member_id]
+        for member in self.members:
+            if member.deadline_ms <= now_ms and not _is_waiting(member):
+                self._remove(member, now_ms)
+        if self._phase_at_ms is not None and self._phase_at_ms <= now_ms:
+            self._end_phase(now_ms)
+        elif expired and self.state is GroupState.PREPARING:
+            self._try_to_complete(now_ms)
+
+    def delete(self) -> ErrorCode:
+        """End an empty group."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.group_id_not_found
+        if self.state is not GroupState.EMPTY or self.members.pending:
+            return ErrorCode.non_empty_group
+        self.state = GroupState.DEAD
+        return ErrorCode.none
+
+    # Joining
+
+    def join(self, ticket: Ticket, request: Join, now_ms: int) -> None:
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self._answers.append((ticket, Joined(refusal, request.member_id)))
+        elif not request.member_id:
+            self._join_new(ticket, request, now_ms)
+        elif request.member_id in self.members.pending and request.instance_id is None:
+            self._admit(ticket, request, request.member_id, now_ms)
+        else:
+            self._join_again(ticket, request, now_ms)
+
+    def _refusal(self, request: Join) -> ErrorCode | None:
+        limits = self._limits
+        if self.state is GroupState.DEAD:
+            return DEAD_ERROR
+        timeout_ms = request.session_timeout_ms
+        if not limits.session_timeout_min_ms <= timeout_ms <= limits.session_timeout_max_ms:
+            return ErrorCode.invalid_session_timeout
+        size = sum(len(name) + len(metadata) for name, metadata in request.protocols)
+        if size > limits.metadata_size_max:
+            return ErrorCode.invalid_request
+        if not self.members.supports(request.protocol_type, [n for n, _ in request.protocols]):
+            return ErrorCode.inconsistent_group_protocol
+        if self._is_stranger(request):
+            if request.member_id:
+                return ErrorCode.unknown_member_id
+            if len(self.members) + len(self.members.pending) >= limits.members_max:
+                return ErrorCode.group_max_size_reached
+        return None
+
+    def _is_stranger(self, request: Join) -> bool:
+        members = self.members
+        if request.instance_id is not None and request.instance_id in members.static_ids:
+            return False
+        return request.member_id not in members.by_id and request.member_id not in members.pending
+
+    def _join_new(self, ticket: Ticket, request: Join, now_ms: int) -> None:
+        member_id = self._make_member_id(request.instance_id or request.client_id)
+        if request.instance_id is not None and request.instance_id in self.members.static_ids:
+            self._replace_static(ticket, request, member_id, now_ms)
+        elif request.requires_known_id and request.instance_id is None:
+            self.members.pending[member_id] = now_ms + request.session_timeout_ms
+            self._answers.append((ticket, Joined(ErrorCode.member_id_required, member_id)))
+        else:
+            self._admit(ticket, request, member_id, now_ms)
+
+    def _admit(self, ticket: Ticket, request: Join, member_id: str, now_ms: int) -> None:
+        member = Member(
+            member_id=member_id,
+            instance_id=request.instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=request.protocols,
+            deadline_ms=now_ms + self._limits.new_member_timeout_ms,
+            join_ticket=ticket,
+        )
+        self.members.add(member)
+        self._has_newcomer = True
+        self._prepare(now_ms)
+
+    def _join_again(self, ticket: Ticket, request: Join, now_ms: int) -> None:
+        found = self.members.check(Caller(request.member_id, instance_id=request.instance_id))
+        if isinstance(found, ErrorCode):
+            self._answers.append((ticket, Joined(found, request.member_id)))
+            return
+        is_same = found.protocols == request.protocols
+        is_leader = found.member_id == self.members.leader
+        self._update(found, request, now_ms)
+        # A follower that missed the answer gets it again. A leader that joins a stable group asks
+        # for a rebalance: what it saw of the topics has changed.
+        if is_same and (
+            self.state is GroupState.COMPLETING
+            or (self.state is GroupState.STABLE and not is_leader)
+        ):
+            self._answers.append((ticket, self._generation_of(found)))
+        else:
+            found.join_ticket = ticket
+            self._prepare(now_ms)
+
+    def _update(self, member: Member, request: Join, now_ms: int) -> None:
+        self._give_up_tickets(member, ErrorCode.rebalance_in_progress)
+        member.protocols = request.protocols
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.client_id = request.client_id
+        member.client_host = request.client_host
+        self._hear(member, now_ms)
+
+    def _replace_static(self, ticket: Ticket, request: Join, member_id: str, now_ms: int) -> None:
+        """A static member came back as another process: it takes the place of the old one, which
+        is fenced, and as long as nothing else changes nobody else needs to know."""
+        assert request.instance_id is not None, "asked for static members only"
+        members = self.members
+        member = members.by_id[members.static_ids[request.instance_id]]
+        self._give_up_tickets(member, ErrorCode.fenced_instance_id)
+        old_id, was_leader = member.member_id, members.leader == member.member_id
+        members.rename(member, member_id)
+        self._update(member, request, now_ms)
+        if self.state is not GroupState.STABLE or members.select_protocol() != members.protocol:
+            member.join_ticket = ticket
+            self._prepare(now_ms)
+            return
+        member.is_new = False
+        if not was_leader:
+            answer = self._generation_of(member)
+        elif request.can_skip_assignment:
+            answer = self._generation_of(member, skip_assignment=True)
+        else:
+            # A client that cannot skip must not take itself for the leader, or it would assign.
+            answer = self._generation_of(member, leader=old_id)
+        self._answers.append((ticket, answer))
+
+    # Rebalancing
+
+    def _prepare(self, now_ms: int) -> None:
+        """Ask everybody to join, unless that is under way."""
+        if self.state is not GroupState.PREPARING:
+            for member in self.members:
+                if self.state is GroupState.COMPLETING:
+                    member.assignment = b""
+                self._answer_sync(member, Synced(ErrorCode.rebalance_in_progress))
+                member.must_sync = False
+            timeout_ms = self.members.rebalance_timeout_ms()
+            self._is_initial = self.state is GroupState.EMPTY
+            if self._is_initial:
+                delay_ms = min(self._limits.initial_delay_ms, timeout_ms)
+                self._initial_left_ms = timeout_ms - delay_ms
+                self._phase_at_ms = now_ms + delay_ms
+                self._has_newcomer = False
+            else:
+                self._phase_at_ms = now_ms + timeout_ms
+            self.state = GroupState.PREPARING
+        self._try_to_complete(now_ms)
+
+    def _try_to_complete(self, now_ms: int) -> None:
+        assert self._phase_at_ms is not None, "a group that prepares has an end of it"
+        if self._is_initial and now_ms < self._phase_at_ms:
+            return
+        if self.members.pending or any(one.join_ticket is None for one in self.members):
+            return
+        self._complete_join(now_ms)
+
+    def _end_phase(self, now_ms: int) -> None:
+        if self.state is not GroupState.PREPARING:
+            self._phase_at_ms = None
+            for member in [one for one in self.members if one.must_sync]:
+                self._remove(member, now_ms)
+        elif self._is_initial and self._has_newcomer and self._initial_left_ms > 0:
+            # Somebody joined meanwhile: the next ones are probably near.
+            delay_ms = min(self._limits.initial_delay_ms, self._initial_left_ms)
+            self._initial_left_ms -= delay_ms
+            self._phase_at_ms = now_ms + delay_ms
+            self._has_newcomer = False
+        else:
+            self._complete_join(now_ms)
+
+    def _complete_join(self, now_ms: int) -> None:
+        members = self.members
+        for member in members:
+            if member.join_ticket is None and member.instance_id is None:
+                members.remove(member)
+        timeout_ms = members.rebalance_timeout_ms()
+        if len(members) and not members.elect_joined_leader():
+            # Only static members, all away: their session timeouts decide.
+            self._phase_at_ms = now_ms + timeout_ms
+            return
+        self.generation += 1
+        self._is_initial = False
+        if not len(members):
+            self.state = GroupState.EMPTY
+            members.protocol = None
+            self._phase_at_ms = None
+            return
+        self.state = GroupState.COMPLETING
+        self._phase_at_ms = now_ms + timeout_ms
+        members.protocol = members.select_protocol()
+        for member in members:
+            member.must_sync = True
+            if member.join_ticket is not None:
+                self._answers.append((member.join_ticket, self._generation_of(member)))
+                member.join_ticket = None
+                member.is_new = False
+                self._hear(member, now_ms)
+
+    def _generation_of(
+        self, member: Member, *, leader: str | None = None, skip_assignment: bool = False
+    ) -> Joined:
+        members = self.members
+        leader = leader or members.leader or ""
+        return Joined(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=members.protocol_type,
+            protocol=members.protocol,
+            leader=leader,
+            members=members.metadata() if leader == member.member_id else (),
+            skip_assignment=skip_assignment,
+        )
+
+    # Syncing
+
+    def sync(self, ticket: Ticket, request: Sync, now_ms: int) -> None:
+        found = self._check_generation(request.caller)
+        if isinstance(found, ErrorCode):
+            self._answers.append((ticket, Synced(found)))
+            return
+        problem = self._sync_problem(request)
+        if problem is not None:
+            self._answers.append((ticket, Synced(problem)))
+            return
+        self._answer_sync(found, Synced(ErrorCode.rebalance_in_progress))  # an older try of it
+        found.must_sync = False
+        found.sync_ticket = ticket
+        self._hear(found, now_ms)
+        if self.state is GroupState.COMPLETING and found.member_id == self.members.leader:
+            assignments = dict(request.assignments)
+            for member in self.members:
+                member.assignment = assignments.get(member.member_id, b"")
+            self.state = GroupState.STABLE
+        if self.state is GroupState.STABLE:
+            self._hand_out(now_ms)
+
+    def _sync_problem(self, request: Sync) -> ErrorCode | None:
+        members = self.members
+        for given, known in (
+            (request.protocol_type, members.protocol_type),
+            (request.protocol, members.protocol),
+        ):
+            if given is not None and given != known:
+                return ErrorCode.inconsistent_group_protocol
+        if self.state is GroupState.PREPARING:
+            return ErrorCode.rebalance_in_progress
+        size = sum(len(assignment) for _, assignment in request.assignments)
+        if size > self._limits.metadata_size_max * max(1, len(members)):
+            return ErrorCode.invalid_request
+        return None
+
+    def _hand_out(self, now_ms: int) -> None:
+        members = self.members
+        for member in members:
+            if member.sync_ticket is not None:
+                self._hear(member, now_ms)
+                self._answer_sync(
+                    member,
+                    Synced(
+                        assignment=member.assignment,
+                        protocol_type=members.protocol_type,
+                        protocol=members.protocol,
+                    ),
+                )
+        if not any(member.must_sync for member in members):
+            self._phase_at_ms = None
+
+    # Staying and leaving
+
+    def heartbeat(self, caller: Caller, now_ms: int) -> ErrorCode:
+        found = self._check_generation(caller)
+        if isinstance(found, ErrorCode):
+            return found
+        self._hear(found, now_ms)
+        if self.state is GroupState.PREPARING:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def check_commit(
+        self, caller: Caller, now_ms: int, *, in_transaction: bool = False
+    ) -> ErrorCode:
+        """Say whether a commit of offsets may be taken from `caller`."""
+        if self.state is GroupState.DEAD:
+            return DEAD_ERROR
+        if caller.generation < 0 and (self.state is GroupState.EMPTY or in_transaction):
+            is_plain = not caller.member_id and caller.instance_id is None
+            if is_plain or self.state is GroupState.EMPTY:
+                return ErrorCode.none  # a program that assigns partitions by itself
+        found = self._check_generation(caller)
+        if isinstance(found, ErrorCode):
+            return found
+        self._hear(found, now_ms)
+        if self.state is GroupState.COMPLETING and not in_transaction:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
+        if self.state is GroupState.DEAD:
+            return DEAD_ERROR
+        members = self.members
+        if member_id in members.pending and instance_id is None:
+            del members.pending[member_id]
+            if self.state is GroupState.PREPARING:
+                self._try_to_complete(now_ms)
+            return ErrorCode.none
+        if instance_id is not None and not member_id:
+            # An operator removes a static member without knowing its id.
+            member_id = members.static_ids.get(instance_id, "")
+        found = members.check(Caller(member_id, instance_id=instance_id))
+        if isinstance(found, ErrorCode):
+            return found
+        self._remove(found, now_ms)
+        return ErrorCode.none
+
+    def _check_generation(self, caller: Caller) -> Member | ErrorCode:
+        if self.state is GroupState.DEAD:
+            return DEAD_ERROR
+        found = self.members.check(caller)
+        if isinstance(found, ErrorCode):
+            return found
+        return found if caller.generation == self.generation else ErrorCode.illegal_generation
+
+    def _remove(self, member: Member, now_ms: int) -> None:
+        self._give_up_tickets(member, ErrorCode.unknown_member_id)
+        self.members.remove(member)
+        self._prepare(now_ms)
+
+    def _hear(self, member: Member, now_ms: int) -> None:
+        member.deadline_ms = now_ms + member.session_timeout_ms
+
+    def _give_up_tickets(self, member: Member, error: ErrorCode) -> None:
+        if member.join_ticket is not None:
+            self._answers.append((member.join_ticket, Joined(error, member.member_id)))
+            member.join_ticket = None
+        self._answer_sync(member, Synced(error))
+
+    def _answer_sync(self, member: Member, answer: Synced) -> None:
+        if member.sync_ticket is not None:
+            self._answers.append((member.sync_ticket, answer))
+            member.sync_ticket = None
+
+
+def _is_waiting(member: Member) -> bool:
+    """Whoever waits for an answer of ours is not lost; but a newcomer may have gone again."""
+    return (member.join_ticket is not None and not member.is_new) or member.sync_ticket is not None
