@@ -76,6 +76,25 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
     tag_header: Annotated[
         str, Meta(description="Header whose value is a record's tag; empty: none is.")
     ] = "tag"
+    group_initial_delay_ms: Annotated[
+        int,
+        Meta(ge=0, description="How long an empty group waits for further members to join."),
+    ] = 500
+    group_session_timeout_min_ms: Annotated[
+        int, Meta(ge=1, description="The shortest session timeout that a member may ask for.")
+    ] = 6_000
+    group_session_timeout_max_ms: Annotated[
+        int, Meta(ge=1, description="The longest session timeout that a member may ask for.")
+    ] = 1_800_000
+    group_members_max: Annotated[
+        int, Meta(ge=1, description="Members of one group; further ones are refused.")
+    ] = 2_000
+    transaction_timeout_max_ms: Annotated[
+        int, Meta(ge=1, description="The longest transaction that a producer may ask for.")
+    ] = 900_000
+    transaction_check_interval_ms: Annotated[
+        int, Meta(ge=1, description="How often transactions are looked at for their timeout.")
+    ] = 1_000
 
 
 class BrokerSettings(Struct, frozen=True, kw_only=True):

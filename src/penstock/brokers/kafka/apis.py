@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.brokers.kafka import api_versions, metadata
+from penstock.brokers.kafka import api_versions, coordination, metadata
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.registry import ApiRegistry
 
 MODULES: Final[tuple[Callable[[ApiRegistry, KafkaBroker], None], ...]] = (
     api_versions.register,
     metadata.register,
+    coordination.register,
 )
 
 

@@ -1,14 +1,14 @@
 """Plays the text scripts in `testdata`: a request a line, what comes of it indented below.
 
-    PENSTOCK_REWRITE=1 pytest tests/brokers/kafka/groups/test_group_scripts.py
+PENSTOCK_REWRITE=1 pytest tests/brokers/kafka/groups/test_group_scripts.py
 
-    at 1000                              time passes; whatever falls due on the way happens
-    join NAME key=value…                 id, instance, client, session, rebalance, type, protocols
-                                         (`range:a|sticky:b`), flags `ask` (MEMBER_ID_REQUIRED) and
-                                         `skip` (can skip the assignment)
-    sync NAME id generation member=bytes…
-    beat | commit | leave  id [generation] [instance=…]
-    show                                 the group
+at 1000                              time passes; whatever falls due on the way happens
+join NAME key=value…                 id, instance, client, session, rebalance, type, protocols
+                                     (`range:a|sticky:b`), flags `ask` (MEMBER_ID_REQUIRED) and
+                                     `skip` (can skip the assignment)
+sync NAME id generation member=bytes…
+beat | commit | leave  id [generation] [instance=…]
+show                                 the group
 """
 
 from __future__ import annotations

@@ -1,0 +1,134 @@
+"""ListGroups, DescribeGroups and DeleteGroups: groups with members, and those with offsets only."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
+from penstock.brokers.kafka.groups.machine import GroupMachine
+from penstock.brokers.kafka.groups.model import GroupState
+from penstock.brokers.kafka.groups.offset_api import commit_code_of
+from penstock.brokers.kafka.groups.subscriptions import CONSUMER
+from penstock.errors import StoreError
+
+CLASSIC: Final = "classic"
+_NOT_ASKED: Final = -(1 << 31)
+_SAYS_UNKNOWN_FROM: Final = 6
+"""DescribeGroups: the first version with an error for a group that does not exist."""
+
+
+class GroupAdminApi:
+    def __init__(self, broker: KafkaBroker, coordinator: GroupCoordinator) -> None:
+        self._broker: Final = broker
+        self._coordinator: Final = coordinator
+
+    async def list_groups(self, _context: RequestContext, request: Fields) -> Answer:
+        states = {state.lower() for state in request.texts("states_filter")}
+        types = {kind.lower() for kind in request.texts("types_filter")}
+        namespace = self._broker.namespace
+        try:
+            kept = await self._broker.run_blocking(
+                partial(self._broker.offsets.list_groups, namespace)
+            )
+        except StoreError as error:
+            return {"error_code": commit_code_of(error), "groups": ()}
+        found = {one.group: (CONSUMER, GroupState.EMPTY) for one in kept}
+        for group_id, machine in self._coordinator.with_members():
+            found[group_id] = (machine.members.protocol_type or "", machine.state)
+        groups = [
+            {
+                "group_id": group_id,
+                "protocol_type": protocol_type,
+                "group_state": state.value,
+                "group_type": CLASSIC,
+            }
+            for group_id, (protocol_type, state) in sorted(found.items())
+            if (not states or state.value.lower() in states) and (not types or CLASSIC in types)
+        ]
+        return {"error_code": ErrorCode.none, "groups": groups}
+
+    async def describe_groups(self, context: RequestContext, request: Fields) -> Answer:
+        groups = [await self._describe(one, context) for one in request.texts("groups")]
+        return {"groups": groups}
+
+    async def _describe(self, group_id: str, context: RequestContext) -> Answer:
+        machine = self._coordinator.find(group_id)
+        if machine is not None:
+            return _described(group_id, machine)
+        if await self._has_offsets(group_id):
+            return _without_members(group_id, GroupState.EMPTY, CONSUMER)
+        answer = _without_members(group_id, GroupState.DEAD, "")
+        if context.api_version >= _SAYS_UNKNOWN_FROM:
+            answer["error_code"] = ErrorCode.group_id_not_found
+            answer["error_message"] = f"group {group_id} does not exist"
+        return answer
+
+    async def delete_groups(self, _context: RequestContext, request: Fields) -> Answer:
+        results: list[Answer] = [
+            {"group_id": one, "error_code": await self._delete(one)}
+            for one in request.texts("groups_names")
+        ]
+        return {"results": results}
+
+    async def _delete(self, group_id: str) -> ErrorCode:
+        if not group_id:
+            return ErrorCode.invalid_group_id
+        if self._coordinator.find(group_id) is not None:
+            return ErrorCode.non_empty_group
+        delete = partial(
+            self._broker.offsets.delete_group, group_id, namespace=self._broker.namespace
+        )
+        try:
+            await self._broker.run_blocking(delete)
+        except StoreError as error:
+            return commit_code_of(error)
+        return ErrorCode.none
+
+    async def _has_offsets(self, group_id: str) -> bool:
+        if not group_id:
+            return False
+        find = partial(self._broker.offsets.get_group, group_id, namespace=self._broker.namespace)
+        return await self._broker.run_blocking(find) is not None
+
+
+def _described(group_id: str, machine: GroupMachine) -> Answer:
+    members = machine.members
+    is_settled = machine.state in {GroupState.STABLE, GroupState.COMPLETING}
+    protocol = (members.protocol or "") if is_settled else ""
+    return {
+        "error_code": ErrorCode.none,
+        "group_id": group_id,
+        "group_state": machine.state.value,
+        "protocol_type": members.protocol_type or "",
+        "protocol_data": protocol,
+        "members": [
+            {
+                "member_id": one.member_id,
+                "group_instance_id": one.instance_id,
+                "client_id": one.client_id,
+                "client_host": one.client_host,
+                "member_metadata": one.metadata_of(protocol) if protocol else b"",
+                "member_assignment": one.assignment if machine.state is GroupState.STABLE else b"",
+            }
+            for one in members
+        ],
+        "authorized_operations": _NOT_ASKED,
+    }
+
+
+def _without_members(group_id: str, state: GroupState, protocol_type: str) -> dict[str, object]:
+    return {
+        "error_code": ErrorCode.none,
+        "group_id": group_id,
+        "group_state": state.value,
+        "protocol_type": protocol_type,
+        "protocol_data": "",
+        "members": (),
+        "authorized_operations": _NOT_ASKED,
+    }

@@ -1,0 +1,136 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup and FindCoordinator."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
+from penstock.brokers.kafka.groups.model import Caller, Join, Sync
+
+_GROUP: Final = 0
+_TRANSACTION: Final = 1
+_NULL_PROTOCOL_FROM: Final = 7
+"""JoinGroup: the first version whose answers may have no protocol."""
+
+
+class GroupApi:
+    def __init__(self, broker: KafkaBroker, coordinator: GroupCoordinator) -> None:
+        self._broker: Final = broker
+        self._coordinator: Final = coordinator
+
+    async def find_coordinator(self, context: RequestContext, request: Fields) -> Answer:
+        key_type = request.number("key_type", _GROUP)
+        if context.api_version < 4:
+            found = self._coordinator_of(request.text("key"), key_type)
+            del found["key"]
+            return found
+        keys = request.texts("coordinator_keys")
+        return {"coordinators": [self._coordinator_of(key, key_type) for key in keys]}
+
+    def _coordinator_of(self, key: str, key_type: int) -> dict[str, object]:
+        """This node coordinates everything that it is asked for."""
+        if key_type not in {_GROUP, _TRANSACTION}:
+            message = "only groups of consumers and transactions have coordinators here"
+            error = ErrorCode.invalid_request
+        elif not key:
+            message = "the name of a group or a transaction is empty"
+            error = ErrorCode.invalid_group_id
+        else:
+            host, port = self._broker.advertised
+            node_id = self._broker.node_id
+            return {"key": key, "node_id": node_id, "host": host, "port": port}
+        refused = {"error_code": error, "error_message": message}
+        return {"key": key, "node_id": -1, "host": "", "port": -1, **refused}
+
+    async def join_group(self, context: RequestContext, request: Fields) -> Answer:
+        session_ms = request.number("session_timeout")
+        rebalance_ms = request.number("rebalance_timeout", -1)
+        protocols = [
+            (one.text("name"), one.blob("metadata")) for one in request.items_of("protocols")
+        ]
+        joined = await self._coordinator.join(
+            request.text("group_id"),
+            Join(
+                member_id=request.text("member_id"),
+                instance_id=request.optional_text("group_instance_id"),
+                client_id=context.client_id,
+                client_host=context.peer,
+                session_timeout_ms=session_ms,
+                rebalance_timeout_ms=rebalance_ms if rebalance_ms >= 0 else session_ms,
+                protocol_type=request.text("protocol_type"),
+                protocols=tuple(protocols),
+                requires_known_id=context.api_version >= 4,
+                can_skip_assignment=context.api_version >= 9,
+            ),
+        )
+        nothing = None if context.api_version >= _NULL_PROTOCOL_FROM else ""
+        return {
+            "error_code": joined.error,
+            "generation_id": joined.generation,
+            "protocol_type": joined.protocol_type,
+            "protocol_name": nothing if joined.protocol is None else joined.protocol,
+            "leader": joined.leader,
+            "skip_assignment": joined.skip_assignment,
+            "member_id": joined.member_id,
+            "members": [
+                {
+                    "member_id": one.member_id,
+                    "group_instance_id": one.instance_id,
+                    "metadata": one.metadata,
+                }
+                for one in joined.members
+            ],
+        }
+
+    async def sync_group(self, _context: RequestContext, request: Fields) -> Answer:
+        assignments = [
+            (one.text("member_id"), one.blob("assignment"))
+            for one in request.items_of("assignments")
+        ]
+        synced = await self._coordinator.sync(
+            request.text("group_id"),
+            Sync(
+                caller=_caller(request),
+                assignments=tuple(assignments),
+                protocol_type=request.optional_text("protocol_type"),
+                protocol=request.optional_text("protocol_name"),
+            ),
+        )
+        return {
+            "error_code": synced.error,
+            "protocol_type": synced.protocol_type,
+            "protocol_name": synced.protocol,
+            "assignment": synced.assignment,
+        }
+
+    async def heartbeat(self, _context: RequestContext, request: Fields) -> Answer:
+        error = self._coordinator.heartbeat(request.text("group_id"), _caller(request))
+        return {"error_code": error}
+
+    async def leave_group(self, context: RequestContext, request: Fields) -> Answer:
+        group_id = request.text("group_id")
+        if context.api_version < 3:
+            return {
+                "error_code": self._coordinator.leave(group_id, request.text("member_id"), None)
+            }
+        members: list[Answer] = []
+        for one in request.items_of("members"):
+            member_id, instance_id = one.text("member_id"), one.optional_text("group_instance_id")
+            error = self._coordinator.leave(group_id, member_id, instance_id)
+            members.append(
+                {"member_id": member_id, "group_instance_id": instance_id, "error_code": error}
+            )
+        return {"error_code": ErrorCode.none, "members": members}
+
+
+def _caller(request: Fields) -> Caller:
+    return Caller(
+        request.text("member_id"),
+        request.number("generation_id"),
+        request.optional_text("group_instance_id"),
+    )

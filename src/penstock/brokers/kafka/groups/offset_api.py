@@ -1,0 +1,254 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete over the node's OffsetManager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.error_codes import code_of
+from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
+from penstock.brokers.kafka.groups.model import Caller, GroupState
+from penstock.brokers.kafka.groups.subscriptions import subscribed_topics
+from penstock.brokers.kafka.topic_finder import TopicFinder, named, shard_of
+from penstock.errors import StoreError, UnknownGroupError
+from penstock.meta.client import CommittedOffset
+from penstock.meta.state.offset_commands import METADATA_SIZE_MAX
+from penstock.offsets.strategy import OffsetCommit
+from penstock.record import Offset, ShardId
+
+NO_OFFSET: Final = -1
+_IDS_FROM: Final = 10
+"""OffsetCommit and OffsetFetch: the first version that names topics by id."""
+
+Pending = Callable[[str], Collection[ShardId]]
+
+
+class OffsetApi:
+    def __init__(
+        self, broker: KafkaBroker, coordinator: GroupCoordinator, pending_in_transactions: Pending
+    ) -> None:
+        """`pending_in_transactions` tells, for a group, which offsets a transaction may change."""
+        self._broker: Final = broker
+        self._coordinator: Final = coordinator
+        self._pending: Final = pending_in_transactions
+
+    # Committing
+
+    async def commit(self, context: RequestContext, request: Fields) -> Answer:
+        group_id = request.text("group_id")
+        caller = Caller(
+            request.text("member_id"),
+            request.number("generation_id_or_member_epoch", -1),
+            request.optional_text("group_instance_id"),
+        )
+        refusal = self._coordinator.check_commit(group_id, caller)
+        finder = TopicFinder(self._broker, by_id=context.api_version >= _IDS_FROM)
+        commits, topics = collect_commits(request, finder, refusal)
+        if commits:
+            error = await self._store(group_id, commits)
+            if error is not ErrorCode.none:
+                _refuse_taken(topics, error)
+        return {"topics": topics}
+
+    async def _store(self, group_id: str, commits: dict[ShardId, OffsetCommit]) -> ErrorCode:
+        broker = self._broker
+
+        def store() -> None:
+            broker.offsets.commit_offsets(group_id, commits, namespace=broker.namespace)
+            # A topic that was deleted meanwhile is either seen here, or its deletion comes later
+            # and removes what was just committed.
+            for topic_id in {shard.topic for shard in commits}:
+                if topic_id not in broker.handler.cache.topics:
+                    broker.offsets.forget_topic(topic_id)
+
+        try:
+            await broker.run_blocking(store)
+        except StoreError as error:
+            return commit_code_of(error)
+        return ErrorCode.none
+
+    # Fetching
+
+    async def fetch(self, context: RequestContext, request: Fields) -> Answer:
+        stable = request.flag("require_stable")
+        by_id = context.api_version >= _IDS_FROM
+        if context.api_version < 8:
+            return await self._fetch_group(request, "topics", stable=stable, by_id=by_id)
+        groups = [
+            await self._fetch_group(one, "topics", stable=stable, by_id=by_id)
+            for one in request.items_of("groups")
+        ]
+        return {"groups": groups}
+
+    async def _fetch_group(
+        self, request: Fields, topics_field: str, *, stable: bool, by_id: bool
+    ) -> Answer:
+        group_id = request.text("group_id")
+        offsets = partial(
+            self._broker.offsets.get_offsets, group_id, namespace=self._broker.namespace
+        )
+        try:
+            committed = await self._broker.run_blocking(offsets) if group_id else {}
+        except StoreError as error:
+            return {"group_id": group_id, "error_code": commit_code_of(error), "topics": ()}
+        finder = TopicFinder(self._broker, by_id=by_id)
+        pending = self._pending(group_id) if stable else ()
+        wanted = request.optional_items(topics_field)
+        if wanted is None:
+            topics = _all_topics(finder, committed, pending)
+        else:
+            topics = [_wanted_topic(finder, one, committed, pending) for one in wanted]
+        return {"group_id": group_id, "error_code": ErrorCode.none, "topics": topics}
+
+    # Deleting
+
+    async def delete(self, _context: RequestContext, request: Fields) -> Answer:
+        group_id = request.text("group_id")
+        machine = self._coordinator.find(group_id)
+        in_use = subscribed_topics(machine) if machine is not None else frozenset()
+        if machine is not None and machine.state is GroupState.DEAD:
+            return {"error_code": ErrorCode.group_id_not_found, "topics": ()}
+        finder = TopicFinder(self._broker)
+        doomed: list[ShardId] = []
+        topics: list[Answer] = []
+        for one in request.items_of("topics"):
+            topic, partitions = finder.find(one), list[Answer]()
+            for wanted in one.items_of("partitions"):
+                number = wanted.number("partition_index")
+                shard = shard_of(topic, number)
+                code = ErrorCode.none if shard is not None else finder.unknown
+                if shard is not None and one.text("name") in in_use:
+                    code = ErrorCode.group_subscribed_to_topic
+                elif shard is not None:
+                    doomed.append(shard)
+                partitions.append({"partition_index": number, "error_code": code})
+            topics.append({"name": one.text("name"), "partitions": partitions})
+        remove = partial(
+            self._broker.offsets.delete_offsets, group_id, doomed, namespace=self._broker.namespace
+        )
+        try:
+            if self._broker.offsets.get_group(group_id, namespace=self._broker.namespace) is None:
+                raise UnknownGroupError(group_id)
+            await self._broker.run_blocking(remove)
+        except StoreError as error:
+            return {"error_code": commit_code_of(error), "topics": ()}
+        return {"error_code": ErrorCode.none, "topics": topics}
+
+
+def collect_commits(
+    request: Fields, finder: TopicFinder, refusal: ErrorCode
+) -> tuple[dict[ShardId, OffsetCommit], list[Answer]]:
+    """Return what is to be committed, and the answer if that goes well. Also for transactions."""
+    commits: dict[ShardId, OffsetCommit] = {}
+    topics: list[Answer] = []
+    for one in request.items_of("topics"):
+        topic, partitions = finder.find(one), list[Answer]()
+        for wanted in one.items_of("partitions"):
+            number = wanted.number("partition_index")
+            shard = shard_of(topic, number)
+            code = refusal
+            if code is ErrorCode.none:
+                code = finder.unknown if shard is None else _problem(wanted)
+            if code is ErrorCode.none and shard is not None:
+                commits[shard] = OffsetCommit(
+                    Offset(wanted.number("committed_offset")),
+                    wanted.text("committed_metadata"),
+                    wanted.number("committed_leader_epoch", -1),
+                )
+            partitions.append({"partition_index": number, "error_code": code})
+        topics.append({**named(one), "partitions": partitions})
+    return commits, topics
+
+
+def _problem(wanted: Fields) -> ErrorCode:
+    if wanted.number("committed_offset") < 0:
+        return ErrorCode.invalid_request
+    if len(wanted.text("committed_metadata")) > METADATA_SIZE_MAX:
+        return ErrorCode.offset_metadata_too_large
+    return ErrorCode.none
+
+
+def _refuse_taken(topics: list[Answer], error: ErrorCode) -> None:
+    """All or none: partitions whose offsets could have been taken get the error of the store."""
+    for topic in topics:
+        partitions = topic["partitions"]
+        assert isinstance(partitions, list)
+        for one in partitions:
+            if one["error_code"] is ErrorCode.none:
+                one["error_code"] = error
+
+
+def commit_code_of(error: StoreError) -> ErrorCode:
+    code = code_of(error)
+    # What tells a producer to look for another leader would mislead a consumer.
+    return ErrorCode.coordinator_not_available if code is ErrorCode.leader_not_available else code
+
+
+def _wanted_topic(
+    finder: TopicFinder,
+    wanted: Fields,
+    committed: dict[ShardId, CommittedOffset],
+    pending: Collection[ShardId],
+) -> Answer:
+    topic = finder.find(wanted)
+    partitions: list[Answer] = []
+    for number in wanted.numbers("partition_indexes"):
+        shard = shard_of(topic, number)
+        if shard is None:
+            # By name, an unknown topic simply has no offset: clients ask before they know it.
+            code = (
+                finder.unknown if finder.unknown is ErrorCode.unknown_topic_id else ErrorCode.none
+            )
+            partitions.append(_offset(number, None, code))
+        else:
+            partitions.append(_known_offset(number, shard, committed, pending))
+    return {**named(wanted), "partitions": partitions}
+
+
+def _all_topics(
+    finder: TopicFinder,
+    committed: dict[ShardId, CommittedOffset],
+    pending: Collection[ShardId],
+) -> list[Answer]:
+    known = finder.by_topic_id()
+    by_topic: dict[str, list[ShardId]] = {}
+    for shard in sorted(committed):
+        if shard.topic in known:
+            by_topic.setdefault(shard.topic, []).append(shard)
+    return [
+        {
+            "name": known[topic_id].name,
+            "topic_id": finder.id_of(known[topic_id]),
+            "partitions": [
+                _known_offset(shard.partition, shard, committed, pending) for shard in shards
+            ],
+        }
+        for topic_id, shards in by_topic.items()
+    ]
+
+
+def _known_offset(
+    number: int,
+    shard: ShardId,
+    committed: dict[ShardId, CommittedOffset],
+    pending: Collection[ShardId],
+) -> Answer:
+    if shard in pending:
+        return _offset(number, None, ErrorCode.unstable_offset_commit)
+    return _offset(number, committed.get(shard), ErrorCode.none)
+
+
+def _offset(number: int, found: CommittedOffset | None, code: ErrorCode) -> Answer:
+    return {
+        "partition_index": number,
+        "committed_offset": NO_OFFSET if found is None else found.offset,
+        "committed_leader_epoch": -1 if found is None else found.leader_epoch,
+        "metadata": "" if found is None else found.metadata,
+        "error_code": code,
+    }
