@@ -14,10 +14,12 @@ from penstock.adapter.partitioning import key_hash
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, LockedError, SetupError
-from penstock.pipeline import publishing, staging
+from penstock.pipeline import staging
 from penstock.pipeline.key_hashes import key_hashes
 from penstock.pipeline.publishing import Journal, Publisher
-from penstock.pipeline.staging import Partitioner, StagedFile, Stager
+from penstock.pipeline.staging import Chunk, Partitioner, StagedFile, Stager
+from penstock.pipeline.targets import DirectoryTarget
+from penstock.record import Producer
 
 ROWS = 1_000
 
@@ -29,7 +31,9 @@ class Sink:
         self.store = root / "store"
         self.staging = self.store / "penstock" / "sink" / "s"
         self.journal = Journal(self.staging)
-        self.publisher = Publisher(str(self.store), "s", self.journal, partitions)
+        self.publisher = Publisher(
+            lambda: DirectoryTarget.open(str(self.store)), "s", self.journal, partitions
+        )
         self.partitioner = Partitioner("orders", True, {}, partitions)
 
     def stage(self, batch: int, order: Iterable[int], task: int = 0) -> StagedFile:
@@ -73,19 +77,21 @@ def test_a_crash_in_the_middle_leaves_each_row_once(
 ) -> None:
     sink.publisher.publish(0, [sink.stage(0, range(ROWS))])
     left = chunks_before
-    append = publishing._append
+    append = DirectoryTarget.append
 
-    def append_or_die(*arguments: object) -> bool:
+    def append_or_die(
+        self: DirectoryTarget, chunk: Chunk, rows: pa.RecordBatch, producer: Producer
+    ) -> bool:
         nonlocal left
         if left == 0:
             raise Crash
         left -= 1
-        return append(*arguments)  # type: ignore[arg-type]  # passed through as they came
+        return append(self, chunk, rows, producer)
 
-    monkeypatch.setattr(publishing, "_append", append_or_die)
+    monkeypatch.setattr(DirectoryTarget, "append", append_or_die)
     with pytest.raises(Crash):
         sink.publisher.publish(1, [sink.stage(1, range(ROWS))])
-    monkeypatch.setattr(publishing, "_append", append)
+    monkeypatch.setattr(DirectoryTarget, "append", append)
     # The query runs again; the same rows come in another order, from other tasks.
     order = random.Random(7).sample(range(ROWS), ROWS)
     again = [sink.stage(1, order[:300], 1), sink.stage(1, order[300:], 0)]
@@ -144,7 +150,7 @@ def test_an_interrupted_write_must_be_finished_first(
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(publishing, "_append", die)
+        patch.setattr(DirectoryTarget, "append", die)
         with pytest.raises(Crash):
             sink.publisher.publish(None, [sink.stage(0, range(ROWS))])
     for number in (None, 4):

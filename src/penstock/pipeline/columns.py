@@ -102,9 +102,9 @@ class BatchMaker:
     """Makes Spark's batches of the records of one shard."""
 
     def __init__(self, shard: ShardId, columns: Sequence[str]) -> None:
-        self._shard: Final = shard
+        self.shard: Final = shard
         self._schema: Final = arrow_schema(columns)
-        self._columns: Final = tuple(columns)
+        self.columns: Final = tuple(columns)
         self._stored: Final = tuple(dict.fromkeys(_stored_names(columns)))
 
     def from_columns(self, found: Columns) -> pa.RecordBatch:
@@ -118,14 +118,14 @@ class BatchMaker:
 
     def _convert(self, stored: pa.RecordBatch) -> pa.RecordBatch:
         count = stored.num_rows
-        arrays = [self._array(name, stored, count) for name in self._columns]
+        arrays = [self._array(name, stored, count) for name in self.columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _array(self, name: str, stored: pa.RecordBatch, count: int) -> AnyArray:
         if name == "topic":
-            return pa.repeat(pa.scalar(self._shard.topic), count)
+            return pa.repeat(pa.scalar(self.shard.topic), count)
         if name == "partition":
-            return pa.repeat(pa.scalar(self._shard.partition, pa.int32()), count)
+            return pa.repeat(pa.scalar(self.shard.partition, pa.int32()), count)
         if name == "timestampType":
             return pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), count)
         if name == "tag":

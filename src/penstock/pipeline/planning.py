@@ -10,7 +10,7 @@ A plan is right wherever it cuts: sizes only decide how even the tasks are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -31,11 +31,22 @@ _MOST_OF_THE_LOG: Final = 0.5
 class TaskPartition(InputPartition):
     """What one task reads: small, and pickled."""
 
-    def __init__(self, ranges: Sequence[ShardRange], *, by_key: bool = False) -> None:
+    def __init__(
+        self,
+        ranges: Sequence[ShardRange],
+        *,
+        by_key: bool = False,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(None)
         self.ranges: Final = tuple(ranges)
         self.by_key: Final = by_key
         """Look the keys up in the index instead of reading the ranges."""
+        self.names: Final = dict(names or {})
+        """How topics are called that are stored under another name."""
+
+    def named(self, names: Mapping[str, str]) -> TaskPartition:
+        return TaskPartition(self.ranges, by_key=self.by_key, names=names)
 
     def __repr__(self) -> str:
         return f"TaskPartition({self.ranges}, by_key={self.by_key})"

@@ -20,28 +20,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 
-from penstock.engine.segment.store import SegmentStore
-from penstock.errors import BadRequestError, SequenceGapError, SetupError
+from penstock.errors import BadRequestError, SetupError
 from penstock.log import get_logger
-from penstock.pipeline.staging import Chunk, StagedFile, partition_counts
-from penstock.record import Producer, Record, ShardId
-
-if TYPE_CHECKING:
-    from penstock.engine.segment.arrow import AnyArray
+from penstock.pipeline.staging import StagedFile, partition_counts
+from penstock.pipeline.targets import Target
+from penstock.record import Producer, ShardId
 
 _log = get_logger(__name__)
 
-_ZERO: Final = pa.scalar(0, pa.int32())
 _OPEN: Final = "open.json"
 _COMMITTED: Final = "committed.json"
 
@@ -100,9 +96,13 @@ class Publisher:
     """Publishes the batches of one sink."""
 
     def __init__(
-        self, path: str, sink_id: str, journal: Journal, partitions_created: int | None
+        self,
+        open_target: Callable[[], AbstractContextManager[Target]],
+        sink_id: str,
+        journal: Journal,
+        partitions_created: int | None,
     ) -> None:
-        self._path: Final = path
+        self._open: Final = open_target
         self._journal: Final = journal
         self._producer_id: Final = producer_id(sink_id)
         self._partitions_created: Final = partitions_created
@@ -110,7 +110,7 @@ class Publisher:
     def publish(self, batch_id: int | None, files: Sequence[StagedFile]) -> int:
         """Publish a batch; return how many rows this call added. Without `batch_id` it is the one
         behind the last."""
-        with SegmentStore.open(self._path) as store:
+        with self._open() as target:
             committed = self._journal.committed()
             begun = self._journal.open_batch()
             if begun is not None and begun.batch_id <= committed:
@@ -123,9 +123,9 @@ class Publisher:
                 begun = OpenBatch(number, tuple(sorted(files, key=lambda file: file.task)))
                 self._check_files(begun.files)
                 self._journal.begin(begun)
-            added = self._publish(store, begun)
+            added = self._publish(target, begun)
             # The rows are on the device before the journal says so.
-            store.flush()
+            target.flush()
             self._journal.finish(number)
             return added
 
@@ -153,8 +153,8 @@ class Publisher:
                     "stagingPath must be a directory that all of them share"
                 )
 
-    def _publish(self, store: SegmentStore, batch: OpenBatch) -> int:
-        self._create_shards(store, batch)
+    def _publish(self, target: Target, batch: OpenBatch) -> int:
+        self._create_topics(target, batch)
         sequences: dict[ShardId, int] = {}
         added = 0
         for file in batch.files:
@@ -163,82 +163,23 @@ class Publisher:
                 for number, chunk in enumerate(file.chunks):
                     sequence = sequences.get(chunk.shard, 0)
                     producer = Producer(self._producer_id, batch.batch_id, sequence)
-                    if _append(store, chunk, reader.get_batch(number), producer):
+                    if target.append(chunk, reader.get_batch(number), producer):
                         added += chunk.rows
                     sequences[chunk.shard] = sequence + chunk.rows
         return added
 
-    def _create_shards(self, store: SegmentStore, batch: OpenBatch) -> None:
-        wanted = {chunk.shard for file in batch.files for chunk in file.chunks}
-        missing = wanted - set(store.shards())
-        if missing and self._partitions_created is None:
-            name = min(missing).topic
-            raise BadRequestError(f"topic {name!r} does not exist; set createTopics to true")
-        counts = partition_counts(missing)
-        for topic, count in sorted(counts.items()):
-            for partition in range(max(count, self._partitions_created or 1)):
-                store.create_shard(ShardId(topic, partition))
+    def _create_topics(self, target: Target, batch: OpenBatch) -> None:
+        wanted = partition_counts(chunk.shard for file in batch.files for chunk in file.chunks)
+        there = target.partition_counts()
+        for topic, count in sorted(wanted.items()):
+            if there.get(topic, 0) >= count:
+                continue
+            if self._partitions_created is None:
+                raise BadRequestError(f"topic {topic!r} does not exist; set createTopics to true")
+            target.create_topic(topic, max(count, self._partitions_created))
 
 
 def producer_id(sink_id: str) -> int:
     """Return the number under which the store knows a sink."""
     digest = blake2b(sink_id.encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
-
-
-def _append(store: SegmentStore, chunk: Chunk, rows: pa.RecordBatch, producer: Producer) -> bool:
-    """Append a chunk; return False when it was there already."""
-    before = store.bounds(chunk.shard).next
-    try:
-        if _fits_columns(rows):
-            first = store.append_columns(
-                chunk.shard,
-                rows.column("value"),
-                keys=rows.column("key"),
-                tags=_first_tags(rows.column("tags")),
-                timestamps=_timestamps(rows.column("timestamp")),
-                producer=producer,
-            )
-        else:
-            first = store.append_many(chunk.shard, [*_records(rows)], producer)
-    except SequenceGapError as error:
-        if error.expected >= producer.sequence + chunk.rows:
-            return False
-        raise
-    return first >= before
-
-
-def _fits_columns(rows: pa.RecordBatch) -> bool:
-    """Say whether the rows have no headers and at most one tag each."""
-    for name, limit in (("headers", 0), ("tags", 1)):
-        most = pc.max(pc.list_value_length(rows.column(name))).as_py()
-        if most is not None and most > limit:
-            return False
-    return rows.column("timestamp").null_count in (0, rows.num_rows)
-
-
-def _first_tags(tags: AnyArray) -> AnyArray | None:
-    """Return the only tag of each row, null where there is none."""
-    assert isinstance(tags, pa.ListArray)
-    if len(tags.values) == 0:
-        return None
-    some = pc.greater(pc.fill_null(pc.list_value_length(tags), _ZERO), _ZERO)
-    firsts = tags.offsets.slice(0, len(tags))
-    return tags.values.take(pc.if_else(some, firsts, pa.scalar(None, pa.int32())))
-
-
-def _timestamps(times: AnyArray) -> AnyArray | None:
-    return None if times.null_count else times
-
-
-def _records(rows: pa.RecordBatch) -> Iterable[Record]:
-    times = rows.column("timestamp").cast(pa.int64()).to_pylist()
-    columns = (rows.column(name).to_pylist() for name in ("value", "key", "tags", "headers"))
-    for value, key, tags, headers, time in zip(*columns, times, strict=True):
-        yield Record(
-            value=value,
-            key=key,
-            tags=tuple(tags or ()),
-            headers=tuple((each["key"], each["value"]) for each in headers or ()),
-            timestamp_ms=time,
-        )

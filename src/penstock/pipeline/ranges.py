@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from penstock.engine.segment.store import Bounds
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError
 from penstock.log import get_logger
 from penstock.pipeline.option_table import Offsets
@@ -33,7 +31,28 @@ class ShardRange(NamedTuple):
     end: int
 
 
-def choose_shards(view: StoreView, options: SourceOptions) -> list[ShardId]:
+class Bounds(Protocol):
+    """The offsets [earliest, commit) can be read."""
+
+    @property
+    def earliest(self) -> int: ...
+    @property
+    def commit(self) -> int: ...
+
+
+class Shards(Protocol):
+    """What is there to be read; `origins` has two of them."""
+
+    def shards(self) -> list[ShardId]: ...
+
+    def bounds(self, shard: ShardId) -> Bounds: ...
+
+    def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
+        """Return the offset of the first record that is not older; None when all are."""
+        ...
+
+
+def choose_shards(view: Shards, options: SourceOptions) -> list[ShardId]:
     """Return the shards that were asked for; all of them when nothing was said."""
     shards = view.shards()
     topics = {shard.topic for shard in shards}
@@ -41,19 +60,19 @@ def choose_shards(view: StoreView, options: SourceOptions) -> list[ShardId]:
         pattern = re.compile(options.pattern)
         return [shard for shard in shards if pattern.fullmatch(shard.topic)]
     if options.assigned is not None:
-        _check_topics(options.assigned, topics, options.path)
+        _check_topics(options.assigned, topics, options.place)
         wanted = {
             ShardId(topic, each) for topic, numbers in options.assigned.items() for each in numbers
         }
         missing = sorted(wanted - set(shards))
         if missing:
             raise BadRequestError(
-                f"topic {missing[0].topic!r} of {options.path} has no partition "
+                f"topic {missing[0].topic!r} of {options.place} has no partition "
                 f"{missing[0].partition}"
             )
         return sorted(wanted)
     if options.topics is not None:
-        _check_topics(options.topics, topics, options.path)
+        _check_topics(options.topics, topics, options.place)
         return [shard for shard in shards if shard.topic in options.topics]
     return shards
 
@@ -66,7 +85,7 @@ def _check_topics(wanted: Iterable[str], there: set[str], path: str) -> None:
             raise BadRequestError(f"topic {topic!r} does not exist in {path}{hint}")
 
 
-def batch_ranges(view: StoreView, options: SourceOptions) -> list[ShardRange]:
+def batch_ranges(view: Shards, options: SourceOptions) -> list[ShardRange]:
     """Return what a batch reads, without empty ranges."""
     shards = choose_shards(view, options)
     check_named(options.start, shards, "startingOffsets")
@@ -97,7 +116,7 @@ def check_named(limit: Limit, shards: Iterable[ShardId], option: str) -> None:
                     )
 
 
-def start_of(view: StoreView, shard: ShardId, bounds: Bounds, options: SourceOptions) -> int:
+def start_of(view: Shards, shard: ShardId, bounds: Bounds, options: SourceOptions) -> int:
     """Return where a shard is read from at first."""
     limit = options.start
     time = _time_of(limit, shard)
@@ -115,7 +134,7 @@ def start_of(view: StoreView, shard: ShardId, bounds: Bounds, options: SourceOpt
     return within(shard, number, bounds, options, "startingOffsets")
 
 
-def _end_of(view: StoreView, shard: ShardId, bounds: Bounds, options: SourceOptions) -> int:
+def _end_of(view: Shards, shard: ShardId, bounds: Bounds, options: SourceOptions) -> int:
     limit = options.end
     time = _time_of(limit, shard)
     if time is not None:

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from msgspec import Struct
 
@@ -24,10 +24,11 @@ from penstock.errors import BadRequestError, CorruptionError
 from penstock.log import get_logger
 from penstock.pipeline.columns import BatchMaker, fields_of
 from penstock.pipeline.filters import Filters
+from penstock.pipeline.node_directory import store_root
 from penstock.pipeline.planning import TaskPartition
 from penstock.pipeline.ranges import ShardRange
 from penstock.pipeline.source_options import SourceOptions
-from penstock.record import StoredRecord
+from penstock.record import ShardId, StoredRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,10 +72,22 @@ class Counts(Struct):
     seconds: float = 0.0
 
 
+class RangeReader(Protocol):
+    """Reads one range of offsets."""
+
+    def scan(self) -> Iterator[pa.RecordBatch]: ...
+
+    def by_key(self) -> Iterator[pa.RecordBatch]:
+        """Look the wanted keys up."""
+        ...
+
+
 class Scan(Struct, frozen=True):
     """How tasks read; the same for all tasks of a read."""
 
     path: str
+    endpoint: str | None
+    namespace: str
     columns: tuple[str, ...]
     filters: Filters
     fail_on_data_loss: bool
@@ -89,7 +102,9 @@ class Scan(Struct, frozen=True):
         cls, options: SourceOptions, columns: Sequence[str], filters: Filters, query: str
     ) -> Self:
         return cls(
-            path=options.path,
+            path=store_root(options.path),
+            endpoint=options.endpoint,
+            namespace=options.namespace,
             columns=tuple(columns),
             filters=filters,
             fail_on_data_loss=options.fail_on_data_loss,
@@ -103,10 +118,9 @@ class Scan(Struct, frozen=True):
         """Yield what a task reads."""
         counts = Counts(by_key=task.by_key)
         began = time.monotonic()
-        view = shared_view(self.path, self.query)
         names = tuple(dict.fromkeys((*self.columns, *self.filters.row_columns)))
         for wanted in task.ranges:
-            reader = _RangeReader(self, view, wanted, names, counts)
+            reader = self._reader(wanted, task, names, counts)
             for batch in reader.by_key() if task.by_key else reader.scan():
                 shown = self._filtered(batch)
                 counts.rows_returned += shown.num_rows
@@ -118,6 +132,19 @@ class Scan(Struct, frozen=True):
             _log.warning("damaged_records_skipped", path=self.path, count=counts.records_damaged)
         if self.metrics_path is not None:
             _save_counts(self.metrics_path, counts)
+
+    def _reader(
+        self, wanted: ShardRange, task: TaskPartition, names: tuple[str, ...], counts: Counts
+    ) -> RangeReader:
+        if self.endpoint is not None:
+            # Here, so that a directory is read without gRPC.
+            from penstock.pipeline.endpoint_reading import EndpointRangeReader
+
+            return EndpointRangeReader(self, wanted, names, counts)
+        view = shared_view(self.path, self.query)
+        topic, partition = wanted.shard
+        shown = ShardId(task.names.get(topic, topic), partition)
+        return _RangeReader(self, view, wanted, BatchMaker(shown, names), counts)
 
     def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         mask = self.filters.mask(batch)
@@ -132,14 +159,14 @@ class _RangeReader:
         scan: Scan,
         view: StoreView,
         wanted: ShardRange,
-        names: tuple[str, ...],
+        make: BatchMaker,
         counts: Counts,
     ) -> None:
         self._scan: Final = scan
         self._view: Final = view
         self._shard: Final = wanted.shard
-        self._make: Final = BatchMaker(wanted.shard, names)
-        self._fields: Final = fields_of(names)
+        self._make: Final = make
+        self._fields: Final = fields_of(make.columns)
         self._tag: Final = scan.tag if scan.tag is not None else scan.filters.tag
         self._counts: Final = counts
         self._start, self._end = self._bounds(wanted)
@@ -152,8 +179,8 @@ class _RangeReader:
         lost = min(bounds.earliest, wanted.end) - wanted.start
         if bounds.commit < wanted.end or lost > 0:
             text = (
-                f"{wanted.shard.name!r} was to be read from {wanted.start} to {wanted.end}, but "
-                f"holds [{bounds.earliest}, {bounds.commit}) by now"
+                f"{self._make.shard.name!r} was to be read from {wanted.start} to {wanted.end}, "
+                f"but holds [{bounds.earliest}, {bounds.commit}) by now"
             )
             if self._scan.fail_on_data_loss:
                 raise BadRequestError(

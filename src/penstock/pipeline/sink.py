@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -33,6 +34,7 @@ from penstock.pipeline.staging import (
     Stager,
     partition_counts,
 )
+from penstock.pipeline.targets import DirectoryTarget, Target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +67,7 @@ class _Sink:
         self._partitioner: Final = Partitioner(
             options.topic,
             options.by_key,
-            _existing(options.path),
+            _existing(options),
             options.partitions if options.create_topics else None,
         )
 
@@ -79,9 +81,8 @@ class _Sink:
         options = self._options
         journal = Journal(Path(options.staging))
         created = options.partitions if options.create_topics else None
-        Publisher(options.path, options.sink_id, journal, created).publish(
-            batch_id, _files(messages)
-        )
+        publisher = Publisher(lambda: _target(options), options.sink_id, journal, created)
+        publisher.publish(batch_id, _files(messages))
         self.clean()
 
     def clean(self) -> None:
@@ -96,9 +97,23 @@ class _Sink:
             _remove_orphans(staging.parent)
 
 
-def _existing(path: str) -> dict[str, int]:
+def _target(options: SinkOptions) -> AbstractContextManager[Target]:
+    if options.endpoint is None:
+        return DirectoryTarget.open(options.path)
+    from penstock.pipeline.endpoint_target import EndpointTarget
+
+    return EndpointTarget.open(options.endpoint, options.namespace, options.staging)
+
+
+def _existing(options: SinkOptions) -> dict[str, int]:
+    if options.endpoint is not None:
+        from penstock.pipeline.endpoint import connect
+        from penstock.pipeline.endpoint_target import partition_counts_of
+
+        with closing(connect(options.endpoint)) as backend:
+            return partition_counts_of(backend, options.namespace)
     try:
-        with StoreView.open(path) as view:
+        with StoreView.open(options.path) as view:
             return partition_counts(view.shards())
     except NotAStoreError:
         return {}  # it is created when the first batch is published

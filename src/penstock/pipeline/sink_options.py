@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import tempfile
 import zlib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -25,10 +27,14 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import BadRequestError
+from penstock.pipeline.node_directory import DEFAULT_NAMESPACE, refuse_node
 from penstock.pipeline.option_table import OptionTable
+from penstock.pipeline.source_options import read_place
 
 OPTIONS: Final = (
     "path",
+    "endpoint",
+    "namespace",
     "topic",
     "partitioner",
     "createTopics",
@@ -54,6 +60,9 @@ _NAME_MAX: Final = 60
 
 class SinkOptions(Struct, frozen=True):
     path: str
+    """A store directory; empty when rows go to a node."""
+    endpoint: str | None
+    namespace: str
     topic: str | None
     by_key: bool
     """Rows without a partition go by the hash of their key; otherwise all go round."""
@@ -69,7 +78,9 @@ class SinkOptions(Struct, frozen=True):
 def sink_options(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkOptions:
     """Check the options and the columns of a write."""
     table = OptionTable(options, OPTIONS)
-    path = table.required("path", "the directory of the store, as start(path) or save(path)")
+    path, endpoint = read_place(table, "start" if streaming else "save")
+    if endpoint is None:
+        refuse_node(path)
     _check_columns(schema, has_topic=table.text("topic") is not None)
     batch_id = table.number("batchId", minimum=0)
     if streaming and batch_id is not None:
@@ -77,9 +88,11 @@ def sink_options(options: Mapping[str, str], schema: StructType, *, streaming: b
     if batch_id is not None and table.text("sinkId") is None:
         raise BadRequestError("option 'batchId' needs 'sinkId': it numbers the writes of one sink")
     sink_id = _sink_id(table, streaming=streaming)
-    staging = table.text("stagingPath") or f"{path.rstrip('/')}/penstock/sink"
+    staging = table.text("stagingPath") or _staging(table, path)
     return SinkOptions(
         path=path,
+        endpoint=endpoint,
+        namespace=table.text("namespace") or DEFAULT_NAMESPACE,
         topic=table.text("topic"),
         by_key=table.choice("partitioner", PARTITIONERS) == "key",
         create_topics=table.flag("createTopics", default=False),
@@ -88,6 +101,21 @@ def sink_options(options: Mapping[str, str], schema: StructType, *, streaming: b
         batch_id=batch_id,
         staging=f"{staging}/{_file_name(sink_id)}",
     )
+
+
+def _staging(table: OptionTable, path: str) -> str:
+    """Return where rows wait by default: in the store; for a node, beside the checkpoint."""
+    if path:
+        return f"{path.rstrip('/')}/penstock/sink"
+    checkpoint = table.spark_option("checkpointLocation")
+    if checkpoint is not None:
+        return f"{checkpoint.removeprefix('file:').rstrip('/')}/penstock-sink"
+    if table.text("sinkId") is not None:
+        raise BadRequestError(
+            "option 'stagingPath' is missing: with 'endpoint' and 'sinkId', the directory that "
+            "remembers which writes were done"
+        )
+    return str(Path(tempfile.gettempdir(), f"penstock-sink-{os.getuid()}"))
 
 
 def _sink_id(table: OptionTable, *, streaming: bool) -> str:

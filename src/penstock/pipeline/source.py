@@ -1,4 +1,4 @@
-"""The data source `penstock`: a store directory as a table.
+"""The data source `penstock`: a store directory, or a running node, as a table.
 
 Ranges of offsets are fixed when the query is planned, on the driver, and filters shorten them;
 records are read in the workers. The stream and the sink are modules of their own.
@@ -7,6 +7,7 @@ records are read in the workers. The stream and the sink are modules of their ow
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -21,15 +22,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.engine.segment.view import StoreView
 from penstock.errors import SetupError
 from penstock.pipeline.columns import spark_schema
 from penstock.pipeline.filters import Filters
-from penstock.pipeline.planning import TaskPartition, plan, plan_by_key, without_old
+from penstock.pipeline.origins import open_origin
+from penstock.pipeline.planning import TaskPartition
 from penstock.pipeline.ranges import ShardRange, batch_ranges
 from penstock.pipeline.reading import Scan
 from penstock.pipeline.source_options import SourceOptions, columns_of, read_options
-from penstock.record import QueueKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,20 +82,14 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[TaskPartition]:
         options, filters = self._options, self._filters
-        with StoreView.open(options.path) as view:
+        with closing(open_origin(options)) as origin:
             ranges = [
                 ShardRange(shard, max(start, filters.offsets.start), min(end, filters.offsets.end))
-                for shard, start, end in batch_ranges(view, options)
+                for shard, start, end in batch_ranges(origin, options)
                 if filters.shows(*shard)
             ]
             ranges = [each for each in ranges if each.start < each.end]
-            if filters.first_ms is not None:
-                ranges = without_old(view, ranges, filters.first_ms)
-            found: list[TaskPartition] = []
-            if filters.keys is not None:
-                found = plan_by_key(view, ranges)
-                ranges = [each for each in ranges if view.kind(each.shard) is QueueKind.BATCH]
-            found += plan(view, ranges, options.partition_bytes, options.partitions_min)
+            found = origin.tasks(ranges, options, filters)
         # Spark takes an empty list for "one partition of which nothing is known".
         return found or [TaskPartition(())]
 

@@ -10,6 +10,8 @@ from msgspec import Struct
 
 from penstock.errors import BadRequestError
 from penstock.pipeline.columns import KAFKA_COLUMNS, METADATA_COLUMNS, SPARK_TYPES
+from penstock.pipeline.endpoint import check_address
+from penstock.pipeline.node_directory import DEFAULT_NAMESPACE
 from penstock.pipeline.option_table import (
     Offsets,
     OptionTable,
@@ -23,6 +25,8 @@ PARTITION_BYTES: Final = 32 << 20
 
 OPTIONS: Final = (
     "path",
+    "endpoint",
+    "namespace",
     "subscribe",
     "subscribePattern",
     "assign",
@@ -58,6 +62,10 @@ class Limit(Struct, frozen=True):
 
 class SourceOptions(Struct, frozen=True):
     path: str
+    """A store directory; empty when records come from a node."""
+    endpoint: str | None
+    """`host:port` of a running node."""
+    namespace: str
     topics: tuple[str, ...] | None
     pattern: str | None
     assigned: dict[str, tuple[int, ...]] | None
@@ -74,10 +82,16 @@ class SourceOptions(Struct, frozen=True):
     tag: str | None
     metrics_path: str | None
 
+    @property
+    def place(self) -> str:
+        """Where records come from, for people."""
+        return self.endpoint or self.path
+
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Check the options of a read; raise `BadRequestError` that says what to change."""
     table = OptionTable(options, OPTIONS)
+    path, endpoint = read_place(table, "load")
     topics, pattern, assigned = _topics(table)
     start = _limit(table, "starting", LATEST if streaming else EARLIEST)
     end = _limit(table, "ending", LATEST)
@@ -86,7 +100,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     else:
         _check_batch(start, end)
     return SourceOptions(
-        path=table.required("path", "the directory of the store, as load(path) or option('path')"),
+        path=path,
+        endpoint=endpoint,
+        namespace=table.text("namespace") or DEFAULT_NAMESPACE,
         topics=topics,
         pattern=pattern,
         assigned=assigned,
@@ -104,6 +120,23 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         tag=table.text("tag"),
         metrics_path=table.text("metricsPath"),
     )
+
+
+def read_place(table: OptionTable, method: str) -> tuple[str, str | None]:
+    """Return the directory or the address that the options name: one of both."""
+    endpoint = table.text("endpoint")
+    if endpoint is None:
+        return (
+            table.required(
+                "path",
+                f"the directory of the store, as {method}(path) or option('path'); a running node "
+                "is named by the option 'endpoint'",
+            ),
+            None,
+        )
+    if table.text("path") is not None:
+        raise BadRequestError("give one of 'path' and 'endpoint', not both")
+    return "", check_address(endpoint)
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError
 from penstock.log import get_logger
-from penstock.pipeline.planning import TaskPartition, plan
+from penstock.pipeline.filters import Filters
+from penstock.pipeline.origins import Origin, open_origin
+from penstock.pipeline.planning import TaskPartition
 from penstock.pipeline.ranges import ShardRange, check_named, choose_shards, start_of
 from penstock.pipeline.source_options import SourceOptions
 from penstock.record import ShardId
@@ -43,7 +44,7 @@ class StreamPlanner:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._view = StoreView.open(options.path)
+        self._view: Origin = open_origin(options)
         self._until: dict[ShardId, int] | None = None
 
     def initial(self) -> StreamOffsets:
@@ -114,8 +115,7 @@ class StreamPlanner:
             wanted = ShardRange(shard, max(first, bounds.earliest), min(until, bounds.commit))
             if wanted.start < wanted.end:
                 ranges.append(wanted)
-        options = self._options
-        return plan(self._view, ranges, options.partition_bytes, options.partitions_min)
+        return self._view.tasks(ranges, self._options, Filters())
 
     def _complain(self, text: str, shard: ShardId) -> None:
         if self._options.fail_on_data_loss:

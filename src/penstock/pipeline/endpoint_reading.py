@@ -1,0 +1,140 @@
+"""The part of a read from a running node that runs in Spark's workers.
+
+Pages of records are asked for over gRPC, the next one while the last one is converted. A worker
+keeps its connection for the query's next tasks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from penstock.api.topic_info import PartitionInfo
+from penstock.errors import BadRequestError
+from penstock.log import get_logger
+from penstock.pipeline.columns import BatchMaker
+from penstock.pipeline.endpoint import connect
+from penstock.pipeline.ranges import ShardRange
+from penstock.record import Offset, StoredRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.pipeline.reading import Counts, Scan
+    from penstock.remote.client import RemoteBackend
+
+_log = get_logger(__name__)
+
+RECORDS_PER_PAGE: Final = 4096
+SIZE_PER_PAGE: Final = 4 << 20
+KEY_RECORDS_MAX: Final = 10_000
+"""A key with more records than this is not looked up but found by reading the range."""
+
+_FIRST_MS: Final = -(1 << 62)
+
+_backends: dict[tuple[str, str], RemoteBackend] = {}
+_backends_lock: Final = threading.Lock()
+
+
+def shared_backend(address: str, query: str) -> RemoteBackend:
+    """Return this process's connection for a query; those of earlier queries are closed."""
+    with _backends_lock:
+        found = _backends.get((address, query))
+        if found is None:
+            found = connect(address)
+            while _backends:
+                _backends.popitem()[1].close()
+            _backends[address, query] = found
+        return found
+
+
+class EndpointRangeReader:
+    """Reads one range of offsets from a node."""
+
+    def __init__(
+        self, scan: Scan, wanted: ShardRange, names: tuple[str, ...], counts: Counts
+    ) -> None:
+        assert scan.endpoint is not None
+        self._scan: Final = scan
+        self._shard: Final = wanted.shard
+        self._namespace: Final = scan.namespace
+        self._backend: Final = shared_backend(scan.endpoint, scan.query)
+        self._make: Final = BatchMaker(wanted.shard, names)
+        self._tag: Final = scan.tag if scan.tag is not None else scan.filters.tag
+        self._counts: Final = counts
+        self._start, self._end = self._bounds(wanted)
+
+    def _bounds(self, wanted: ShardRange) -> tuple[int, int]:
+        topic, partition = wanted.shard
+        found: PartitionInfo = self._backend.partition_info(self._namespace, topic, partition)
+        lost = min(found.earliest, wanted.end) - wanted.start
+        if found.commit < wanted.end or lost > 0:
+            text = (
+                f"{wanted.shard.name!r} was to be read from {wanted.start} to {wanted.end}, but "
+                f"holds [{found.earliest}, {found.commit}) by now"
+            )
+            if self._scan.fail_on_data_loss:
+                raise BadRequestError(
+                    f"{text}: records were removed before they were read; "
+                    "set failOnDataLoss to false to go on with what there is"
+                )
+            _log.warning("records_lost", detail=text)
+            self._counts.records_lost += max(0, lost)
+        return max(wanted.start, found.earliest), min(wanted.end, found.commit)
+
+    def by_key(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records of the wanted keys, by offset."""
+        found: dict[int, StoredRecord] = {}
+        for key in self._scan.filters.keys or ():
+            messages = self._backend.query_by_key(
+                self._namespace, self._shard.topic, key, _FIRST_MS, None, KEY_RECORDS_MAX
+            )
+            if len(messages) >= KEY_RECORDS_MAX:
+                yield from self.scan()
+                return
+            for message in messages:
+                record = message.record
+                here = message.partition == self._shard.partition
+                if here and self._start <= record.offset < self._end:
+                    found[record.offset] = record
+        self._counts.rows_read += len(found)
+        records = [found[offset] for offset in sorted(found)]
+        if self._tag is not None:
+            records = [record for record in records if self._tag in record.tags]
+        for first in range(0, len(records), RECORDS_PER_PAGE):
+            yield self._make.from_records(records[first : first + RECORDS_PER_PAGE])
+
+    def scan(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records of the range."""
+        if self._start >= self._end:
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="penstock-page") as pool:
+            page = self._page(self._start)
+            while page:
+                after = page[-1].offset + 1
+                ahead = pool.submit(self._page, after) if after < self._end else None
+                if page[-1].offset >= self._end:
+                    page = [record for record in page if record.offset < self._end]
+                if page:
+                    self._counts.rows_read += len(page)
+                    yield self._make.from_records(page)
+                page = ahead.result() if ahead is not None else []
+
+    def _page(self, offset: int) -> list[StoredRecord]:
+        topic, partition = self._shard
+        if self._tag is None:
+            return self._backend.read(
+                self._namespace, topic, partition, Offset(offset), RECORDS_PER_PAGE, SIZE_PER_PAGE
+            )
+        found = self._backend.read_by_tag(
+            self._namespace,
+            topic,
+            self._tag,
+            partition,
+            Offset(offset),
+            RECORDS_PER_PAGE,
+            SIZE_PER_PAGE,
+        )
+        return [message.record for message in found]

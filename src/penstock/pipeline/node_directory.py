@@ -1,0 +1,99 @@
+"""Finds the store in a directory, and the names of its topics.
+
+    data/            of a node: `segment` holds the store, `meta` the names
+    data/segment     the store of a node: the names are next to it
+    data             of a store alone, or RocketMQ's: topics are named as they are stored
+
+A topic of another namespace than the default one is `namespace/name`. The metadata is read without
+a lock, beside a running node, as of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import BadRequestError, SetupError
+from penstock.log import get_logger
+from penstock.record import ShardId
+
+_log = get_logger(__name__)
+
+DEFAULT_NAMESPACE: Final = "default"
+SEGMENT: Final = "segment"
+_META: Final = "meta"
+_DATABASE: Final = "CURRENT"
+"""Every RocksDB instance has this file."""
+
+
+class StoreDirectory:
+    """A store, and how its topics are called."""
+
+    def __init__(self, given: str, root: str, names: dict[str, str]) -> None:
+        self.given: Final = given
+        self.root: Final = root
+        self.names: Final = names
+        """By the name that a topic is stored under."""
+        self._stored: Final = {name: stored for stored, name in names.items()}
+
+    def shown(self, shard: ShardId) -> ShardId:
+        name = self.names.get(shard.topic)
+        return shard if name is None else ShardId(name, shard.partition)
+
+    def stored(self, shard: ShardId) -> ShardId:
+        name = self._stored.get(shard.topic)
+        return shard if name is None else ShardId(name, shard.partition)
+
+    def names_of(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the names of these stored topics, as far as they have another."""
+        return {topic: self.names[topic] for topic in topics if topic in self.names}
+
+    def knows(self, shards: Iterable[ShardId]) -> bool:
+        """Say whether no stored topic may have got a name since."""
+        return not self.names or all(shard.topic in self.names for shard in shards)
+
+
+def store_root(path: str) -> str:
+    """Return where the files of the store lie: in the directory, or in a node's `segment`."""
+    root = Path(path)
+    inner = root / SEGMENT
+    is_node = inner.is_dir() and (root / _META / _DATABASE).is_file()
+    return str(inner) if is_node else path
+
+
+def refuse_node(path: str) -> None:
+    """Refuse to write into the files of a node: its metadata would not know of it."""
+    root = Path(store_root(path))
+    if root.name == SEGMENT and (root.parent / _META / _DATABASE).is_file():
+        raise BadRequestError(
+            f"{path} belongs to a node: start it (penstock serve) and write to it by the option "
+            "'endpoint'"
+        )
+
+
+def find_store(path: str) -> StoreDirectory:
+    """Look at a directory; what is not there is for the store's own opening to say."""
+    root = store_root(path)
+    meta = Path(root).parent / _META
+    names: dict[str, str] = {}
+    if Path(root).name == SEGMENT and (meta / _DATABASE).is_file():
+        names = _names(meta)
+    return StoreDirectory(path, root, names)
+
+
+def _names(meta: Path) -> dict[str, str]:
+    # Here, so that a store alone is read without RocksDB.
+    from penstock.meta.beside import read_topics
+
+    try:
+        topics = read_topics(str(meta))
+    except SetupError as error:
+        _log.warning("topic_names_unknown", path=str(meta), reason=str(error))
+        return {}
+    return {
+        topic.topic_id: topic.name
+        if topic.namespace == DEFAULT_NAMESPACE
+        else f"{topic.namespace}/{topic.name}"
+        for topic in topics
+    }

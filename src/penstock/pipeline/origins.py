@@ -1,0 +1,103 @@
+"""Where records come from: a store directory, or a running node.
+
+Planning asks an origin which shards there are and where they begin and end, and lets it cut ranges
+into tasks. Topics have the names here that people use. In the directories of a node a topic is its
+id; where the node's metadata lies beside them, its name is put in the place of the id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from penstock.engine.segment.view import StoreView
+from penstock.pipeline.filters import Filters
+from penstock.pipeline.node_directory import StoreDirectory, find_store
+from penstock.pipeline.planning import TaskPartition, plan, plan_by_key, without_old
+from penstock.pipeline.ranges import ShardRange
+from penstock.pipeline.source_options import SourceOptions
+from penstock.record import QueueKind, ShardId
+
+
+class Edges(NamedTuple):
+    """The offsets [earliest, commit) can be read."""
+
+    earliest: int
+    commit: int
+
+
+class Origin(Protocol):
+    """Lives on the driver, as long as a query is planned."""
+
+    def shards(self) -> list[ShardId]: ...
+
+    def bounds(self, shard: ShardId) -> Edges: ...
+
+    def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
+        """Return the offset of the first record that is not older; None when all are."""
+        ...
+
+    def refresh(self) -> None:
+        """See what is there now."""
+        ...
+
+    def tasks(
+        self, ranges: Sequence[ShardRange], options: SourceOptions, filters: Filters
+    ) -> list[TaskPartition]:
+        """Cut ranges into tasks, without what the filters rule out."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class DirectoryOrigin:
+    """A store directory, read only."""
+
+    def __init__(self, path: str) -> None:
+        self._place: StoreDirectory = find_store(path)
+        self._view: Final = StoreView.open(self._place.root)
+
+    def shards(self) -> list[ShardId]:
+        return sorted(self._place.shown(shard) for shard in self._view.shards())
+
+    def bounds(self, shard: ShardId) -> Edges:
+        found = self._view.bounds(self._place.stored(shard))
+        return Edges(found.earliest, found.commit)
+
+    def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
+        return self._view.offset_by_timestamp(self._place.stored(shard), timestamp_ms)
+
+    def refresh(self) -> None:
+        self._view.refresh()
+        if not self._place.knows(self._view.shards()):
+            self._place = find_store(self._place.given)
+
+    def tasks(
+        self, ranges: Sequence[ShardRange], options: SourceOptions, filters: Filters
+    ) -> list[TaskPartition]:
+        view = self._view
+        stored = [each._replace(shard=self._place.stored(each.shard)) for each in ranges]
+        if filters.first_ms is not None:
+            stored = without_old(view, stored, filters.first_ms)
+        found: list[TaskPartition] = []
+        if filters.keys is not None:
+            found = plan_by_key(view, stored)
+            stored = [each for each in stored if view.kind(each.shard) is QueueKind.BATCH]
+        found += plan(view, stored, options.partition_bytes, options.partitions_min)
+        return [
+            task.named(self._place.names_of({each.shard.topic for each in task.ranges}))
+            for task in found
+        ]
+
+    def close(self) -> None:
+        self._view.close()
+
+
+def open_origin(options: SourceOptions) -> Origin:
+    """Open what the options name; raise when nothing is there."""
+    if options.endpoint is None:
+        return DirectoryOrigin(options.path)
+    # Here, so that a directory is read without gRPC.
+    from penstock.pipeline.endpoint_origin import EndpointOrigin
+
+    return EndpointOrigin(options.endpoint, options.namespace)
