@@ -274,17 +274,19 @@ pub fn index_lookup(
 }
 
 #[pyfunction]
+#[pyo3(signature = (index, slots, entries_max, keep, stop = i64::MAX))]
 pub fn index_relink(
     py: Python<'_>,
     index: &Bound<'_, PyAny>,
     slots: i64,
     entries_max: i64,
     keep: i64,
+    stop: i64,
 ) -> PyResult<()> {
     let mut view = View::writable(index)?;
     let division =
         Division::new(view.size(), slots, entries_max).map_err(|refusal| refusal.raise(py))?;
     let bytes = view.bytes_mut();
-    py.detach(|| relink(bytes, division, keep));
+    py.detach(|| relink(bytes, division, keep, stop));
     Ok(())
 }

@@ -11,6 +11,7 @@ use crate::bytes::{i32_at, i64_at, put, View};
 use crate::errors::Refusal;
 
 pub const HEADER_SIZE: usize = 40;
+const PAGE: usize = 4096;
 const SLOT_SIZE: usize = 4;
 const ENTRY_SIZE: usize = 20;
 
@@ -322,19 +323,33 @@ pub fn lookup(index: &[u8], division: Division, asked: &Lookup) -> Vec<i64> {
 }
 
 /// Keep entries 1..keep, clear the others, and build slots and chains anew.
-pub fn relink(index: &mut [u8], division: Division, keep: i64) {
+pub fn relink(index: &mut [u8], division: Division, keep: i64, stop: i64) {
     let keep = keep.clamp(1, division.entries_max.into()) as u32;
-    clear(index, HEADER_SIZE, division.entry_at(1));
-    clear(index, division.entry_at(keep), division.entry_at(division.entries_max));
+    let first_cleared = division.entry_at(keep);
+    let stop = usize::try_from(stop).unwrap_or(0);
+    let end = division.entry_at(division.entries_max).min(stop);
+    clear(index, first_cleared, end.max(first_cleared));
+    // Slots are built aside: a store into the mapped file costs a fault and a write of its page,
+    // and most pages are as they should be.
+    let mut slots = vec![0u8; division.entry_at(1) - HEADER_SIZE];
     let mut slots_used = 0u32;
     for number in 1..keep {
         let at = division.entry_at(number);
         let hash = i32_at(index, at).unwrap_or(0).unsigned_abs();
-        let slot_at = division.slot_at(hash);
-        let previous = i32_at(index, slot_at).unwrap_or(0);
+        let slot_at = division.slot_at(hash) - HEADER_SIZE;
+        let previous = i32_at(&slots, slot_at).unwrap_or(0);
         slots_used += u32::from(previous == 0);
-        put(index, at + 16, &previous.to_be_bytes());
-        put(index, slot_at, &number.to_be_bytes());
+        if i32_at(index, at + 16) != Some(previous) {
+            put(index, at + 16, &previous.to_be_bytes());
+        }
+        put(&mut slots, slot_at, &number.to_be_bytes());
+    }
+    if let Some(stored) = index.get_mut(HEADER_SIZE..HEADER_SIZE + slots.len()) {
+        for (page, built) in stored.chunks_mut(PAGE).zip(slots.chunks(PAGE)) {
+            if page != built {
+                page.copy_from_slice(built);
+            }
+        }
     }
     put(index, 32, &slots_used.to_be_bytes());
     put(index, 36, &keep.to_be_bytes());
@@ -345,7 +360,7 @@ fn clear(data: &mut [u8], start: usize, end: usize) {
     let Some(range) = data.get_mut(start..end) else {
         return;
     };
-    for chunk in range.chunks_mut(4096) {
+    for chunk in range.chunks_mut(PAGE) {
         if chunk.iter().any(|&byte| byte != 0) {
             chunk.fill(0);
         }

@@ -50,6 +50,11 @@ class File(Protocol):
         can then be written without ever meeting a full disk."""
         ...
 
+    def written_ranges(self, start: int) -> list[tuple[int, int]]:
+        """Return the ranges from `start` on that may hold other bytes than zeros, ascending. All
+        else was allocated, but never written: to read it takes as long as if it had been."""
+        ...
+
     def map(self, *, writable: bool) -> Mapping: ...
 
     def sync(self) -> None:

@@ -26,6 +26,8 @@ from penstock.disk import Usage
 from penstock.errors import LockedError
 
 _ZEROS: Final = bytes(1 << 20)
+_RANGES_MAX: Final = 1024
+_NO_SEEK_DATA: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 
 
@@ -112,6 +114,32 @@ class LocalFile:
             # A failed allocation may leave the file longer than it was.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, old_size)
+            raise
+
+    def written_ranges(self, start: int) -> list[tuple[int, int]]:
+        size = self.size()
+        found: list[tuple[int, int]] = []
+        while start < size:
+            begin, end = self._next_data(start, size)
+            if begin >= size:
+                break
+            if len(found) == _RANGES_MAX:
+                return [*found, (begin, size)]
+            found.append((begin, end))
+            start = end
+        return found
+
+    def _next_data(self, start: int, size: int) -> tuple[int, int]:
+        """Return the next range that the file system takes for data; dirty pages are data, even
+        those stored through a mapping."""
+        try:
+            begin = os.lseek(self._descriptor, start, os.SEEK_DATA)
+            return begin, os.lseek(self._descriptor, begin, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return size, size
+            if error.errno in _NO_SEEK_DATA:
+                return start, size
             raise
 
     def map(self, *, writable: bool) -> LocalMapping:

@@ -96,6 +96,30 @@ def test_allocate_grows_with_zeros_and_never_cuts(disk: Disk, root: str) -> None
     file.close()
 
 
+def test_written_ranges_hold_every_byte_that_is_not_zero(disk: Disk, root: str) -> None:
+    size = 1 << 20
+    file = disk.open(f"{root}/file", create=True)
+    file.allocate(size)
+    # Some file systems cannot tell what was never written.
+    assert file.written_ranges(0) in ([], [(0, size)])
+    mapping = file.map(writable=True)
+    view = mapping.buffer
+    view[70_000] = 1
+    view[900_000:900_010] = b"0123456789"
+    file.write_at(300_000, b"x")
+    for start in (0, 70_000, 70_001, 300_000, 900_005, size - 1, size):
+        ranges = file.written_ranges(start)
+        assert ranges == sorted(ranges)
+        assert all(start <= begin < end <= size for begin, end in ranges)
+        rest = bytearray(view)
+        for begin, end in ranges:
+            rest[begin:end] = bytes(end - begin)
+        assert not any(rest[start:])
+    view.release()
+    assert mapping.release()
+    file.close()
+
+
 def test_a_handle_opened_for_reading_refuses_changes(disk: Disk, root: str) -> None:
     disk.replace(f"{root}/file", b"abc")
     file = disk.open(f"{root}/file", writable=False)

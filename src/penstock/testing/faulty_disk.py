@@ -101,6 +101,11 @@ class FaultyFile:
                 raise _os_error(errno.ENOSPC, self._path)
             self._file.allocate(0, size)
 
+    def written_ranges(self, start: int) -> list[tuple[int, int]]:
+        with self._disk.guard:
+            self._check()
+            return self._file.written_ranges(start)
+
     def map(self, *, writable: bool) -> MemoryMapping:
         with self._disk.guard:
             self._check()

@@ -69,6 +69,17 @@ class MemoryFile:
         self.allocate(position, len(data))
         self.data[position : position + len(data)] = data
 
+    def written_ranges(self, start: int) -> list[tuple[int, int]]:
+        """Return the runs of pages from `start` on that hold anything but zeros."""
+        found: list[tuple[int, int]] = []
+        while start < self.size:
+            end = min(start - start % self._page_size + self._page_size, self.size)
+            if any(self.data[start:end]):
+                begin = found.pop()[0] if found and found[-1][1] == start else start
+                found.append((begin, end))
+            start = end
+        return found
+
     def dirty_pages(self) -> list[int]:
         """Return the pages whose two images differ."""
         pages: list[int] = []

@@ -222,6 +222,20 @@ def test_a_relinked_index_is_what_it_was_when_it_had_those_entries(core: Core, k
     assert index == expected
 
 
+def test_relinking_leaves_alone_what_is_known_to_be_zeros(core: Core) -> None:
+    bench = Workbench(core, indexes=((5, 40),))
+    for n in range(12):
+        bench.append(Record(value=b"v", key=b"k%d" % n), now_ms=NOW + n)
+    stop = 60 + 10 * 20
+    index = bytearray(bench.indexes[0])
+    core.index_relink(index, 5, 40, 4, stop)
+    assert not any(index[60 + 4 * 20 : stop])
+    assert index[stop:] == bench.indexes[0][stop:], "entries 10 to 12 lie behind it"
+    kept = bytearray(bench.indexes[0])
+    core.index_relink(kept, 5, 40, 4, 0)
+    assert kept[60:] == bench.indexes[0][60:]
+
+
 def test_relinking_a_whole_index_restores_identical_bytes(core: Core) -> None:
     bench = Workbench(core, indexes=((5, 14),))
     for n in range(13):

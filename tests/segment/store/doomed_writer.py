@@ -85,6 +85,9 @@ class TrappedFile:
         self._file.allocate(size)
         self._trap.step("allocate", "after")
 
+    def written_ranges(self, start: int) -> list[tuple[int, int]]:
+        return self._file.written_ranges(start)
+
     def map(self, *, writable: bool) -> Mapping:
         self._trap.step("map", "before")
         return self._file.map(writable=writable)

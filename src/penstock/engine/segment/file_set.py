@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from contextlib import closing
 from typing import Final
 
 from penstock.disk import Disk, File, Mapping
 from penstock.errors import CorruptionError, NotAStoreError
+
+_ZEROS: Final = bytes(1 << 20)
 
 
 def file_name(position: int) -> str:
@@ -195,8 +198,17 @@ class FileSet:
             if base not in self._bases:
                 return
             view = self.buffer(base, writable=True)
-            view[start - base :] = bytes(self.file_size - (start - base))
+            for begin, end in self.written_ranges(start):
+                for at in range(begin - base, end - base, len(_ZEROS)):
+                    until = min(at + len(_ZEROS), end - base)
+                    view[at:until] = _ZEROS[: until - at]
             self.sync(base, base + self.file_size)
+
+    def written_ranges(self, start: int) -> list[tuple[int, int]]:
+        """Return what may hold other bytes than zeros, from `start` to the end of its file."""
+        base = self.base_of(start)
+        with closing(self._disk.open(self.path_of(base), writable=False)) as file:
+            return [(base + a, base + b) for a, b in file.written_ranges(start - base)]
 
     def remove_from(self, base: int) -> None:
         """Remove the files at and behind `base`, newest first, so that no gap can appear."""

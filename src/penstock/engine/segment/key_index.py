@@ -166,7 +166,10 @@ class KeyIndex:
     def _relink(self, newest: _IndexFile, header: bytes, count: int) -> None:
         buffer = newest.mapping.buffer
         buffer[: INDEX_HEADER.size] = header
-        core.index_relink(buffer, self._sizes.index_slots, self._sizes.index_entries_max, count)
+        written = newest.file.written_ranges(0)
+        stop = written[-1][1] if written else 0
+        sizes = self._sizes
+        core.index_relink(buffer, sizes.index_slots, sizes.index_entries_max, count, stop)
 
     def _head_of(self, index: _IndexFile) -> bytes:
         return bytes(index.mapping.buffer[: INDEX_HEADER.size])

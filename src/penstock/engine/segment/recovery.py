@@ -369,32 +369,31 @@ def clear_tail(log: CommitLog, end: int) -> tuple[int, int]:
         if base + files.file_size <= end:
             continue
         buffer = files.buffer(base)
-        start = max(end, base)
-        found = _count_dirty(buffer, start - base)
-        dirty += found
-        if found:
-            records += _count_records(buffer, base, start)
+        for start, stop in files.written_ranges(max(end, base)):
+            found = _count_dirty(buffer, start - base, stop - base)
+            dirty += found
+            if found:
+                records += _count_records(buffer, base, start, stop)
         del buffer
     if dirty:
         files.zero(end)
     return dirty, records
 
 
-def _count_dirty(buffer: memoryview, start: int) -> int:
+def _count_dirty(buffer: memoryview, start: int, stop: int) -> int:
     dirty = 0
-    for at in range(start, len(buffer), _ZERO_CHUNK):
-        chunk = bytes(buffer[at : at + _ZERO_CHUNK])
+    for at in range(start, stop, _ZERO_CHUNK):
+        chunk = bytes(buffer[at : min(at + _ZERO_CHUNK, stop)])
         if chunk != _ZEROS[: len(chunk)]:
             dirty += len(chunk.rstrip(b"\0"))
     return dirty
 
 
-def _count_records(buffer: memoryview, base: int, start: int) -> int:
+def _count_records(buffer: memoryview, base: int, start: int, stop: int) -> int:
     records = 0
-    end = base + len(buffer)
-    position = core.find_record(buffer, base, start, end)
+    position = core.find_record(buffer, base, start, stop)
     while position >= 0:
-        position, seen, _ = core.check_log(buffer, base, position, end)
+        position, seen, _ = core.check_log(buffer, base, position, stop)
         records += seen
-        position = core.find_record(buffer, base, position, end) if seen else -1
+        position = core.find_record(buffer, base, position, stop) if seen else -1
     return records

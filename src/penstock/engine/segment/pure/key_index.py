@@ -212,14 +212,18 @@ def index_lookup(
     return positions
 
 
-def index_relink(index: Buffer, slots: int, entries_max: int, keep: int) -> None:
-    """Keep the entries below number `keep`, clear the rest, and build slots and chains again."""
+def index_relink(
+    index: Buffer, slots: int, entries_max: int, keep: int, stop: int = 1 << 63
+) -> None:
+    """Keep the entries below number `keep`, clear the rest, and build slots and chains again. From
+    byte `stop` on the file is known to be zeros."""
     file = IndexFile(index, slots, entries_max)
     view = file.view
     keep = min(max(keep, 1), entries_max)
     view[INDEX_HEADER.size : file.entry_at(1)] = bytes(file.entry_at(1) - INDEX_HEADER.size)
-    end = index_file_size(slots, entries_max)
-    view[file.entry_at(keep) : end] = bytes(end - file.entry_at(keep))
+    first = file.entry_at(keep)
+    end = max(first, min(index_file_size(slots, entries_max), stop))
+    view[first:end] = bytes(end - first)
     used = 0
     for number in range(1, keep):
         at = file.entry_at(number)
