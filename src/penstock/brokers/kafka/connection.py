@@ -68,7 +68,7 @@ class Connection:
         self.peer: Final = peer
         self.client_id = ""
         self.last_active = 0.0
-        self.cancel_waiting: Callable[[], None] | None = None
+        self.cancel_waiting: Callable[[], object] | None = None
         """Called when the connection ends while a request waits."""
         self.fetching: object = None
         """What Fetch keeps of this connection."""

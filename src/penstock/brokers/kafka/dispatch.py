@@ -115,7 +115,7 @@ class Dispatcher:
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        connection.cancel_waiting = task.cancel  # type: ignore[assignment]
+        connection.cancel_waiting = task.cancel
 
     async def _answer(
         self,
