@@ -26,7 +26,13 @@ from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig, ShardInfo
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.sharded import check_config
 from penstock.engine.storage_cache import shard_config
-from penstock.errors import BadRequestError, DeadlineError, StoreError, UnknownTopicError
+from penstock.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    DeadlineError,
+    StoreError,
+    UnknownTopicError,
+)
 from penstock.log import get_logger
 from penstock.meta.client import DEFAULT_NAMESPACE, MetadataClient, Topic, TopicConfig
 from penstock.meta.state.model import PARTITIONS_MAX
@@ -72,7 +78,8 @@ class TopicAdmin:
         self._topics: Final = topics
         self._routes: Final = routes
         self._offsets: Final = offsets
-        self._defaults: Final = defaults if defaults is not None else TopicConfig()
+        self.defaults: Final = defaults if defaults is not None else TopicConfig()
+        """What a topic is created with where its creator does not say."""
         self._record_size_max: Final = record_size_max
 
     # Creating
@@ -88,7 +95,7 @@ class TopicAdmin:
     ) -> Topic:
         """Create a topic and return it when it can be written to. Raises `AlreadyExistsError`,
         `BadRequestError`, `DeadlineError`; then nothing is left of it."""
-        config = build_config(options or {}, self._defaults)
+        config = build_config(options or {}, self.defaults)
         self._check(name, partitions, config)
         topic = self._meta.create_topic(
             name,
@@ -148,7 +155,31 @@ class TopicAdmin:
             # The next start finds the topic with all of its shards, or none of it.
             _log.error("topic_creation_not_undone", cause=error, topic=topic.topic_id)
 
+    def check_creation(
+        self,
+        name: str,
+        partitions: int,
+        options: Mapping[str, object],
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> TopicConfig:
+        """Return what a topic would be created with, or raise what its creation would."""
+        config = build_config(options, self.defaults)
+        self._check(name, partitions, config)
+        if (namespace, name) in self._topics.topics:
+            raise AlreadyExistsError(f"topic {name!r} exists")
+        return config
+
     # Altering
+
+    def check_alteration(
+        self, name: str, options: Mapping[str, object], *, namespace: str = DEFAULT_NAMESPACE
+    ) -> TopicConfig:
+        """Return what a topic would be altered to, or raise what the alteration would."""
+        before = self._topics.get_topic(name, namespace)
+        config = alter_config(before.config, options)
+        self._check(name, before.partitions, config)
+        return config
 
     def alter_topic(
         self,

@@ -36,6 +36,8 @@ class AlterOptions(TypedDict, total=False):
     min_insync: int | None
     memory_records_max: int | None
     memory_bytes_max: int | None
+    segment_size: int | None
+    segment_age_ms: int | None
     tiering: TieringPolicy | None
 
 

@@ -182,15 +182,17 @@ class ShardUpkeep:
             if entry.records_written:
                 seen[entry.name] = entry.records_written
                 is_new = self._seen.get(entry.name) != entry.records_written
-                if is_new or self._is_old(entry.active):
+                if is_new or self._is_old(entry):
                     found.append(entry)
         self._seen = seen
         return found
 
-    def _is_old(self, segment: Segment | None) -> bool:
+    def _is_old(self, entry: ShardEntry) -> bool:
+        segment = entry.active
         if segment is None or segment.status != SegmentStatus.WRITE.value:
             return False
-        return self._clock.now_ms() - segment.created_at_ms >= self._limits.roll_age_ms
+        age_ms = entry.topic.topic.config.segment_age_ms or self._limits.roll_age_ms
+        return self._clock.now_ms() - segment.created_at_ms >= age_ms
 
     def _roll_if_due(self, entry: ShardEntry, report: UpkeepReport) -> None:
         engine, active = self._led_here(entry), entry.active
@@ -203,7 +205,8 @@ class ShardUpkeep:
         count = info.latest - active.start_offset
         record_size = max(1, info.size // max(1, info.latest - info.earliest))
         size = count * record_size
-        if count > 0 and (size >= self._limits.roll_size or self._is_old(active)):
+        roll_size = entry.topic.topic.config.segment_size or self._limits.roll_size
+        if count > 0 and (size >= roll_size or self._is_old(entry)):
             assert entry.meta is not None
             self._meta.next_segment(
                 entry.id, active.number, info.latest, epoch=entry.meta.leader_epoch
@@ -211,7 +214,7 @@ class ShardUpkeep:
             report.rolled += 1
             size = 0
             _log.info("segment_rolled", shard=entry.name, number=active.number, end=info.latest)
-        left = max(0, self._limits.roll_size - size) // record_size
+        left = max(0, roll_size - size) // record_size
         entry.room = max(1, min(_ROOM_MAX, left // 2))
 
     def _led_here(self, entry: ShardEntry) -> StorageEngine | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.brokers.kafka import api_versions, coordination, metadata
+from penstock.brokers.kafka.admin import registration as admin
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.registry import ApiRegistry
 
@@ -13,6 +14,7 @@ MODULES: Final[tuple[Callable[[ApiRegistry, KafkaBroker], None], ...]] = (
     api_versions.register,
     metadata.register,
     coordination.register,
+    admin.register,
 )
 
 

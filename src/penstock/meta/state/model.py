@@ -57,6 +57,9 @@ class TopicConfig(Struct, frozen=True, array_like=True, kw_only=True):
     tiering: TieringPolicy | None = None
     memory_records_max: Positive | None = None
     memory_bytes_max: Positive | None = None
+    segment_size: Positive | None = None
+    """Bytes at which a segment of a shard ends; None: as the node's settings."""
+    segment_age_ms: Positive | None = None
 
 
 class Topic(Struct, frozen=True, array_like=True, kw_only=True):

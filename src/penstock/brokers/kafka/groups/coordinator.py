@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from typing import Final
 from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
@@ -33,8 +33,6 @@ from penstock.clock import Clock
 
 GROUPS_MAX: Final = 50_000
 CLIENT_ID_SIZE_MAX: Final = 200
-
-AnswerT = TypeVar("AnswerT", Joined, Synced)
 
 
 class _Group:
@@ -69,17 +67,21 @@ class GroupCoordinator:
                 return Joined(ErrorCode.coordinator_load_in_progress)
             group = _Group(GroupMachine(self._limits, _make_member_id))
             self._groups[group_id] = group
-        return await self._ask(
+        answer = await self._ask(
             group_id, group, lambda ticket, now_ms: group.machine.join(ticket, request, now_ms)
         )
+        assert isinstance(answer, Joined), "a ticket of a join gets its answer"
+        return answer
 
     async def sync(self, group_id: str, request: Sync) -> Synced:
         group = self._groups.get(group_id)
         if group is None:
             return Synced(ErrorCode.unknown_member_id)
-        return await self._ask(
+        answer = await self._ask(
             group_id, group, lambda ticket, now_ms: group.machine.sync(ticket, request, now_ms)
         )
+        assert isinstance(answer, Synced), "a ticket of a sync gets its answer"
+        return answer
 
     def heartbeat(self, group_id: str, caller: Caller) -> ErrorCode:
         group = self._groups.get(group_id)
@@ -131,11 +133,11 @@ class GroupCoordinator:
 
     async def _ask(
         self, group_id: str, group: _Group, ask: Callable[[Ticket, int], None]
-    ) -> AnswerT:
+    ) -> Answer:
         self._last_ticket += 1
         ticket = self._last_ticket
-        waiting: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
-        group.waiting[ticket] = waiting  # type: ignore[assignment] # a ticket has one kind of answer
+        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        group.waiting[ticket] = waiting
         ask(ticket, self._now_ms())
         self._settle(group_id, group)
         # The member stays when its connection goes: it may come back, and its session timeout

@@ -1,0 +1,254 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and for the node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+from msgspec import Struct
+
+from penstock.brokers.kafka.admin.topic_configs import (
+    CONSTANTS,
+    KEYS,
+    ConfigType,
+    default_options,
+    find_key,
+    parse_configs,
+)
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.error_codes import code_of
+from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.errors import BadRequestError, StoreError
+from penstock.meta.client import Topic, TopicConfig
+
+
+class Resource(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+
+
+class Source(IntEnum):
+    TOPIC = 1
+    STATIC = 4
+    DEFAULT = 5
+
+
+class Operation(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigsApi:
+    def __init__(self, broker: KafkaBroker, defaults: TopicConfig) -> None:
+        """`defaults` is what a topic made through Kafka is created with."""
+        self._broker: Final = broker
+        self._defaults: Final = defaults
+
+    # Describing
+
+    async def describe(self, _context: RequestContext, request: Fields) -> Answer:
+        with_synonyms = request.flag("include_synonyms")
+        results: list[Answer] = []
+        for one in request.items_of("resources"):
+            kind, name = one.number("resource_type"), one.text("resource_name")
+            named: dict[str, object] = {"resource_type": kind, "resource_name": name}
+            try:
+                shown = self._describe(kind, name)
+            except StoreError as error:
+                results.append(named | _refused(error) | {"configs": ()})
+                continue
+            wanted = one.optional_texts("configuration_keys")
+            configs = [
+                entry.answer(with_synonyms=with_synonyms)
+                for entry in shown
+                if wanted is None or entry.name in wanted
+            ]
+            results.append(named | {"error_code": ErrorCode.none, "configs": configs})
+        return {"results": results}
+
+    def _describe(self, kind: int, name: str) -> Iterator[Entry]:
+        if kind == Resource.TOPIC:
+            topic = self._topic(name)
+            return topic_entries(topic.config, self._defaults)
+        if kind == Resource.BROKER:
+            if name not in {"", str(self._broker.node_id)}:
+                raise BadRequestError(f"this is node {self._broker.node_id}, not {name!r}")
+            return self._node_entries()
+        raise BadRequestError(f"resources of type {kind} have no settings here")
+
+    def _node_entries(self) -> Iterator[Entry]:
+        settings = self._broker.all_settings
+        kafka_names = {
+            "auto.create.topics.enable": settings.kafka.auto_create_topics,
+            "group.initial.rebalance.delay.ms": settings.kafka.group_initial_delay_ms,
+            "log.segment.bytes": settings.engine.segment_size,
+            "message.max.bytes": settings.engine.record_size_max,
+            "num.partitions": settings.topics.partitions,
+            "default.replication.factor": 1,
+            "transaction.max.timeout.ms": settings.kafka.transaction_timeout_max_ms,
+        }
+        for name, value in kafka_names.items():
+            yield _fixed(name, value)
+        for section in settings.__struct_fields__:
+            group = getattr(settings, section)
+            for name in group.__struct_fields__:
+                yield _fixed(f"penstock.{section}.{name}", getattr(group, name))
+
+    # Altering
+
+    async def alter(self, _context: RequestContext, request: Fields) -> Answer:
+        """The old way: what is not named goes back to its default."""
+        responses: list[Answer] = []
+        for one in request.items_of("resources"):
+            given = {
+                config.text("name"): config.optional_text("value")
+                for config in one.items_of("configs")
+            }
+            try:
+                topic = self._alterable(one)
+                fixed = {name for name, key in KEYS.items() if key.is_fixed}
+                options = default_options(self._defaults, set(KEYS) - fixed)
+                options |= _without_unchanged(parse_configs(given), topic.config)
+                await self._alter(topic, options, request)
+            except StoreError as error:
+                responses.append(_of(one) | _refused(error))
+            else:
+                responses.append(_of(one) | {"error_code": ErrorCode.none})
+        return {"responses": responses}
+
+    async def alter_incrementally(self, _context: RequestContext, request: Fields) -> Answer:
+        responses: list[Answer] = []
+        for one in request.items_of("resources"):
+            try:
+                topic = self._alterable(one)
+                await self._alter(topic, self._changes(topic, one), request)
+            except StoreError as error:
+                responses.append(_of(one) | _refused(error))
+            else:
+                responses.append(_of(one) | {"error_code": ErrorCode.none})
+        return {"responses": responses}
+
+    def _changes(self, topic: Topic, request: Fields) -> dict[str, object]:
+        options: dict[str, object] = {}
+        seen: set[str] = set()
+        for config in request.items_of("configs"):
+            name, operation = config.text("name"), config.number("config_operation")
+            if name in seen:
+                raise BadRequestError(f"{name} is named twice")
+            seen.add(name)
+            if operation == Operation.SET:
+                options |= parse_configs({name: config.optional_text("value")})
+            elif operation == Operation.DELETE:
+                options |= default_options(self._defaults, {name})
+            elif operation in {Operation.APPEND, Operation.SUBTRACT}:
+                text = _as_list_changed(topic, name, operation, config.text("value"))
+                options |= parse_configs({name: text})
+            else:
+                raise BadRequestError(f"{operation} is no way to change a setting")
+        return _without_unchanged(options, topic.config)
+
+    def _alterable(self, request: Fields) -> Topic:
+        kind = request.number("resource_type")
+        if kind == Resource.BROKER:
+            raise BadRequestError(
+                "a node's settings are read when it starts: change its configuration and restart it"
+            )
+        if kind != Resource.TOPIC:
+            raise BadRequestError(f"resources of type {kind} have no settings here")
+        return self._topic(request.text("resource_name"))
+
+    async def _alter(self, topic: Topic, options: dict[str, object], request: Fields) -> None:
+        if request.flag("validate_only"):
+            self._broker.admin.check_alteration(
+                topic.name, options, namespace=self._broker.namespace
+            )
+        elif options:
+            await self._broker.drivers.alter_topic(
+                topic.name, options=options, namespace=self._broker.namespace
+            )
+
+    def _topic(self, name: str) -> Topic:
+        return self._broker.drivers.broker_cache.get_topic(name, self._broker.namespace)
+
+
+class Entry(Struct, frozen=True):
+    """One setting as it is shown."""
+
+    name: str
+    value: str
+    default: str
+    type: ConfigType
+    meaning: str
+    is_read_only: bool = False
+    source: Source | None = None
+
+    def answer(self, *, with_synonyms: bool = False) -> dict[str, object]:
+        source = self.source
+        if source is None:
+            source = Source.DEFAULT if self.value == self.default else Source.TOPIC
+        synonyms = [{"name": self.name, "value": self.value, "source": source}]
+        if source is Source.TOPIC:
+            synonyms.append({"name": self.name, "value": self.default, "source": Source.DEFAULT})
+        return {
+            "name": self.name,
+            "value": self.value,
+            "read_only": self.is_read_only,
+            "config_source": source,
+            "is_sensitive": False,
+            "synonyms": synonyms if with_synonyms else (),
+            "config_type": self.type,
+            "documentation": self.meaning,
+        }
+
+
+def topic_entries(config: TopicConfig, defaults: TopicConfig) -> Iterator[Entry]:
+    for name, key in KEYS.items():
+        yield Entry(name, key.show(config), key.show(defaults), key.type, key.meaning, key.is_fixed)
+    for name, value in CONSTANTS.items():
+        yield Entry(name, value, value, ConfigType.STRING, "Has one value here.", is_read_only=True)
+
+
+def _fixed(name: str, value: object) -> Entry:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    kind = ConfigType.STRING
+    if isinstance(value, bool):
+        kind = ConfigType.BOOLEAN
+    elif isinstance(value, int):
+        kind = ConfigType.LONG
+    return Entry(name, text, text, kind, "", is_read_only=True, source=Source.STATIC)
+
+
+def _as_list_changed(topic: Topic, name: str, operation: int, text: str) -> str:
+    key = find_key(name)
+    if key.type is not ConfigType.LIST:
+        raise BadRequestError(f"{name} is not a list")
+    items = [item for item in key.show(topic.config).split(",") if item]
+    changed = [item for item in items if item not in text.split(",")]
+    return ",".join(changed + text.split(",") if operation == Operation.APPEND else changed)
+
+
+def _without_unchanged(options: Mapping[str, object], config: TopicConfig) -> dict[str, object]:
+    """Setting what is fixed to what it is already is allowed: clients send back what they read."""
+    changed = dict(options)
+    for key in KEYS.values():
+        if key.is_fixed and key.option in changed and changed[key.option] == key.show(config):
+            del changed[key.option]
+    return changed
+
+
+def _of(request: Fields) -> dict[str, object]:
+    return {
+        "resource_type": request.number("resource_type"),
+        "resource_name": request.text("resource_name"),
+    }
+
+
+def _refused(error: StoreError) -> dict[str, object]:
+    is_bad = isinstance(error, BadRequestError)
+    code = ErrorCode.invalid_config if is_bad else code_of(error)
+    return {"error_code": code, "error_message": str(error)}

@@ -1,0 +1,22 @@
+"""Names the administrators' APIs to the registry."""
+
+from __future__ import annotations
+
+from penstock.adapter.topic_options import build_config
+from penstock.brokers.kafka.admin.configs_api import ConfigsApi
+from penstock.brokers.kafka.admin.topics_api import TopicsApi
+from penstock.brokers.kafka.broker import NEW_TOPIC, KafkaBroker
+from penstock.brokers.kafka.registry import ApiRegistry
+
+
+def register(registry: ApiRegistry, broker: KafkaBroker) -> None:
+    defaults = build_config(NEW_TOPIC, broker.admin.defaults)
+    topics = TopicsApi(broker, defaults)
+    registry.add(19, 2, 7, topics.create)
+    registry.add(20, 1, 6, topics.delete)
+    registry.add(21, 0, 2, topics.delete_records)
+    registry.add(37, 0, 3, topics.create_partitions)
+    configs = ConfigsApi(broker, defaults)
+    registry.add(32, 1, 4, configs.describe)
+    registry.add(33, 0, 2, configs.alter)
+    registry.add(44, 0, 1, configs.alter_incrementally)

@@ -1,0 +1,221 @@
+"""A topic's configuration by Kafka's names, and what each means here.
+
+    retention.ms, retention.bytes      -1: without a limit
+    cleanup.policy                     delete or compact
+    segment.bytes, segment.ms          when a segment of a shard ends
+    max.message.bytes                  the largest record
+    flush.messages                     1: every write is on the device before it is acknowledged;
+                                       anything else: flushed in the background
+    min.insync.replicas
+    penstock.storage                   memory, rocksdb, segment; fixed when the topic is created
+    penstock.retention.records         -1: without a limit
+    penstock.partitioner               round_robin or key, for writers that name no partition
+    compression.type, message.timestamp.type, …   accepted with the one value that is true here
+
+A name that is not in this list is refused: a setting that would do nothing must not look as if it
+did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from enum import IntEnum
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.errors import BadRequestError
+from penstock.meta.client import TopicConfig
+from penstock.meta.state.vocabulary import STORAGE_ALIASES
+
+LONG_MAX: Final = (1 << 63) - 1
+STORAGE: Final = "penstock.storage"
+
+
+class ConfigType(IntEnum):
+    """As in DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    LIST = 7
+
+
+class ConfigKey(Struct, frozen=True):
+    """One name: which option it sets, how its text is read and written."""
+
+    option: str
+    parse: Callable[[str], object]
+    show: Callable[[TopicConfig], str]
+    type: ConfigType
+    meaning: str
+    is_fixed: bool = False
+
+
+def _number(least: int) -> Callable[[str], object]:
+    def parse(text: str) -> object:
+        try:
+            number = int(text)
+        except ValueError:
+            raise BadRequestError(f"{text!r} is not a number") from None
+        if not least <= number <= LONG_MAX:
+            raise BadRequestError(f"{number} is not in the range from {least} to {LONG_MAX}")
+        return number
+
+    return parse
+
+
+def _limit(text: str) -> object:
+    number = _number(-1)(text)
+    if number == 0:
+        raise BadRequestError("0 would keep nothing; -1 takes the limit away")
+    return None if number == -1 else number
+
+
+def _choice(*choices: str) -> Callable[[str], object]:
+    def parse(text: str) -> object:
+        if text not in choices:
+            raise BadRequestError(f"{text!r} is not one of {', '.join(choices)}")
+        return text
+
+    return parse
+
+
+def _show_limit(limit: int | None) -> str:
+    return "-1" if limit is None else str(limit)
+
+
+def _flush(text: str) -> object:
+    return "sync" if _number(1)(text) == 1 else "async"
+
+
+_STORAGE_NAMES: Final = {kind: alias for alias, kind in STORAGE_ALIASES.items()}
+
+KEYS: Final[Mapping[str, ConfigKey]] = {
+    "cleanup.policy": ConfigKey(
+        "cleanup",
+        _choice("delete", "compact"),
+        lambda config: config.cleanup,
+        ConfigType.LIST,
+        "What may be removed: old records, or those whose key was written again.",
+    ),
+    "flush.messages": ConfigKey(
+        "flush",
+        _flush,
+        lambda config: "1" if config.flush == "SYNC_FLUSH" else str(LONG_MAX),
+        ConfigType.LONG,
+        "1: acknowledged when on the device. Else: flushed in the background.",
+    ),
+    "max.message.bytes": ConfigKey(
+        "record_size_max",
+        _number(1),
+        lambda config: str(config.record_size_max),
+        ConfigType.INT,
+        "Bytes of the largest record.",
+    ),
+    "min.insync.replicas": ConfigKey(
+        "min_insync",
+        _number(1),
+        lambda config: str(config.min_insync or config.replication // 2 + 1),
+        ConfigType.INT,
+        "Replicas that must hold a write of acks=all.",
+    ),
+    "retention.bytes": ConfigKey(
+        "retention_bytes",
+        _limit,
+        lambda config: _show_limit(config.retention_bytes),
+        ConfigType.LONG,
+        "Bytes of a partition that are kept; -1: all.",
+    ),
+    "retention.ms": ConfigKey(
+        "retention_ms",
+        _limit,
+        lambda config: _show_limit(config.retention_ms),
+        ConfigType.LONG,
+        "How long records are kept; -1: as long as the node keeps any.",
+    ),
+    "segment.bytes": ConfigKey(
+        "segment_size",
+        _number(1024),
+        lambda config: str(config.segment_size or 1 << 30),
+        ConfigType.INT,
+        "Bytes at which a segment of a partition ends.",
+    ),
+    "segment.ms": ConfigKey(
+        "segment_age_ms",
+        _number(1),
+        lambda config: str(config.segment_age_ms or 86_400_000),
+        ConfigType.LONG,
+        "Age at which a segment of a partition ends.",
+    ),
+    STORAGE: ConfigKey(
+        "storage",
+        _choice(*STORAGE_ALIASES, *STORAGE_ALIASES.values()),
+        lambda config: _STORAGE_NAMES.get(config.storage_type, config.storage_type),
+        ConfigType.STRING,
+        "The engine that keeps the records; fixed when the topic is created.",
+        is_fixed=True,
+    ),
+    "penstock.retention.records": ConfigKey(
+        "retention_records",
+        _limit,
+        lambda config: _show_limit(config.retention_records),
+        ConfigType.LONG,
+        "Records of a partition that are kept; -1: all.",
+    ),
+    "penstock.partitioner": ConfigKey(
+        "partitioner",
+        _choice("round_robin", "key"),
+        lambda config: config.partitioner,
+        ConfigType.STRING,
+        "How a record of a writer that names no partition gets one.",
+    ),
+}
+
+CONSTANTS: Final[Mapping[str, str]] = {
+    "compression.type": "producer",
+    "message.timestamp.type": "CreateTime",
+    "unclean.leader.election.enable": "false",
+    "preallocate": "false",
+}
+"""Names with one possible value: clients set them, and they say what is done anyway."""
+
+
+def parse_configs(configs: Mapping[str, str | None]) -> dict[str, object]:
+    """Return the options of a topic that `configs` mean; `BadRequestError` names the culprit."""
+    options: dict[str, object] = {}
+    for name, text in configs.items():
+        if text is None:
+            raise BadRequestError(f"{name} has no value")
+        if name in CONSTANTS:
+            if text != CONSTANTS[name]:
+                raise BadRequestError(f"{name} can only be {CONSTANTS[name]!r} here, not {text!r}")
+            continue
+        key = find_key(name)
+        try:
+            options[key.option] = key.parse(text)
+        except BadRequestError as error:
+            raise BadRequestError(f"{name}: {error}") from None
+    return options
+
+
+def find_key(name: str) -> ConfigKey:
+    key = KEYS.get(name)
+    if key is None:
+        close = get_close_matches(name, KEYS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(KEYS)}"
+        raise BadRequestError(f"a topic has no setting {name!r}{hint}")
+    return key
+
+
+def default_options(defaults: TopicConfig, names: set[str]) -> dict[str, object]:
+    """Return the options that take the settings `names` back to what new topics have."""
+    options: dict[str, object] = {}
+    for name in names - CONSTANTS.keys():
+        key = find_key(name)
+        if key.is_fixed:
+            raise BadRequestError(f"{name} is fixed when a topic is created")
+        options[key.option] = getattr(defaults, key.option)
+    return options

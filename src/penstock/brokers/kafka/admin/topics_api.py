@@ -1,0 +1,207 @@
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.adapter.shard_name import build_storage_name
+from penstock.brokers.kafka.admin.configs_api import topic_entries
+from penstock.brokers.kafka.admin.topic_configs import parse_configs
+from penstock.brokers.kafka.broker import NEW_TOPIC, KafkaBroker
+from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.error_codes import code_of
+from penstock.brokers.kafka.fields import NO_UUID, Answer, Fields
+from penstock.brokers.kafka.topic_finder import TopicFinder, shard_of
+from penstock.brokers.kafka.topic_ids import uuid_of
+from penstock.brokers.kafka.topic_names import is_legal
+from penstock.errors import AlreadyExistsError, BadRequestError, StoreError
+from penstock.meta.client import Topic, TopicConfig
+from penstock.meta.state.model import PARTITIONS_MAX
+from penstock.record import Offset
+
+_TO_THE_END: Final = -1
+
+_REFUSED_ASSIGNMENT: Final = (
+    "the places of replicas are chosen by the cluster: leave the assignment out"
+)
+
+
+class _RefusedError(Exception):
+    """A request that is refused with a code of Kafka's own."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class TopicsApi:
+    def __init__(self, broker: KafkaBroker, defaults: TopicConfig) -> None:
+        self._broker: Final = broker
+        self._defaults: Final = defaults
+
+    # Creating
+
+    async def create(self, _context: RequestContext, request: Fields) -> Answer:
+        wanted = request.items_of("topics")
+        counts = Counter(one.text("name") for one in wanted)
+        answers: list[Answer] = []
+        for one in wanted:
+            name = one.text("name")
+            try:
+                _check_named_once(name, counts[name])
+                answers.append(await self._create(one, is_dry=request.flag("validate_only")))
+            except (StoreError, _RefusedError) as error:
+                answers.append({"name": name, "configs": None} | _refused(error))
+        return {"topics": answers}
+
+    async def _create(self, request: Fields, *, is_dry: bool) -> dict[str, object]:
+        broker, name = self._broker, request.text("name")
+        if not is_legal(name):
+            reason = f"{name!r}: a name has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_', '-'"
+            raise _RefusedError(ErrorCode.invalid_topic_exception, reason)
+        partitions = self._partitions_of(request)
+        options = dict(NEW_TOPIC) | _options_of(request)
+        if is_dry:
+            config = broker.admin.check_creation(
+                name, partitions, options, namespace=broker.namespace
+            )
+            return self._created(name, partitions, config)
+        topic = await broker.drivers.create_topic_full(
+            name, partitions, options, namespace=broker.namespace
+        )
+        answer = self._created(name, topic.partitions, topic.config)
+        return answer | {"topic_id": uuid_of(topic.topic_id)}
+
+    def _partitions_of(self, request: Fields) -> int:
+        if request.items_of("assignments"):
+            raise _RefusedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
+        replication = request.number("replication_factor", -1)
+        if replication not in {-1, 1}:
+            reason = f"{replication} replicas were asked for, and there is one node"
+            raise _RefusedError(ErrorCode.invalid_replication_factor, reason)
+        partitions = request.number("num_partitions", -1)
+        if partitions == -1:
+            return self._broker.all_settings.topics.partitions
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            reason = f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}"
+            raise _RefusedError(ErrorCode.invalid_partitions, reason)
+        return partitions
+
+    def _created(self, name: str, partitions: int, config: TopicConfig) -> dict[str, object]:
+        return {
+            "name": name,
+            "error_code": ErrorCode.none,
+            "num_partitions": partitions,
+            "replication_factor": config.replication,
+            "configs": [one.answer() for one in topic_entries(config, self._defaults)],
+        }
+
+    # Deleting
+
+    async def delete(self, context: RequestContext, request: Fields) -> Answer:
+        finder = TopicFinder(self._broker, by_id=True)
+        if context.api_version < 6:
+            wanted = [Fields(name=name) for name in request.texts("topic_names")]
+        else:
+            wanted = request.items_of("topics")
+        return {"responses": [await self._delete(one, finder) for one in wanted]}
+
+    async def _delete(self, request: Fields, finder: TopicFinder) -> Answer:
+        name, identifier = request.optional_text("name"), request.uuid("topic_id")
+        topic = finder.find(request)
+        if topic is None:
+            is_named = identifier == NO_UUID
+            code = ErrorCode.unknown_topic_or_partition if is_named else ErrorCode.unknown_topic_id
+            return {"name": name, "topic_id": identifier, "error_code": code}
+        answer = {"name": topic.name, "topic_id": uuid_of(topic.topic_id)}
+        try:
+            await self._broker.drivers.delete_topic(topic.name, namespace=self._broker.namespace)
+        except StoreError as error:
+            return answer | _refused(error)
+        return answer | {"error_code": ErrorCode.none}
+
+    # Partitions and records
+
+    async def create_partitions(self, _context: RequestContext, request: Fields) -> Answer:
+        results: list[Answer] = []
+        for one in request.items_of("topics"):
+            name = one.text("name")
+            try:
+                await self._grow(one, is_dry=request.flag("validate_only"))
+            except (StoreError, _RefusedError) as error:
+                results.append({"name": name} | _refused(error))
+            else:
+                results.append({"name": name, "error_code": ErrorCode.none})
+        return {"results": results}
+
+    async def _grow(self, request: Fields, *, is_dry: bool) -> None:
+        name, count = request.text("name"), request.number("count")
+        topic = self._broker.drivers.broker_cache.get_topic(name, self._broker.namespace)
+        if request.items_of("assignments"):
+            raise _RefusedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
+        if not topic.partitions < count <= PARTITIONS_MAX:
+            reason = f"{name} has {topic.partitions} partitions; {count} is not more, or too many"
+            raise _RefusedError(ErrorCode.invalid_partitions, reason)
+        if not is_dry:
+            await self._broker.drivers.alter_topic(
+                name, partitions=count, namespace=self._broker.namespace
+            )
+
+    async def delete_records(self, _context: RequestContext, request: Fields) -> Answer:
+        finder = TopicFinder(self._broker)
+        topics: list[Answer] = []
+        for one in request.items_of("topics"):
+            topic = finder.find(one)
+            partitions = [
+                await self._delete_before(topic, wanted) for wanted in one.items_of("partitions")
+            ]
+            topics.append({"name": one.text("name"), "partitions": partitions})
+        return {"topics": topics}
+
+    async def _delete_before(self, topic: Topic | None, request: Fields) -> Answer:
+        number, offset = request.number("partition_index"), request.number("offset")
+        answer = {"partition_index": number, "low_watermark": -1}
+        if topic is None or shard_of(topic, number) is None:
+            return answer | {"error_code": ErrorCode.unknown_topic_or_partition}
+        driver = self._broker.drivers.build_driver(topic.name, namespace=self._broker.namespace)
+        shard = build_storage_name(topic.topic_id, number)
+        try:
+            info = await driver.shard_info(shard)
+            if offset == _TO_THE_END:
+                offset = info.commit
+            if not 0 <= offset <= info.commit:
+                return answer | {"error_code": ErrorCode.offset_out_of_range}
+            earliest = await driver.delete_records_before(shard, Offset(offset))
+        except StoreError as error:
+            return answer | {"error_code": code_of(error)}
+        return answer | {"error_code": ErrorCode.none, "low_watermark": earliest}
+
+
+def _check_named_once(name: str, count: int) -> None:
+    if count > 1:
+        raise _RefusedError(ErrorCode.invalid_request, f"{name} is named {count} times")
+
+
+def _options_of(request: Fields) -> dict[str, object]:
+    given: dict[str, str | None] = {}
+    for config in request.items_of("configs"):
+        given[config.text("name")] = config.optional_text("value")
+    try:
+        return parse_configs(given)
+    except BadRequestError as error:
+        raise _RefusedError(ErrorCode.invalid_config, str(error)) from error
+
+
+def _refused(error: StoreError | _RefusedError) -> dict[str, object]:
+    if isinstance(error, _RefusedError):
+        code = error.code
+    elif isinstance(error, AlreadyExistsError):
+        code = ErrorCode.topic_already_exists
+    elif isinstance(error, BadRequestError):
+        code = ErrorCode.invalid_config
+    else:
+        code = code_of(error)
+    return {"error_code": code, "error_message": str(error)}
