@@ -55,7 +55,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Load(Protocol):
-    """Reads a store with options as keywords."""
+    """Reads a store with options as keywords. Filters are pushed down: a load is for one query."""
 
     def __call__(self, path: Path, **options: str | int | Path) -> DataFrame: ...
 
@@ -63,7 +63,7 @@ class Load(Protocol):
 @pytest.fixture
 def load(spark: SparkSession) -> Load:
     def read(path: Path, **options: str | int | Path) -> DataFrame:
-        reader = spark.read.format("penstock")
+        reader = spark.read.format("penstock").option("pushFilters", "true")
         for name, value in options.items():
             reader = reader.option(name, str(value))
         return reader.load(str(path))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as in Spark's own documents
 from tests.pipeline.conftest import Load, Metrics
 from tests.segment.format.golden_store import GoldenStore
@@ -259,3 +259,22 @@ def test_a_damaged_file_is_named_or_skipped_with_a_count(
     offsets = sorted(row.offset for row in table.collect())
     assert offsets == [n for n in range(ORDERS_COUNT) if n not in (2, 7, 8, 100)]
     assert metrics.total("records_damaged") == 1
+
+
+def test_queries_on_one_loaded_frame_do_not_share_their_filters(
+    spark: SparkSession, spark_store: Path
+) -> None:
+    numbers = spark.read.format("penstock").load(str(spark_store))
+    few, later = numbers.where("offset < 10"), numbers.where("offset >= 9000")
+    assert few.count() == 10
+    assert numbers.count() == 10_000
+    assert few.union(later).count() == 1_010
+
+
+def test_a_key_is_asked_for_by_option(
+    spark: SparkSession, spark_store: Path, metrics: Metrics
+) -> None:
+    reader = spark.read.format("penstock").option("key", "key 7")
+    numbers = reader.option("metricsPath", str(metrics.path)).load(str(spark_store))
+    assert {row.key for row in numbers.collect()} == {b"key 7"}
+    assert metrics.total("rows_read") == 100

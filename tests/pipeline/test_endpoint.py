@@ -70,6 +70,7 @@ class LoadNode:
 
     def __call__(self, **options: str | int | Path) -> DataFrame:
         reader = self._spark.read.format("penstock").option("endpoint", self.address)
+        reader = reader.option("pushFilters", "true")
         for name, value in options.items():
             reader = reader.option(name, str(value))
         return reader.load()

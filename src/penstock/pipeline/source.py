@@ -46,7 +46,9 @@ class PenstockDataSource(DataSource):
         return spark_schema(columns_of(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(read_options(self.options, streaming=False), schema)
+        options = read_options(self.options, streaming=False)
+        kind = FilteringBatchReader if options.push_filters else BatchReader
+        return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - a name of Spark's
         try:
@@ -74,11 +76,8 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._filters = Filters()
+        self._filters = Filters(keys=None if options.key is None else frozenset([options.key]))
         self._query = uuid4().hex
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - a name of Spark's
-        return self._filters.take(filters)
 
     def partitions(self) -> list[TaskPartition]:
         options, filters = self._options, self._filters
@@ -98,3 +97,15 @@ class BatchReader(DataSourceReader):
         return Scan.of(
             self._options, self._schema.fieldNames(), self._filters, self._query
         ).batches(partition)
+
+
+class FilteringBatchReader(BatchReader):
+    """Takes filters over from Spark.
+
+    Spark 4.2 keeps one plan for all queries on a DataFrame that was loaded, with the filters of
+    the query that was planned last: a second query would get the rows of another. So this reader
+    is there for those who ask for it, and load a DataFrame for each query.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - a name of Spark's
+        return self._filters.take(filters)

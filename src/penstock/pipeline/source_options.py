@@ -46,6 +46,8 @@ OPTIONS: Final = (
     "includeMetadata",
     "columns",
     "tag",
+    "key",
+    "pushFilters",
     "metricsPath",
 )
 
@@ -80,6 +82,8 @@ class SourceOptions(Struct, frozen=True):
     skip_damage: bool
     columns: tuple[str, ...]
     tag: str | None
+    key: bytes | None
+    push_filters: bool
     metrics_path: str | None
 
     @property
@@ -118,6 +122,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         skip_damage=table.choice("onDamage", ("fail", "skip")) == "skip",
         columns=_columns(table),
         tag=table.text("tag"),
+        key=_key(table, streaming=streaming),
+        push_filters=table.flag("pushFilters", default=False),
         metrics_path=table.text("metricsPath"),
     )
 
@@ -137,6 +143,13 @@ def read_place(table: OptionTable, method: str) -> tuple[str, str | None]:
     if table.text("path") is not None:
         raise BadRequestError("give one of 'path' and 'endpoint', not both")
     return "", check_address(endpoint)
+
+
+def _key(table: OptionTable, *, streaming: bool) -> bytes | None:
+    text = table.text("key")
+    if text is not None and streaming:
+        raise BadRequestError("option 'key' is for batch reads; filter a stream with where()")
+    return None if text is None else text.encode("utf-8", "surrogateescape")
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
