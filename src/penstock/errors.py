@@ -15,11 +15,13 @@
     │   ├── NotLeaderError
     │   ├── BusyError                 a bounded queue stayed full for the whole deadline
     │   ├── DiskFullError             writes are refused until space is freed; reads go on
+    │   ├── TierUnavailableError      the tier does not answer; what it holds cannot be read now
     │   └── DeadlineError             the answer did not come in time; the outcome is unknown
     ├── SetupError                the operator must change a setting, a path or an installation
     │   ├── SettingsError
     │   ├── NotAStoreError
     │   ├── LockedError               another process has this directory open
+    │   ├── TierSetupError            the tier refuses: no such bucket, no permission
     │   └── ReadOnlyError
     ├── PartialWriteError         some shards of a batch took their records, others did not
     ├── ClosedError               this object was closed
@@ -135,6 +137,10 @@ class DiskFullError(RetryableError):
     pass
 
 
+class TierUnavailableError(RetryableError):
+    pass
+
+
 class DeadlineError(RetryableError, TimeoutError):
     pass
 
@@ -156,6 +162,10 @@ class LockedError(SetupError):
 
 
 class ReadOnlyError(SetupError):
+    pass
+
+
+class TierSetupError(SetupError):
     pass
 
 

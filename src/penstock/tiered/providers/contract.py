@@ -1,0 +1,78 @@
+"""What a tier is made of: named objects behind one narrow interface.
+
+Everything above it (chunks, manifests, garbage collection) uses these seven calls and nothing else,
+so that memory, a directory and an object store behave alike. `penstock.testing.tier_conformance`
+checks each sentence below against any provider, also a third party's.
+
+General promises:
+
+  * Methods may be called from any thread, and take no longer than the provider's timeouts allow.
+  * Keys are parts joined by "/"; each part holds ASCII letters, digits and `._-%=+~`.
+  * An object is there whole or not at all, and durable when the call that wrote it returns.
+  * `TierUnavailableError`: try again later; whether a write took place is not known.
+  * `TierSetupError`: wrong bucket, no permission, a bad URL; trying again does not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from penstock.errors import StoreError
+
+
+class ObjectMissingError(StoreError, LookupError):
+    def __init__(self, url: str, key: str) -> None:
+        super().__init__(f"{url}: there is no object {key!r}")
+        self.key = key
+
+
+class ObjectInfo(NamedTuple):
+    key: str
+    size: int
+    modified_ms: int
+
+
+class ObjectBytes(NamedTuple):
+    """A whole object, and the version to name in a compare-and-set."""
+
+    data: bytes
+    version: str
+
+
+class TierProvider(Protocol):
+    @property
+    def url(self) -> str:
+        """Where the objects are, without credentials; for messages."""
+        ...
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """Create an object; raise `AlreadyExistsError`, and change nothing, when there is one."""
+        ...
+
+    def compare_and_set(self, key: str, data: bytes, expected: str | None) -> str:
+        """Replace the object if it still has version `expected` (None: if there is none); return
+        the new version. Raise `StaleWriteError` otherwise. Of several callers that expect the same
+        version, exactly one succeeds."""
+        ...
+
+    def get(self, key: str) -> ObjectBytes:
+        """Return a whole object; raise `ObjectMissingError` when there is none."""
+        ...
+
+    def get_range(self, key: str, start: int, size: int) -> bytes:
+        """Return exactly `size` bytes from `start` on; raise `ObjectMissingError` when there is no
+        such object, `TierUnavailableError` when fewer came."""
+        ...
+
+    def head(self, key: str) -> ObjectInfo | None: ...
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects whose keys begin with `prefix`, sorted."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object; do nothing when there is none."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,44 @@
+"""A part of a tier as if it were the whole: all keys below one prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.tiered.providers.contract import ObjectBytes, ObjectInfo, TierProvider
+
+
+class PrefixedProvider:
+    def __init__(self, inner: TierProvider, prefix: str) -> None:
+        self._inner: Final = inner
+        self._prefix: Final = f"{prefix.strip('/')}/"
+
+    @property
+    def url(self) -> str:
+        return f"{self._inner.url.rstrip('/')}/{self._prefix.rstrip('/')}"
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        self._inner.put_if_absent(self._prefix + key, data)
+
+    def compare_and_set(self, key: str, data: bytes, expected: str | None) -> str:
+        return self._inner.compare_and_set(self._prefix + key, data, expected)
+
+    def get(self, key: str) -> ObjectBytes:
+        return self._inner.get(self._prefix + key)
+
+    def get_range(self, key: str, start: int, size: int) -> bytes:
+        return self._inner.get_range(self._prefix + key, start, size)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        found = self._inner.head(self._prefix + key)
+        return None if found is None else found._replace(key=key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        for found in self._inner.list(self._prefix + prefix):
+            yield found._replace(key=found.key.removeprefix(self._prefix))
+
+    def delete(self, key: str) -> None:
+        self._inner.delete(self._prefix + key)
+
+    def close(self) -> None:
+        self._inner.close()

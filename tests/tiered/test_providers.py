@@ -1,0 +1,141 @@
+"""Every provider does what the contract says; addresses that make no sense are told."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.tiered.s3_server import S3Server
+
+from penstock.errors import (
+    AlreadyExistsError,
+    StaleWriteError,
+    TierSetupError,
+    TierUnavailableError,
+)
+from penstock.testing.tier_conformance import TierConformance
+from penstock.tiered.providers import TierProvider, open_provider
+from penstock.tiered.providers.memory import MemoryProvider, forget_bucket
+from penstock.tiered.providers.posix import PosixProvider
+from penstock.tiered.providers.settling import SettlingProvider
+
+
+class TestMemory(TierConformance):
+    @pytest.fixture
+    def provider(self) -> Iterator[TierProvider]:
+        name = uuid.uuid4().hex
+        yield open_provider(f"memory://{name}")
+        forget_bucket(name)
+
+
+class TestMemoryPrefix(TierConformance):
+    @pytest.fixture
+    def provider(self) -> Iterator[TierProvider]:
+        name = uuid.uuid4().hex
+        MemoryProvider(name).put_if_absent("beside", b"1")
+        yield open_provider(f"memory://{name}/some/prefix")
+        forget_bucket(name)
+
+
+class TestFile(TierConformance):
+    @pytest.fixture
+    def provider(self, tmp_path: Path) -> TierProvider:
+        return open_provider(f"file://{tmp_path}/tier")
+
+
+@pytest.mark.s3
+class TestS3(TierConformance):
+    @pytest.fixture
+    def provider(self, s3_server: S3Server) -> TierProvider:
+        name = uuid.uuid4().hex
+        s3_server.create_bucket(name)
+        return open_provider(f"s3://{name}/a/prefix", s3_server.options())
+
+    def test_a_big_object_goes_in_parts(self, provider: TierProvider) -> None:
+        data = os.urandom(1 << 20) * 33
+        provider.put_if_absent("big", data)
+        assert provider.get_range("big", (20 << 20) + 5, 100) == data[5:105]
+
+    def test_a_missing_bucket_is_told(self, s3_server: S3Server) -> None:
+        provider = open_provider("s3://no-such-bucket/x", s3_server.options())
+        with pytest.raises(TierSetupError, match="no such bucket"):
+            provider.get("k")
+        with pytest.raises(TierSetupError, match="no such bucket"):
+            provider.put_if_absent("k", b"1")
+        with pytest.raises(TierSetupError, match="no such bucket"):
+            list(provider.list())
+
+    def test_a_wrong_secret_is_told(self, s3_server: S3Server) -> None:
+        s3_server.create_bucket("secrets")
+        options = {**s3_server.options(), "secret_access_key": "wrong"}
+        with pytest.raises(TierSetupError):
+            open_provider("s3://secrets/x", options).put_if_absent("k", b"1")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "tier", "ftp://host/x", "file://relative/path", "s3:///prefix", "file:"]
+)
+def test_an_address_that_makes_no_sense_is_refused(url: str) -> None:
+    with pytest.raises(TierSetupError):
+        open_provider(url)
+
+
+def test_a_directory_that_must_exist_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(TierSetupError, match="no such directory"):
+        open_provider(f"file://{tmp_path}/none", {"create": "false"})
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_killed_writer_leaves_nothing_that_is_listed(tmp_path: Path) -> None:
+    provider = PosixProvider(str(tmp_path))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".penstock-0123").write_bytes(b"half")
+    assert list(provider.list()) == []
+    assert provider.remove_leftovers(before_ms=0) == 0
+    assert provider.remove_leftovers(before_ms=1 << 60) == 1
+    assert not (tmp_path / "a" / ".penstock-0123").exists()
+
+
+class _LosesAnswers(MemoryProvider):
+    """Does what it is asked to, and says that it did not answer."""
+
+    def __init__(self, name: str, lost: int) -> None:
+        super().__init__(name)
+        self.lost = lost
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        super().put_if_absent(key, data)
+        self._lose()
+
+    def compare_and_set(self, key: str, data: bytes, expected: str | None) -> str:
+        version = super().compare_and_set(key, data, expected)
+        self._lose()
+        return version
+
+    def _lose(self) -> None:
+        if self.lost:
+            self.lost -= 1
+            raise TierUnavailableError("no answer")
+
+
+def test_a_lost_answer_is_settled_by_reading_back() -> None:
+    inner = _LosesAnswers(uuid.uuid4().hex, lost=1)
+    provider = SettlingProvider(inner)
+    provider.put_if_absent("one", b"mine")
+    inner.lost = 1
+    version = provider.compare_and_set("m", b"mine", None)
+    assert provider.get("m") == (b"mine", version)
+
+
+def test_a_rival_is_told_from_a_lost_answer() -> None:
+    inner = _LosesAnswers(uuid.uuid4().hex, lost=0)
+    provider = SettlingProvider(inner)
+    inner.put_if_absent("one", b"theirs")
+    with pytest.raises(AlreadyExistsError):
+        provider.put_if_absent("one", b"mine")
+    inner.compare_and_set("m", b"theirs", None)
+    with pytest.raises(StaleWriteError):
+        provider.compare_and_set("m", b"mine", None)
