@@ -1,0 +1,324 @@
+"""One immutable object of a tier: records, and a footer that finds and checks them.
+
+    data       whole records, as a log file whose base is the chunk's position in the tiered log
+    units      queue units, 20 bytes each (46 for batches), their positions in the tiered log
+    keys       (hash of a key, number of a unit), sorted by hash
+    sums       CRC-32 of every block of 64 KiB of the data
+    trailer    sizes, bounds, times, the CRC-32 of units, keys and sums, and its own
+
+Everything is big-endian. A reader that has the footer verifies any block by itself; the records in
+it have checksums of their own, which the store's reader checks again.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from bisect import bisect_left
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from penstock.engine.segment.format import BATCH_UNIT, KIND_BATCH, KIND_SIMPLE, QUEUE_UNIT
+from penstock.engine.segment.twin import core
+from penstock.errors import CorruptionError, NotSupportedError
+from penstock.record import QueueKind, ShardId, StoredRecord
+
+MAGIC: Final = b"PSTKCHNK"
+VERSION: Final = 1
+BLOCK_SIZE: Final = 64 << 10
+FILTER_SIZE: Final = 512
+"""Bytes of the filter of keys that a chunk's entry in the manifest holds."""
+
+_TRAILER: Final = struct.Struct(">8sHBBqqqIIIIqqqqII")
+_KEY: Final = struct.Struct(">II")
+_SUM: Final = struct.Struct(">I")
+TRAILER_SIZE: Final = _TRAILER.size
+_ALL_TIMES: Final = -(1 << 62)
+_UNLIMITED: Final = 1 << 62
+
+
+class ChunkEntry(Struct, frozen=True, array_like=True):
+    """What a manifest says of one chunk."""
+
+    name: str
+    first_offset: int
+    end_offset: int
+    """The chunk answers for [first_offset, end_offset); what it has no unit for was deleted."""
+    units_offset: int
+    """The offset of the first unit."""
+    position: int
+    data_size: int
+    size: int
+    units: int
+    min_ms: int
+    max_ms: int
+    epoch: int
+    created_ms: int
+    keys: bytes = b""
+    """A filter: a key whose bits are not all set is not in the chunk."""
+
+    @property
+    def footer_size(self) -> int:
+        return self.size - self.data_size
+
+    def may_hold_key(self, key: bytes) -> bool:
+        return not self.keys or all(self.keys[n >> 3] >> (n & 7) & 1 for n in _bits(key))
+
+
+class Footer(NamedTuple):
+    """What a chunk's footer says."""
+
+    units: bytes
+    keys: bytes
+    sums: bytes
+    position: int
+    data_size: int
+    kind: QueueKind
+
+    @property
+    def unit_size(self) -> int:
+        return BATCH_UNIT.size if self.kind is QueueKind.BATCH else QUEUE_UNIT.size
+
+    @property
+    def memory_size(self) -> int:
+        return len(self.units) + len(self.keys) + len(self.sums)
+
+    def units_of_key(self, key: bytes) -> list[int]:
+        """Return the numbers of the units that may point at a record of `key`, descending."""
+        hashed = key_hash(key)
+        count = len(self.keys) // _KEY.size
+        at = bisect_left(range(count), hashed, key=lambda n: _KEY.unpack_from(self.keys, n * 8)[0])
+        found: list[int] = []
+        while at < count:
+            each, unit = _KEY.unpack_from(self.keys, at * _KEY.size)
+            if each != hashed:
+                break
+            found.append(unit)
+            at += 1
+        return sorted(found, reverse=True)
+
+    def check_blocks(self, name: str, first_block: int, data: bytes | memoryview) -> None:
+        """Raise `CorruptionError` unless `data`, which begins with a block, is what was written."""
+        view = memoryview(data)
+        for n, start in enumerate(range(0, len(view), BLOCK_SIZE), first_block):
+            (expected,) = _SUM.unpack_from(self.sums, n * _SUM.size)
+            if zlib.crc32(view[start : start + BLOCK_SIZE]) != expected:
+                raise CorruptionError(
+                    name, position=n * BLOCK_SIZE, reason="the checksum of this block is wrong"
+                )
+
+
+def key_hash(key: bytes) -> int:
+    return zlib.crc32(key)
+
+
+def derive_units(
+    shard: ShardId, kind: QueueKind, data: bytes | bytearray, position: int, offset: int
+) -> bytes:
+    """Return the queue units of the records in `data`, which lie at `position` of the tiered log
+    and whose first has `offset`; offsets without a record get empty units."""
+    appender = core.Appender(bytes(8), bytes(8), len(data))
+    number = KIND_BATCH if kind is QueueKind.BATCH else KIND_SIMPLE
+    handle = appender.add_queue(shard.topic, shard.partition, number, offset, 0)
+    end = position + len(data)
+    reached, _, status, damage, _ = appender.replay(
+        data, position, position, end, False, "%ctl", False
+    )
+    if damage is not None or status != 0 or reached != end:
+        reason = damage.reason if damage is not None else f"replay ended at {reached} ({status})"
+        raise CorruptionError(shard.name, position=reached, reason=reason)
+    return appender.peek_units(handle)[1]
+
+
+def read_units(
+    shard: ShardId,
+    kind: QueueKind,
+    data: bytes | memoryview,
+    position: int,
+    units: bytes,
+    offset: int,
+) -> list[StoredRecord]:
+    """Return every record that the units, the first of which is that of `offset`, point at, expired
+    ones too, all checked."""
+    read = core.read_batches if kind is QueueKind.BATCH else core.read_records
+    records, _, _, damage = read(
+        data,
+        position,
+        units,
+        offset,
+        shard.topic,
+        shard.partition,
+        _UNLIMITED,
+        _UNLIMITED,
+        [],
+        _ALL_TIMES,
+        None,
+        None,
+    )
+    if damage is not None:
+        raise CorruptionError(shard.name, position=damage.position - position, reason=damage.reason)
+    return records
+
+
+class ChunkRange(NamedTuple):
+    """Where a chunk belongs: offsets [first, end) and its place in the tiered log."""
+
+    first_offset: int
+    end_offset: int
+    position: int
+    epoch: int
+    created_ms: int
+
+
+def build_chunk(
+    shard: ShardId, kind: QueueKind, name: str, data: bytes, units: bytes, where: ChunkRange
+) -> tuple[bytes, ChunkEntry]:
+    """Return the object for records that lie at their place, every one of them read back and
+    checked, and its entry for the manifest."""
+    unit_size = BATCH_UNIT.size if kind is QueueKind.BATCH else QUEUE_UNIT.size
+    units_offset = _units_offset(data, where)
+    records = read_units(shard, kind, data, where.position, units, units_offset)
+    numbers = _unit_numbers(kind, units, units_offset, records)
+    keys = sorted({(key_hash(key), n) for n, one in numbers for key in keys_of(one)})
+    packed_keys = b"".join(_KEY.pack(*pair) for pair in keys)
+    sums = b"".join(
+        _SUM.pack(zlib.crc32(data[start : start + BLOCK_SIZE]))
+        for start in range(0, len(data), BLOCK_SIZE)
+    )
+    times = [one.timestamp_ms for one in records] or [0]
+    count = len(units) // unit_size
+    footer = units + packed_keys + sums
+    trailer = _TRAILER.pack(
+        MAGIC,
+        VERSION,
+        kind is QueueKind.BATCH,
+        0,
+        where.first_offset,
+        where.end_offset,
+        where.position,
+        len(data),
+        count,
+        len(keys),
+        len(sums) // _SUM.size,
+        min(times),
+        max(times),
+        where.epoch,
+        units_offset,
+        zlib.crc32(footer),
+        0,
+    )
+    trailer = trailer[:-4] + _SUM.pack(zlib.crc32(trailer[:-4]))
+    whole = b"".join((data, footer, trailer))
+    entry = ChunkEntry(
+        name=name,
+        first_offset=where.first_offset,
+        end_offset=where.end_offset,
+        units_offset=units_offset,
+        position=where.position,
+        data_size=len(data),
+        size=len(whole),
+        units=count,
+        min_ms=min(times),
+        max_ms=max(times),
+        epoch=where.epoch,
+        created_ms=where.created_ms,
+        keys=_filter_of([key for _, one in numbers for key in keys_of(one)]),
+    )
+    return whole, entry
+
+
+def read_footer(name: str, tail: bytes) -> tuple[Footer, ChunkEntry]:
+    """Return the footer that `tail`, the end of a chunk, holds, checked; and its entry, without
+    the filter of keys."""
+    if len(tail) < TRAILER_SIZE:
+        raise CorruptionError(name, position=0, reason="no chunk: it is too short")
+    found = _TRAILER.unpack_from(tail, len(tail) - TRAILER_SIZE)
+    magic, version, batch, _, first, end, position, data_size, units, keys, blocks = found[:11]
+    if magic != MAGIC:
+        raise CorruptionError(name, position=0, reason="no chunk of Penstock")
+    if version > VERSION:
+        raise NotSupportedError(f"{name} has version {version}; this Penstock reads {VERSION}")
+    if zlib.crc32(tail[-TRAILER_SIZE:-4]) != found[-1]:
+        raise CorruptionError(name, position=data_size, reason="the trailer is damaged")
+    kind = QueueKind.BATCH if batch else QueueKind.SIMPLE
+    unit_size = BATCH_UNIT.size if batch else QUEUE_UNIT.size
+    sizes = (units * unit_size, keys * _KEY.size, blocks * _SUM.size)
+    start = len(tail) - TRAILER_SIZE - sum(sizes)
+    if start < 0:
+        raise CorruptionError(name, position=data_size, reason="the footer is cut short")
+    body = tail[start:-TRAILER_SIZE]
+    if zlib.crc32(body) != found[15]:
+        raise CorruptionError(name, position=data_size, reason="the footer is damaged")
+    keys_at = sizes[0]
+    footer = Footer(
+        body[:keys_at],
+        body[keys_at : keys_at + sizes[1]],
+        body[keys_at + sizes[1] :],
+        position,
+        data_size,
+        kind,
+    )
+    entry = ChunkEntry(
+        name=name,
+        first_offset=first,
+        end_offset=end,
+        units_offset=found[14],
+        position=position,
+        data_size=data_size,
+        size=data_size + len(body) + TRAILER_SIZE,
+        units=units,
+        min_ms=found[11],
+        max_ms=found[12],
+        epoch=found[13],
+        created_ms=0,
+    )
+    return footer, entry
+
+
+def keys_of(record: StoredRecord) -> set[bytes]:
+    """Return everything that finds a record by key: its key, the words of a RocketMQ key, and the
+    unique key that RocketMQ's producers add."""
+    found: set[bytes] = set()
+    if record.key is not None:
+        found.add(record.key)
+        found.update(word for word in record.key.split(b" ") if word)
+    for name, value in record.headers:
+        if name == "UNIQ_KEY" and value:
+            found.add(value)
+    return found
+
+
+def _units_offset(data: bytes, where: ChunkRange) -> int:
+    raw = core.decode_raw(data, where.position, where.position, False) if data else None
+    found = getattr(raw, "queue_offset", None)
+    return where.first_offset if found is None else int(found)
+
+
+def _unit_numbers(
+    kind: QueueKind, units: bytes, units_offset: int, records: list[StoredRecord]
+) -> list[tuple[int, StoredRecord]]:
+    if kind is QueueKind.SIMPLE:
+        return [(one.offset - units_offset, one) for one in records]
+    bases = [int(unit[4]) for unit in BATCH_UNIT.iter_unpack(units)]
+    return [(bisect_left(bases, one.offset + 1) - 1, one) for one in records]
+
+
+def _bits(key: bytes) -> tuple[int, int, int]:
+    first, second = zlib.crc32(key), zlib.adler32(key) | 1
+    bits = FILTER_SIZE * 8
+    return first % bits, (first + second) % bits, (first + 2 * second) % bits
+
+
+def _filter_of(keys: list[bytes]) -> bytes:
+    """Return a filter of the keys; none at all when it could not tell any apart."""
+    distinct = set(keys)
+    if len(distinct) > FILTER_SIZE * 4:
+        return b""
+    found = bytearray(FILTER_SIZE if distinct else 1)
+    if not distinct:
+        return bytes(FILTER_SIZE)
+    for key in distinct:
+        for n in _bits(key):
+            found[n >> 3] |= 1 << (n & 7)
+    return bytes(found)

@@ -1,0 +1,441 @@
+"""`CompositeFlatFile`: the commit log and the consume queue of one shard in a tier.
+
+    append ──▶ buffers ──▶ commit_commit_log: a chunk, not referred to yet
+                           commit_consume_queue: the manifest refers to it   = index, commit offset
+
+So data is there before its index, and the index before the commit offset; after a crash at any
+point only objects remain that nothing refers to. Whoever appends holds an epoch (`acquire`); when another
+takes the shard over, the next commit raises `LeaseLostError` and changes nothing. Reading needs no
+epoch. All of it is synchronous and needs no node: Spark workers use it as brokers do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, TypeVar
+
+from penstock.clock import Clock, SystemClock
+from penstock.engine.segment.format import (
+    BATCH_UNIT,
+    PRE_BLANK,
+    QUEUE_UNIT,
+    TAGS,
+    Damage,
+    RawRecord,
+    tag_code,
+)
+from penstock.engine.segment.properties import inner_range, lookup
+from penstock.engine.segment.twin import core
+from penstock.errors import BadRequestError, StoreError, TierUnavailableError
+from penstock.record import QueueKind, ShardId
+from penstock.tiered import manifest_changes as changes
+from penstock.tiered.append_result import AppendResult, BoundaryType
+from penstock.tiered.chunk import ChunkEntry, ChunkRange, build_chunk, derive_units
+from penstock.tiered.chunk_files import ChunkFiles
+from penstock.tiered.composite_access import DispatchRequest
+from penstock.tiered.composite_upkeep import CompositeUpkeep
+from penstock.tiered.fetcher import Fetcher
+from penstock.tiered.flat_file import FlatFile
+from penstock.tiered.manifest import Manifest
+from penstock.tiered.metadata_store import TieredMetadataStore
+from penstock.tiered.names import chunk_name
+from penstock.tiered.providers.contract import TierProvider
+from penstock.tiered.shard_manifest import ShardManifest
+from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.tier_reader import TierReader
+
+GAP_MAX: Final = 4096
+"""Offsets without a record that one chunk spans, at most."""
+
+_Found = TypeVar("_Found")
+
+
+class CompositeFlatFile:
+    """Implements `CompositeAccess`. One thread at a time appends and commits."""
+
+    def __init__(
+        self,
+        config: TierConfig,
+        shard: ShardId,
+        kind: QueueKind = QueueKind.SIMPLE,
+        *,
+        provider: TierProvider | None = None,
+        fetcher: Fetcher | None = None,
+        metadata_store: TieredMetadataStore | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config: Final = config
+        self.shard: Final = shard
+        self.kind: Final = kind
+        self.provider: Final = provider or config.open()
+        self.fetcher: Final = fetcher or config.fetcher(self.provider)
+        self.clock: Final = clock or SystemClock()
+        self.manifest: Final = ShardManifest(self.provider, shard)
+        self.reader: Final = TierReader(self.manifest, self.fetcher, self.clock)
+        self.upkeep: Final = CompositeUpkeep(self.manifest, config, self.clock)
+        self._metadata: Final = metadata_store
+        self._lock: Final = threading.RLock()
+        self._epoch: int | None = None
+        self._staged: list[tuple[ChunkEntry, float]] = []
+        self._files = ChunkFiles(self, None)
+        self._closed = False
+        self._dispatch_offset = 0
+        self._queue_offset = 0
+        self._chunk_start = 0
+        self._initialized = False
+
+    # Bounds
+
+    @property
+    def epoch(self) -> int | None:
+        return self._epoch
+
+    @property
+    def commit_log(self) -> FlatFile:
+        return self._files.commit_log
+
+    @property
+    def consume_queue(self) -> FlatFile:
+        return self._files.consume_queue
+
+    @property
+    def is_initialized(self) -> bool:
+        return self._initialized
+
+    @property
+    def dispatch_offset(self) -> int:
+        """The queue offset of the next message to be appended."""
+        return self._dispatch_offset
+
+    @property
+    def min_offset(self) -> int:
+        """The first offset that the tier holds."""
+        found = self.current()
+        return 0 if found is None else found.start_offset
+
+    @property
+    def max_offset(self) -> int:
+        """The offset behind the last one appended, committed or not."""
+        return max(self._dispatch_offset, self.commit_offset)
+
+    @property
+    def commit_offset(self) -> int:
+        """The offset behind the last one that readers of the tier see."""
+        found = self.current()
+        return 0 if found is None else found.end_offset
+
+    def current(self) -> Manifest | None:
+        """Return the manifest as last seen; a destroyed shard has none."""
+        found = self.manifest.current or self.manifest.load()
+        return None if found is None or found.destroyed_ms is not None else found
+
+    def refresh(self) -> Manifest | None:
+        """Read the manifest anew."""
+        self.manifest.load()
+        return self.current()
+
+    # Writing
+
+    def acquire(self, epoch: int | None = None) -> int:
+        """Take the shard for appending, under the epoch of a lease, or the next free one. What was
+        appended and not committed before is forgotten."""
+        with self._lock:
+            found = self.manifest.load()
+            if found is not None and found.destroyed_ms is not None:
+                self.upkeep.begin_anew()
+            self._epoch = self.manifest.acquire(self.kind, epoch)
+            self.reset()
+            return self._epoch
+
+    def reset(self) -> None:
+        """Forget everything that is not committed; the manifest says where to go on."""
+        with self._lock:
+            found = self.current()
+            self._staged = []
+            self._files = ChunkFiles(self, found)
+            self._initialized = found is not None and found.initialized
+            self._dispatch_offset = 0 if found is None else found.end_offset
+            self._queue_offset = self._chunk_start = self._dispatch_offset
+
+    def init_offset(self, offset: int) -> None:
+        with self._lock:
+            if not self._initialized:
+                self._initialized = True
+                self._chunk_start = offset
+                self._files.consume_queue.init_offset(self._unit_position(offset))
+                self._queue_offset = offset
+            self._dispatch_offset = offset
+
+    def append_commit_log(self, message: bytes, commit: bool = False) -> AppendResult:
+        with self._lock:
+            if self._closed:
+                return AppendResult.FILE_CLOSED
+            position = self.commit_log.append_offset
+            raw = _decode(message)
+            if raw.queue_offset != self._dispatch_offset:
+                return AppendResult.OFFSET_INCORRECT
+            result = self._files.append_data(message, position, raw.born_timestamp_ms)
+            if result is not AppendResult.SUCCESS:
+                return result
+            self._initialized = True
+            self._dispatch_offset += _count(raw)
+            return self._commit_now(self.commit_commit_log) if commit else result
+
+    def append_consume_queue(self, request: DispatchRequest, commit: bool = False) -> AppendResult:
+        with self._lock:
+            if self._closed:
+                return AppendResult.FILE_CLOSED
+            end = request.queue_offset + request.count
+            if request.queue_offset < self._queue_offset or end > self._dispatch_offset:
+                return AppendResult.OFFSET_INCORRECT
+            gap = request.queue_offset - self._queue_offset
+            if self.kind is QueueKind.SIMPLE:
+                unit = QUEUE_UNIT.pack(request.position, request.size, request.tags_code)
+                unit = PRE_BLANK * gap + unit
+            else:
+                unit = BATCH_UNIT.pack(
+                    request.position,
+                    request.size,
+                    request.tags_code,
+                    request.store_timestamp_ms,
+                    request.queue_offset,
+                    request.count,
+                    -1,
+                    0,
+                )
+            result = self.consume_queue.append(unit, request.timestamp_ms)
+            if result is not AppendResult.SUCCESS:
+                return result
+            self._queue_offset = end
+            return self._commit_now(lambda: self.commit(sync=True)) if commit else result
+
+    def append(self, message: bytes) -> AppendResult:
+        """Append a message to the commit log and to the consume queue. Offsets between the last
+        one and this one hold nothing any more: they become a hole."""
+        with self._lock:
+            if self._closed:
+                return AppendResult.FILE_CLOSED
+            raw = _decode(message)
+            gap = raw.queue_offset - self._dispatch_offset
+            if gap < 0:
+                return AppendResult.OFFSET_INCORRECT
+            if gap > GAP_MAX and self._dispatch_offset > self._chunk_start:
+                return AppendResult.BUFFER_FULL
+            before = self._dispatch_offset
+            self.init_offset(raw.queue_offset)
+            position = self.commit_log.append_offset
+            result = self._files.append_data(message, position, raw.born_timestamp_ms)
+            if result is not AppendResult.SUCCESS:
+                self._dispatch_offset = before
+                return result
+            self._dispatch_offset += _count(raw)
+            if gap > GAP_MAX:
+                # The units of a chunk are dense; what lies before its first one is not in it.
+                self._queue_offset = raw.queue_offset
+                self._files.restart_queue(self._unit_position(raw.queue_offset))
+            return self.append_consume_queue(request_of(raw, position))
+
+    def _commit_now(self, commit: Callable[[], None]) -> AppendResult:
+        try:
+            commit()
+        except TierUnavailableError:
+            return AppendResult.IO_ERROR
+        return AppendResult.SUCCESS
+
+    def commit_commit_log(self) -> None:
+        """Put what was appended into the tier, as a chunk that nothing refers to yet."""
+        with self._lock:
+            self._check_epoch()
+            self.commit_log.commit()
+
+    def commit_consume_queue(self) -> None:
+        """Let the manifest refer to the chunks whose messages the consume queue has."""
+        with self._lock:
+            epoch = self._check_epoch()
+            ready = [pair for pair in self._staged if pair[0].end_offset <= self._queue_offset]
+            if not ready:
+                return
+            late_s = self.config.grace_ms / 2000
+            if self.clock.monotonic() - ready[0][1] > late_s:
+                # The collector of garbage may have taken the chunks for orphans meanwhile.
+                self.reset()
+                raise TierUnavailableError(
+                    f"a chunk of {self.shard.name!r} waited too long for its manifest; "
+                    "it is uploaded again"
+                )
+            entries = [entry for entry, _ in ready]
+            now_ms = self.clock.now_ms()
+            self.manifest.change(
+                lambda found: self.upkeep.sealed_if_due(changes.add_chunks(found, entries), now_ms),
+                epoch=epoch,
+            )
+            self._staged = self._staged[len(ready) :]
+            self.consume_queue.commit()
+            self._note_metadata()
+
+    def commit(self, sync: bool) -> None:
+        if sync:
+            self.commit_commit_log()
+            self.commit_consume_queue()
+        else:
+            threading.Thread(
+                target=self._commit_quietly, name="penstock-tier-commit", daemon=True
+            ).start()
+
+    def _commit_quietly(self) -> None:
+        """What fails here is still buffered, and told by the next commit that waits."""
+        try:
+            self.commit(sync=True)
+        except StoreError:
+            return
+
+    def advance(self, offset: int) -> None:
+        """Answer for offsets up to `offset` which hold no record any more; everything appended
+        must be committed."""
+        with self._lock:
+            epoch = self._check_epoch()
+            self.manifest.change(lambda found: changes.advance(found, offset), epoch=epoch)
+            self.reset()
+
+    def put_chunk(self, position: int, data: bytes) -> None:
+        """Upload records that lie at `position` of the tiered log; called by the commit log."""
+        epoch = self._check_epoch()
+        raw = core.decode_raw(data, position, position, False)
+        assert isinstance(raw, RawRecord), "what was appended is a record"
+        units = derive_units(self.shard, self.kind, data, position, raw.queue_offset)
+        start = self._chunk_start if self._manifest_started() else raw.queue_offset
+        where = ChunkRange(
+            start, self._end_of(units, raw.queue_offset), position, epoch, self.clock.now_ms()
+        )
+        name = chunk_name(epoch, where.first_offset)
+        whole, entry = build_chunk(self.shard, self.kind, name, data, units, where)
+        self.provider.put_if_absent(f"{self.manifest.prefix}{name}", whole)
+        self._staged.append((entry, self.clock.monotonic()))
+        self._chunk_start = entry.end_offset
+
+    def _manifest_started(self) -> bool:
+        found = self.current()
+        return bool(self._staged) or (found is not None and found.initialized)
+
+    def _end_of(self, units: bytes, first: int) -> int:
+        if self.kind is QueueKind.SIMPLE:
+            return first + len(units) // QUEUE_UNIT.size
+        _, _, _, _, base, count, _, _ = BATCH_UNIT.unpack_from(units, len(units) - BATCH_UNIT.size)
+        return int(base) + int(count)
+
+    def _check_epoch(self) -> int:
+        if self._epoch is None:
+            raise BadRequestError(f"{self.shard.name!r} is open for reading; acquire it first")
+        return self._epoch
+
+    def _unit_position(self, offset: int) -> int:
+        return offset * (QUEUE_UNIT.size if self.kind is QueueKind.SIMPLE else BATCH_UNIT.size)
+
+    def _note_metadata(self) -> None:
+        found = self.current()
+        if self._metadata is None or found is None:
+            return
+        self._metadata.note_queue(self.shard, found.start_offset, found.end_offset)
+        for segment in self._files.describe(found):
+            self._metadata.update_file_segment(segment)
+
+    # Reading
+
+    def get_message_async(self, consume_queue_offset: int) -> Future[bytes]:
+        def read() -> bytes:
+            unit = self._read_units(consume_queue_offset, 1)
+            position, size = QUEUE_UNIT.unpack_from(unit)[:2]
+            if unit == PRE_BLANK:
+                raise BadRequestError(f"offset {consume_queue_offset} of the shard was deleted")
+            return self._read_log(position, size)
+
+        return _future(read)
+
+    def get_commit_log_async(self, offset: int, length: int) -> Future[bytes]:
+        return _future(lambda: self._read_log(offset, length))
+
+    def get_consume_queue_async(self, consume_queue_offset: int, count: int = 1) -> Future[bytes]:
+        return _future(lambda: self._read_units(consume_queue_offset, count))
+
+    def _read_log(self, offset: int, length: int) -> bytes:
+        return self._files.read_data(offset, length)
+
+    def _read_units(self, offset: int, count: int) -> bytes:
+        return self._files.read_units(offset, count)
+
+    def get_commit_log_dispatch_commit_offset(self) -> int:
+        staged = [entry.end_offset for entry, _ in self._staged]
+        return max([self.commit_offset, *staged])
+
+    def get_offset_in_consume_queue_by_time(
+        self, timestamp: int, boundary_type: BoundaryType
+    ) -> int:
+        """Return the first offset that is not older (lower), or the last one that is not younger
+        (upper); the end, or the beginning, of the tier when there is none."""
+        if boundary_type is BoundaryType.LOWER:
+            found = self.reader.offset_by_time(timestamp)
+            return self.commit_offset if found is None else found
+        behind = self.reader.offset_by_time(timestamp + 1)
+        end = self.commit_offset if behind is None else behind
+        return max(self.min_offset, end - 1)
+
+    # Going
+
+    def clean_expired_file(self, expire_timestamp: int) -> None:
+        self.upkeep.expire(expire_timestamp)
+        self._note_metadata()
+
+    def destroy_expired_file(self) -> None:
+        self.upkeep.collect_garbage()
+
+    def shutdown(self) -> None:
+        """Stop. What is not committed is in the log that it came from."""
+        with self._lock:
+            self._closed = True
+            self._files.shutdown()
+
+    def destroy(self) -> None:
+        """Delete the shard: nobody reads it from now on; its objects go after the grace period,
+        with this call or a later one."""
+        self.shutdown()
+        self.upkeep.destroy()
+        if self._metadata is not None:
+            self._metadata.delete_queue(self.shard)
+
+
+def request_of(raw: RawRecord, position: int) -> DispatchRequest:
+    """Return what the consume queue is told of a record that lies at `position`."""
+    return DispatchRequest(
+        queue_offset=raw.queue_offset,
+        position=position,
+        size=raw.size,
+        tags_code=tag_code(lookup(raw.properties).get(TAGS, "")),
+        count=_count(raw),
+        timestamp_ms=raw.born_timestamp_ms,
+        store_timestamp_ms=raw.store_timestamp_ms,
+    )
+
+
+def _decode(message: bytes) -> RawRecord:
+    raw = core.decode_raw(message, 0, 0, False)
+    if isinstance(raw, Damage) or raw.size != len(message):
+        reason = raw.reason if isinstance(raw, Damage) else "more bytes than one record"
+        raise BadRequestError(f"no record of a commit log: {reason}")
+    return raw
+
+
+def _count(raw: RawRecord) -> int:
+    found = inner_range(lookup(raw.properties))
+    return 1 if found is None else found[1]
+
+
+def _future(read: Callable[[], _Found]) -> Future[_Found]:
+    """Return the outcome of `read`, or its error, as a future."""
+    future: Future[_Found] = Future()
+    try:
+        future.set_result(read())
+    except StoreError as error:
+        future.set_exception(error)
+    return future

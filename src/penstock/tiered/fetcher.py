@@ -1,0 +1,225 @@
+"""`Fetcher`: gets bytes of chunks from a provider, checked, few requests at a time.
+
+    part        at most 4 MB of a chunk's data, the unit of sequential reads; the last one comes
+                with the footer, so that a chunk read as a whole costs no extra request
+    block       64 KiB, the unit of checksums and of single records
+
+A stream has at most `window` parts under way or in hand (8 × 4 MB), in order, across chunks; so its
+memory is bounded whatever its reader does. Parts and footers that pages need are cached.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from penstock.errors import CorruptionError
+from penstock.tiered.block_cache import BlockCache
+from penstock.tiered.chunk import BLOCK_SIZE, ChunkEntry, Footer, read_footer
+from penstock.tiered.providers.contract import TierProvider
+
+
+class FetchSettings(Struct, frozen=True, kw_only=True):
+    part_size: int = 4 << 20
+    window: int = 8
+    cache_size: int = 64 << 20
+    footer_cache_size: int = 32 << 20
+    small_read_size: int = 256 << 10
+    """Reads of at most this many bytes get the blocks that they need, not a whole part."""
+
+
+class FetchedChunk(NamedTuple):
+    """A whole chunk: its data is a log file whose base is the chunk's position."""
+
+    entry: ChunkEntry
+    footer: Footer
+    data: bytes
+
+
+class FetchedRange(NamedTuple):
+    """Some of a chunk's data, and the position in the tiered log at which it begins."""
+
+    data: bytes
+    position: int
+
+
+class Fetcher:
+    def __init__(self, provider: TierProvider, settings: FetchSettings | None = None) -> None:
+        self.provider: Final = provider
+        self.settings: Final = settings or FetchSettings()
+        self.requests = 0
+        self._parts: Final[BlockCache[bytes]] = BlockCache(self.settings.cache_size, len)
+        self._footers: Final[BlockCache[Footer]] = BlockCache(
+            self.settings.footer_cache_size, lambda footer: footer.memory_size
+        )
+        self._lock: Final = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+
+    # Single ranges
+
+    def footer(self, prefix: str, entry: ChunkEntry) -> Footer:
+        """Return the footer of a chunk, which stays in the cache."""
+        key = prefix + entry.name
+        return self._footers.get(key, lambda: self._load_footer(key, entry))
+
+    def _load_footer(self, key: str, entry: ChunkEntry) -> Footer:
+        tail = self._get(key, entry.data_size, entry.footer_size)
+        return self._checked_footer(key, entry, tail)
+
+    def _checked_footer(self, key: str, entry: ChunkEntry, tail: bytes) -> Footer:
+        footer, found = read_footer(self._name(key), tail)
+        known = (entry.first_offset, entry.end_offset, entry.position, entry.data_size)
+        if (found.first_offset, found.end_offset, found.position, found.data_size) != known:
+            raise CorruptionError(
+                self._name(key), position=entry.data_size, reason="it is not the chunk listed"
+            )
+        return footer
+
+    def read(self, prefix: str, entry: ChunkEntry, start: int, end: int) -> FetchedRange:
+        """Return at least the bytes [start, end) of the tiered log, which lie in one chunk."""
+        key = prefix + entry.name
+        first, last = start - entry.position, end - entry.position
+        assert 0 <= first < last <= entry.data_size, "a unit points out of its chunk"
+        bounds = self._part_bounds(entry)
+        part = max(n for n, (begin, _) in enumerate(bounds) if begin <= first)
+        begin, stop = bounds[part]
+        if last <= stop:
+            cached = self._parts.peek((key, part))
+            if cached is not None:
+                return FetchedRange(cached, entry.position + begin)
+            if last - first > self.settings.small_read_size:
+                data = self._parts.get((key, part), lambda: self._load_part(key, entry, part))
+                return FetchedRange(data, entry.position + begin)
+        return self._read_blocks(prefix, entry, first, last)
+
+    def _read_blocks(self, prefix: str, entry: ChunkEntry, first: int, last: int) -> FetchedRange:
+        key = prefix + entry.name
+        begin = first // BLOCK_SIZE * BLOCK_SIZE
+        end = min(entry.data_size, -(-last // BLOCK_SIZE) * BLOCK_SIZE)
+
+        def load() -> bytes:
+            footer = self.footer(prefix, entry)
+            data = self._get(key, begin, end - begin)
+            footer.check_blocks(self._name(key), begin // BLOCK_SIZE, data)
+            return data
+
+        return FetchedRange(self._parts.get((key, begin, end), load), entry.position + begin)
+
+    def read_ahead(self, prefix: str, entries: Iterable[ChunkEntry]) -> None:
+        """Begin to fetch parts that a sequential reader will ask for, a window of them at most."""
+        left = self.settings.window // 2
+        for entry in entries:
+            key = prefix + entry.name
+            for part in range(len(self._part_bounds(entry))):
+                if left == 0:
+                    return
+                left -= 1
+                self._parts.start(
+                    (key, part),
+                    lambda key=key, entry=entry, part=part: self._load_part(key, entry, part),  # type: ignore[misc]  # bound now
+                    self._pool(),
+                )
+
+    def _load_part(self, key: str, entry: ChunkEntry, part: int) -> bytes:
+        begin, end = self._part_bounds(entry)[part]
+        if end == entry.data_size and self._footers.peek(key) is None:
+            data = self._get(key, begin, entry.size - begin)
+            tail = data[end - begin :]
+            footer = self._footers.get(key, lambda: self._checked_footer(key, entry, tail))
+            data = data[: end - begin]
+        else:
+            footer = self._footers.get(key, lambda: self._load_footer(key, entry))
+            data = self._get(key, begin, end - begin)
+        footer.check_blocks(self._name(key), begin // BLOCK_SIZE, data)
+        return data
+
+    # Streams
+
+    def stream(self, prefix: str, entries: Iterable[ChunkEntry]) -> Iterator[FetchedChunk]:
+        """Yield whole chunks in order, while the next are on their way."""
+        window: deque[tuple[ChunkEntry, int, Future[bytes]]] = deque()
+        jobs = ((entry, part) for entry in entries for part in range(len(self._spans(entry))))
+        pool = self._pool()
+        held = 0
+        assembling: bytearray | None = None
+
+        def fill() -> None:
+            # What is being put together and what the reader holds count, too.
+            while len(window) + held < self.settings.window - 1:
+                job = next(jobs, None)
+                if job is None:
+                    return
+                entry, part = job
+                begin, end = self._spans(entry)[part]
+                key = prefix + entry.name
+                window.append((entry, part, pool.submit(self._get, key, begin, end - begin)))
+
+        fill()
+        while window:
+            entry, part, future = window.popleft()
+            spans = self._spans(entry)
+            piece = future.result()
+            if len(spans) == 1:
+                whole: bytes | bytearray = piece
+            else:
+                assembling = bytearray(entry.size) if assembling is None else assembling
+                assembling[spans[part][0] : spans[part][1]] = piece
+                held += 1
+                whole = assembling
+            del piece, future
+            if part == len(spans) - 1:
+                held, assembling = 0, None
+                fill()
+                yield self._checked_chunk(prefix, entry, whole)
+            else:
+                fill()
+
+    def _checked_chunk(
+        self, prefix: str, entry: ChunkEntry, whole: bytes | bytearray
+    ) -> FetchedChunk:
+        key = prefix + entry.name
+        view = memoryview(whole)
+        footer = self._checked_footer(key, entry, bytes(view[entry.data_size :]))
+        footer.check_blocks(self._name(key), 0, view[: entry.data_size])
+        # The store's reader takes the whole object: units never point behind the data.
+        return FetchedChunk(entry, footer, whole if isinstance(whole, bytes) else bytes(whole))
+
+    def _spans(self, entry: ChunkEntry) -> list[tuple[int, int]]:
+        """Return the requests that get a whole object, of about the size of a part each."""
+        count = max(1, -(-entry.size * 4 // (self.settings.part_size * 5)))
+        size = -(-entry.size // count)
+        return [(begin, min(begin + size, entry.size)) for begin in range(0, entry.size, size)]
+
+    def _part_bounds(self, entry: ChunkEntry) -> list[tuple[int, int]]:
+        count = max(1, -(-entry.data_size * 4 // (self.settings.part_size * 5)))
+        blocks = -(-entry.data_size // BLOCK_SIZE)
+        size = -(-blocks // count) * BLOCK_SIZE
+        end = entry.data_size
+        return [(begin, min(begin + size, end)) for begin in range(0, end, size)] or [(0, 0)]
+
+    def _get(self, key: str, start: int, size: int) -> bytes:
+        with self._lock:
+            self.requests += 1
+        return self.provider.get_range(key, start, size)
+
+    def _name(self, key: str) -> str:
+        return f"{self.provider.url.rstrip('/')}/{key}"
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(
+                    self.settings.window, thread_name_prefix="penstock-fetch"
+                )
+            return self._executor
+
+    def close(self) -> None:
+        with self._lock:
+            executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)

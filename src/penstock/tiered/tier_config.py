@@ -1,0 +1,32 @@
+"""A tier by configuration: all that a process needs to use one, and to send to another."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from penstock.tiered.fetcher import Fetcher, FetchSettings
+from penstock.tiered.providers import TierProvider, open_provider
+
+_HOUR_MS = 3_600_000
+
+
+class TierConfig(Struct, frozen=True, kw_only=True):
+    """Picklable; `open` gives the provider of this process."""
+
+    url: str
+    options: dict[str, str] = field(default_factory=dict)
+    """For the provider: endpoint, region, keys; credentials belong in the environment."""
+    chunk_size: int = 4 << 20
+    """Bytes of records in one chunk, at most (one record may be larger)."""
+    segment_size: int = 256 << 20
+    """Bytes after which a segment is sealed."""
+    segment_age_ms: int = 24 * _HOUR_MS
+    grace_ms: int = _HOUR_MS
+    """How long an object that nothing refers to is kept: readers and uploads take no longer."""
+    fetch: FetchSettings = FetchSettings()
+
+    def open(self) -> TierProvider:
+        return open_provider(self.url, self.options)
+
+    def fetcher(self, provider: TierProvider | None = None) -> Fetcher:
+        return Fetcher(provider or self.open(), self.fetch)

@@ -1,0 +1,316 @@
+"""Reading one shard from the tier: by offset, tag, key and time, with the store's own byte loops.
+
+Nothing here changes anything. A manifest that names an object which is gone is an old one: it is
+read anew, once, before the reader gives up.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from penstock.clock import Clock, SystemClock
+from penstock.engine.segment.deleted_ranges import DeletedRanges
+from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
+from penstock.engine.segment.twin import core
+from penstock.errors import CorruptionError
+from penstock.record import QueueKind, ShardId, StoredRecord
+from penstock.tiered.chunk import ChunkEntry, Footer
+from penstock.tiered.fetcher import FetchedChunk, FetchedRange, Fetcher
+from penstock.tiered.manifest import Manifest
+from penstock.tiered.shard_manifest import ShardManifest
+
+_UNLIMITED: Final = 1 << 62
+_UNITS_PER_STEP: Final = 4096
+
+
+class TierQuery(NamedTuple):
+    """What a reader wants from `offset` on, below `until`."""
+
+    offset: int
+    until: int = _UNLIMITED
+    max_records: int = 1_000
+    max_size: int = 4 << 20
+    tag: str | None = None
+    key: bytes | None = None
+
+
+class TierPage(NamedTuple):
+    """Records, and the offset at which to go on."""
+
+    records: list[StoredRecord]
+    next_offset: int
+
+
+class _Units(NamedTuple):
+    """Units of a chunk from one offset on, and where their records lie."""
+
+    units: bytes
+    offset: int
+    end_offset: int
+    start: int
+    end: int
+    is_last: bool
+
+
+class TierReader:
+    def __init__(
+        self, manifest: ShardManifest, fetcher: Fetcher, clock: Clock | None = None
+    ) -> None:
+        self._manifest: Final = manifest
+        self._fetcher: Final = fetcher
+        self._clock: Final = clock or SystemClock()
+        self._shard: Final[ShardId] = manifest.shard
+        self._expected_next = -1
+        self._deleted: tuple[tuple[tuple[int, int], ...], DeletedRanges] = ((), DeletedRanges())
+
+    def manifest(self) -> Manifest | None:
+        """Return the manifest as last seen, read if it never was."""
+        return self._manifest.current or self._manifest.load()
+
+    def read(self, query: TierQuery) -> TierPage:
+        """Return the records that `query` asks for, ascending, as far as the tier holds them."""
+        manifest = self.manifest()
+        if manifest is None:
+            return TierPage([], query.offset)
+        records: list[StoredRecord] = []
+        offset = max(query.offset, manifest.start_offset)
+        until = min(query.until, manifest.end_offset)
+        size_left = query.max_size
+        sequential = offset == self._expected_next
+        for entry in self._manifest.chunks_from(offset, manifest):
+            if entry.first_offset >= until:
+                break
+            offset = max(offset, entry.first_offset)
+            if sequential:
+                self._read_ahead(offset, manifest)
+            while offset < min(until, entry.end_offset):
+                if len(records) >= query.max_records or size_left <= 0:
+                    self._expected_next = offset
+                    return TierPage(records, offset)
+                step = query._replace(
+                    offset=offset, until=until, max_records=query.max_records - len(records)
+                )
+                page, after, size = self._step(
+                    entry, manifest, step._replace(max_size=size_left), first=not records
+                )
+                if after == offset:
+                    self._expected_next = offset
+                    return TierPage(records, offset)
+                records += page
+                size_left -= size
+                offset = after
+        offset = max(offset, until)
+        self._expected_next = offset
+        return TierPage(records, offset)
+
+    def _read_ahead(self, offset: int, manifest: Manifest) -> None:
+        chunks = self._manifest.chunks_from(offset, manifest)
+        self._fetcher.read_ahead(self._manifest.prefix, chunks)
+
+    def _step(
+        self, entry: ChunkEntry, manifest: Manifest, query: TierQuery, *, first: bool
+    ) -> tuple[list[StoredRecord], int, int]:
+        """Read from one chunk; return records, the next offset and the bytes taken."""
+        footer = self._fetcher.footer(self._manifest.prefix, entry)
+        found = _select(footer, entry, query, first=first)
+        if found is None:
+            return [], min(entry.end_offset, query.until), 0
+        if not found.units:
+            return [], query.offset, 0
+        if found.start == found.end:
+            return [], entry.end_offset if found.is_last else found.end_offset, 0
+        fetched = self._fetcher.read(self._manifest.prefix, entry, found.start, found.end)
+        records, after, size = self.decode(fetched, found.units, found.offset, manifest, query)
+        if found.is_last and after >= found.end_offset:
+            after = entry.end_offset
+        return records, min(max(after, query.offset), query.until), size
+
+    def decode(
+        self,
+        fetched: FetchedRange,
+        units: bytes,
+        offset: int,
+        manifest: Manifest,
+        query: TierQuery,
+    ) -> tuple[list[StoredRecord], int, int]:
+        batch = manifest.kind is QueueKind.BATCH
+        read = core.read_batches if batch else core.read_records
+        records, after, size, damage = read(
+            fetched.data,
+            fetched.position,
+            units,
+            query.offset if batch else offset,
+            self._shard.topic,
+            self._shard.partition,
+            query.max_records,
+            query.max_size,
+            self._hidden(manifest, query, batch=batch),
+            self._clock.now_ms(),
+            query.tag,
+            query.key,
+        )
+        if damage is not None and not records:
+            raise CorruptionError(
+                f"{self._fetcher.provider.url}/{self._manifest.prefix}",
+                position=damage.position,
+                reason=damage.reason,
+            )
+        return records, after, size
+
+    def _hidden(
+        self, manifest: Manifest, query: TierQuery, *, batch: bool
+    ) -> list[tuple[int, int]]:
+        deleted = self.deleted(manifest).overlapping(query.offset, query.until)
+        return [*deleted, (query.until, _UNLIMITED)] if batch else deleted
+
+    def deleted(self, manifest: Manifest) -> DeletedRanges:
+        if self._deleted[0] is not manifest.deleted:
+            self._deleted = (manifest.deleted, DeletedRanges.from_list(manifest.deleted))
+        return self._deleted[1]
+
+    # Keys, times, whole chunks
+
+    def by_key(self, key: bytes, until: int = _UNLIMITED) -> Iterator[StoredRecord]:
+        """Yield the live records of `key` below `until`, newest first."""
+        manifest = self.manifest()
+        if manifest is None:
+            return
+        for entry in self._manifest.chunks_back(manifest):
+            if entry.first_offset >= until or entry.end_offset <= manifest.start_offset:
+                continue
+            if not entry.may_hold_key(key):
+                continue
+            footer = self._fetcher.footer(self._manifest.prefix, entry)
+            for unit in footer.units_of_key(key):
+                yield from self._in_unit(entry, footer, manifest, unit, key, until)
+
+    def _in_unit(
+        self,
+        entry: ChunkEntry,
+        footer: Footer,
+        manifest: Manifest,
+        unit: int,
+        key: bytes,
+        until: int,
+    ) -> Iterator[StoredRecord]:
+        size = footer.unit_size
+        units = footer.units[unit * size : (unit + 1) * size]
+        first, end = _offsets_of(footer, entry, unit)
+        first = max(first, manifest.start_offset)
+        end = min(end, until)
+        if first >= end or units == PRE_BLANK:
+            return
+        position, length = QUEUE_UNIT.unpack_from(units)[:2]
+        fetched = self._fetcher.read(self._manifest.prefix, entry, position, position + length)
+        query = TierQuery(first, end, _UNLIMITED, _UNLIMITED, key=key)
+        records, _, _ = self.decode(fetched, units, first, manifest, query)
+        yield from reversed(records)
+
+    def offset_by_time(self, timestamp_ms: int, until: int = _UNLIMITED) -> int | None:
+        """Return the offset of the first live record with a timestamp >= `timestamp_ms`."""
+        manifest = self.manifest()
+        if manifest is None:
+            return None
+        for entry in self._manifest.chunks_from(manifest.start_offset, manifest):
+            if entry.max_ms < timestamp_ms:
+                continue
+            if entry.first_offset >= until:
+                return None
+            offset = entry.first_offset
+            while offset < min(entry.end_offset, until):
+                page = self.read(TierQuery(offset, min(entry.end_offset, until)))
+                for record in page.records:
+                    if record.timestamp_ms >= timestamp_ms:
+                        return record.offset
+                if page.next_offset <= offset:
+                    break
+                offset = page.next_offset
+        return None
+
+    def stream(self, start: int = 0, until: int = _UNLIMITED) -> Iterator[FetchedChunk]:
+        """Yield the whole chunks of [start, until), in order, prefetched."""
+        manifest = self.manifest()
+        if manifest is None:
+            return
+        begin = max(start, manifest.start_offset)
+        wanted = (c for c in self._manifest.chunks_from(begin, manifest) if c.first_offset < until)
+        yield from self._fetcher.stream(self._manifest.prefix, wanted)
+
+    def read_raw(self, query: TierQuery) -> list[bytes]:
+        """Return whole records (batches) as the tier holds them, from `offset` on."""
+        manifest = self.manifest()
+        found: list[bytes] = []
+        if manifest is None:
+            return found
+        size_left = query.max_size
+        deleted = self.deleted(manifest)
+        for entry in self._manifest.chunks_from(query.offset, manifest):
+            if entry.first_offset >= min(query.until, manifest.end_offset):
+                break
+            footer = self._fetcher.footer(self._manifest.prefix, entry)
+            for unit in range(_first_unit(footer, entry, query.offset), entry.units):
+                first, end = _offsets_of(footer, entry, unit)
+                position, size = QUEUE_UNIT.unpack_from(footer.units, unit * footer.unit_size)[:2]
+                if first >= query.until or (position == 0 and size == 0x7FFF_FFFF):
+                    continue
+                if all(each in deleted for each in range(first, end)):
+                    continue
+                if found and (size > size_left or len(found) >= query.max_records):
+                    return found
+                fetched = self._fetcher.read(
+                    self._manifest.prefix, entry, position, position + size
+                )
+                at = position - fetched.position
+                found.append(bytes(fetched.data[at : at + size]))
+                size_left -= size
+        return found
+
+
+def _first_unit(footer: Footer, entry: ChunkEntry, offset: int) -> int:
+    if footer.kind is QueueKind.SIMPLE:
+        return max(0, offset - entry.units_offset)
+    bases = [int(unit[4]) for unit in BATCH_UNIT.iter_unpack(footer.units)]
+    return max(0, bisect_right(bases, offset) - 1)
+
+
+def _offsets_of(footer: Footer, entry: ChunkEntry, unit: int) -> tuple[int, int]:
+    if footer.kind is QueueKind.SIMPLE:
+        first = entry.units_offset + unit
+        return first, first + 1
+    _, _, _, _, base, count, _, _ = BATCH_UNIT.unpack_from(footer.units, unit * BATCH_UNIT.size)
+    return base, base + count
+
+
+def _select(footer: Footer, entry: ChunkEntry, query: TierQuery, *, first: bool) -> _Units | None:
+    """Return the units from the query's offset on that fit its limits; None when there are none
+    left in the chunk, no units when the next does not fit."""
+    unit = begin = _first_unit(footer, entry, query.offset)
+    selective = query.tag is not None or query.key is not None
+    count_max = _UNITS_PER_STEP if selective else min(_UNITS_PER_STEP, query.max_records)
+    start = end = size_sum = 0
+    while unit < entry.units and unit - begin < count_max:
+        if _offsets_of(footer, entry, unit)[0] >= query.until:
+            break
+        position, size = QUEUE_UNIT.unpack_from(footer.units, unit * footer.unit_size)[:2]
+        unit += 1
+        if position == 0 and size == 0x7FFF_FFFF:
+            continue
+        size_sum += size
+        if end and size_sum > query.max_size and not selective:
+            unit -= 1
+            break
+        if not first and not end and size > query.max_size and not selective:
+            return _Units(b"", query.offset, query.offset, 0, 0, is_last=False)
+        start = start or position + 1
+        end = position + size
+        if selective and end - start > 4 * query.max_size:
+            break
+    if unit == begin:
+        return None
+    offset = _offsets_of(footer, entry, begin)[0]
+    end_offset = _offsets_of(footer, entry, unit - 1)[1]
+    units = footer.units[begin * footer.unit_size : unit * footer.unit_size]
+    is_last = unit == entry.units
+    return _Units(units, max(offset, query.offset), end_offset, max(start - 1, 0), end, is_last)
