@@ -4,9 +4,9 @@
                            commit_consume_queue: the manifest refers to it   = index, commit offset
 
 So data is there before its index, and the index before the commit offset; after a crash at any
-point only objects remain that nothing refers to. Whoever appends holds an epoch (`acquire`); when another
-takes the shard over, the next commit raises `LeaseLostError` and changes nothing. Reading needs no
-epoch. All of it is synchronous and needs no node: Spark workers use it as brokers do.
+point only objects remain that nothing refers to. Whoever appends holds an epoch (`acquire`); when
+another takes the shard over, the next commit raises `LeaseLostError` and changes nothing. Reading
+needs no epoch. All of it is synchronous and needs no node: Spark workers use it as brokers do.
 """
 
 from __future__ import annotations
