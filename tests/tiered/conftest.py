@@ -1,3 +1,5 @@
+"""What tests of tiers share."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

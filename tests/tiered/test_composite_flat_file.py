@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.tiered.rig import SHARD, fill, memory_config, open_store, read_all, record, upload
 
+from penstock.engine.segment.format import RawRecord
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.twin import core
 from penstock.errors import BadRequestError, CorruptionError, NotSupportedError
@@ -145,8 +146,9 @@ def test_the_seeds_interface_step_by_step(store: SegmentStore) -> None:
     for message in messages:
         position = flat.commit_log.append_offset
         raw = core.decode_raw(message, 0, 0, False)
+        assert isinstance(raw, RawRecord)
         assert access.append_commit_log(message) is AppendResult.SUCCESS
-        request = request_of(raw, position)  # type: ignore[arg-type]
+        request = request_of(raw, position)
         assert access.append_consume_queue(request) is AppendResult.SUCCESS
         assert access.append_consume_queue(request) is AppendResult.OFFSET_INCORRECT
     assert flat.commit_offset == 0
@@ -173,7 +175,8 @@ def test_commit_with_an_append_is_seen_at_once(store: SegmentStore) -> None:
     raw = core.decode_raw(first, 0, 0, False)
     assert flat.append_commit_log(first, commit=True) is AppendResult.SUCCESS
     assert flat.commit_offset == 0
-    assert flat.append_consume_queue(request_of(raw, 0), commit=True) is AppendResult.SUCCESS  # type: ignore[arg-type]
+    assert isinstance(raw, RawRecord)
+    assert flat.append_consume_queue(request_of(raw, 0), commit=True) is AppendResult.SUCCESS
     assert flat.commit_offset == 1
     flat.shutdown()
     assert flat.append_commit_log(second) is AppendResult.FILE_CLOSED
@@ -235,8 +238,9 @@ def test_old_chunks_expire_in_two_phases(store: SegmentStore) -> None:
     assert left < objects
     flat.destroy_expired_file()
     assert len(list(flat.provider.list())) == left
-    assert flat.current() is not None
-    assert flat.current().garbage == ()  # type: ignore[union-attr]
+    manifest = flat.current()
+    assert manifest is not None
+    assert manifest.garbage == ()
     assert read_all(CompositeFlatFile(flat.config, SHARD)) == store.read(SHARD, flat.min_offset)
 
 

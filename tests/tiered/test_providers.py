@@ -76,7 +76,7 @@ class TestS3(TierConformance):
 
 
 @pytest.mark.parametrize(
-    "url", ["", "tier", "ftp://host/x", "file://relative/path", "s3:///prefix", "file:"]
+    "url", ["", "tier", "tape:/x", "file://relative/path", "s3:///prefix", "file:"]
 )
 def test_an_address_that_makes_no_sense_is_refused(url: str) -> None:
     with pytest.raises(TierSetupError):
