@@ -49,7 +49,7 @@ impl State {
         if let Some(mut target) = self.target(handle) {
             target.write(message, &plan, &tail, stamp);
         }
-        self.list(handle as usize);
+        self.note_appended(handle as usize, offset);
         Ok(offset)
     }
 
@@ -92,7 +92,7 @@ impl State {
                 target.write(message, plan, &tail_of(row, message, group), stamp);
             }
         }
-        self.list(handle as usize);
+        self.note_appended(handle as usize, first);
         Ok(first)
     }
 
@@ -120,7 +120,7 @@ impl State {
         if let Some(mut target) = self.target(handle) {
             target.write_batch(batch, &plan, &tail, stamp);
         }
-        self.list(handle as usize);
+        self.note_appended(handle as usize, offset);
         Ok(offset)
     }
 

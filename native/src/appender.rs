@@ -15,7 +15,7 @@ use crate::errors::{poisoned, Refusal};
 use crate::extract::{int64, take_producer, take_record, Bound64, Columns, Many};
 use crate::message::Message;
 use crate::python::{damage_or_none, text, Encoded, Reserved};
-use crate::queue::Kind;
+use crate::queue::{Gate, Kind};
 use crate::replay::{replay, Request};
 use crate::state::State;
 
@@ -50,7 +50,22 @@ impl Appender {
         py: Python<'_>,
         work: impl FnOnce(&mut State) -> R + Send,
     ) -> PyResult<R> {
-        py.detach(|| self.state.lock().ok().map(|mut state| work(&mut state))).ok_or_else(poisoned)
+        py.detach(|| self.blocking(work)).ok_or_else(poisoned)
+    }
+
+    /// Do something under the mutex if nobody else has it; attached to the interpreter or not.
+    #[inline]
+    pub fn try_with<R>(&self, work: impl FnOnce(&mut State) -> R) -> PyResult<Option<R>> {
+        match self.state.try_lock() {
+            Ok(mut state) => Ok(Some(work(&mut state))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Poisoned(_)) => Err(poisoned()),
+        }
+    }
+
+    /// Do something under the mutex; only without the interpreter. None after a panic.
+    pub fn blocking<R>(&self, work: impl FnOnce(&mut State) -> R) -> Option<R> {
+        self.state.lock().ok().map(|mut state| work(&mut state))
     }
 
     /// Do something that may be refused.
@@ -124,6 +139,26 @@ impl Appender {
         self.with(py, |state| state.last_store_ms = value)
     }
 
+    #[getter]
+    fn accepting(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(py, |state| state.is_accepting)
+    }
+
+    #[setter]
+    fn set_accepting(&self, py: Python<'_>, value: bool) -> PyResult<()> {
+        self.with(py, |state| state.is_accepting = value)
+    }
+
+    #[getter]
+    fn durable(&self, py: Python<'_>) -> PyResult<i64> {
+        self.with(py, |state| state.durable)
+    }
+
+    #[setter]
+    fn set_durable(&self, py: Python<'_>, value: i64) -> PyResult<()> {
+        self.with(py, |state| state.durable = value)
+    }
+
     // -------------------------------------------------------------------------- the queues
 
     fn add_queue(
@@ -172,6 +207,28 @@ impl Appender {
 
     fn next_offset(&self, py: Python<'_>, handle: i64) -> PyResult<i64> {
         self.ask(py, |state| Ok(state.queue(handle)?.next_offset))
+    }
+
+    fn shown_offset(&self, py: Python<'_>, handle: i64) -> PyResult<i64> {
+        self.ask(py, |state| {
+            let durable = state.durable;
+            Ok(state.queue(handle)?.shown_offset(durable))
+        })
+    }
+
+    fn set_gate(
+        &self,
+        py: Python<'_>,
+        handle: i64,
+        is_open: bool,
+        is_sync: bool,
+        epoch: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let gate = Gate { is_open, is_sync, epoch: int64(epoch, "epoch")? };
+        self.ask(py, |state| {
+            state.queue(handle)?.gate = gate;
+            Ok(())
+        })
     }
 
     fn next_unit(&self, py: Python<'_>, handle: i64) -> PyResult<i64> {

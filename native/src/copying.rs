@@ -48,6 +48,7 @@ impl State {
         }
         self.log = Some(log);
         self.end += data.len() as i64;
+        self.note_appended(handle as usize, first);
         Ok(first)
     }
 

@@ -17,6 +17,7 @@ mod extract;
 mod hash;
 mod index;
 mod inflate;
+mod intake;
 mod kafka;
 mod message;
 mod properties;
@@ -28,12 +29,17 @@ mod record;
 mod replay;
 mod state;
 mod stored;
+mod sync_turns;
+mod write_lock;
 
 use pyo3::prelude::*;
 
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<appender::Appender>()?;
+    module.add_class::<intake::Intake>()?;
+    module.add_class::<sync_turns::SyncTurns>()?;
+    module.add_class::<write_lock::WriteLock>()?;
     module.add_function(wrap_pyfunction!(codec::java_hash, module)?)?;
     module.add_function(wrap_pyfunction!(codec::crc_patch, module)?)?;
     module.add_function(wrap_pyfunction!(codec::decode_raw, module)?)?;

@@ -4,6 +4,8 @@
 //! Invariants: the units held are those of `first_unit..next_unit`, without a gap; in a simple
 //! queue unit numbers are offsets; a block is handed out once `next_offset` has reached its end.
 
+use std::collections::VecDeque;
+
 use crate::encode::{Hosts, Shape};
 use crate::errors::Refusal;
 use crate::hash::{index_hash, java_hash};
@@ -45,6 +47,17 @@ pub struct Unit {
     pub count: i64,
 }
 
+/// What an append has to know of a queue's shard.
+#[derive(Clone, Copy, Default)]
+pub struct Gate {
+    /// It takes records without further questions.
+    pub is_open: bool,
+    /// Its records are shown and acknowledged when they are on the device.
+    pub is_sync: bool,
+    /// Leader epoch of the records to come.
+    pub epoch: i64,
+}
+
 pub struct Queue {
     pub topic: Vec<u8>,
     pub queue_id: i32,
@@ -63,6 +76,9 @@ pub struct Queue {
     blocks: Vec<(i64, i64)>,
     pub block_max: i64,
     last_tag: LastTag,
+    pub gate: Gate,
+    /// Offsets that are not shown before the log is on the device up to a position.
+    hidden: VecDeque<(i64, i64)>,
 }
 
 /// The tag of the last record and its hashes: most records of a queue share a few tags.
@@ -91,6 +107,8 @@ impl Queue {
             blocks: Vec::new(),
             block_max: BLOCK_MAX_NONE,
             last_tag: LastTag::default(),
+            gate: Gate::default(),
+            hidden: VecDeque::new(),
         })
     }
 
@@ -190,6 +208,24 @@ impl Queue {
         }
     }
 
+    /// Do not show the records from `first` on before the log is on the device up to `end`.
+    pub fn hide(&mut self, first: i64, end: i64, durable: i64) {
+        self.unhide(durable);
+        self.hidden.push_back((first, end));
+    }
+
+    /// The offset behind the last record that may be shown.
+    pub fn shown_offset(&mut self, durable: i64) -> i64 {
+        self.unhide(durable);
+        self.hidden.front().map_or(self.next_offset, |(first, _)| *first)
+    }
+
+    fn unhide(&mut self, durable: i64) {
+        while self.hidden.front().is_some_and(|(_, end)| *end <= durable) {
+            self.hidden.pop_front();
+        }
+    }
+
     /// Take back everything from `next_offset`, whose unit is `next_unit`, on.
     pub fn cut(&mut self, next_offset: i64, next_unit: i64) {
         let block = next_offset / TIME_BLOCK;
@@ -200,6 +236,7 @@ impl Queue {
             self.block_max = pending.map_or(BLOCK_MAX_UNKNOWN, |(_, maximum)| *maximum);
         }
         self.blocks.retain(|(number, _)| *number < block);
+        self.hidden.retain(|(offset, _)| *offset < next_offset);
         let first = self.first_unit();
         if next_unit < first {
             self.clear_units();

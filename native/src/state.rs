@@ -18,6 +18,9 @@ use crate::record::{BLANK_SIZE, MAGIC_BLANK};
 /// The answers of an append that wrote nothing.
 pub const NO_ROOM_IN_LOG: i64 = -1;
 pub const NO_ROOM_IN_INDEX: i64 = -2;
+pub const UNKNOWN_SHARD: i64 = -3;
+pub const NOT_TAKING: i64 = -4;
+pub const BUSY: i64 = -5;
 
 pub struct LogFile {
     pub view: View,
@@ -38,6 +41,10 @@ pub struct State {
     /// Position behind the last record.
     pub end: i64,
     pub last_store_ms: i64,
+    /// Appends are not refused at the moment.
+    pub is_accepting: bool,
+    /// The log is on the device up to here.
+    pub durable: i64,
     pub queues: Vec<Option<Box<Queue>>>,
     /// Handles by queue id and topic, in one key.
     handles: HashMap<Vec<u8>, usize>,
@@ -57,6 +64,8 @@ impl State {
             log: None,
             end: 0,
             last_store_ms: 0,
+            is_accepting: true,
+            durable: 0,
             queues: Vec::new(),
             handles: HashMap::new(),
             name: Vec::new(),
@@ -187,6 +196,18 @@ impl State {
         self.set_name(topic, queue_id);
         self.last_handle = *self.handles.get(&self.name)?;
         Some(self.last_handle)
+    }
+
+    /// Note that a queue got records from `first` on, which are hidden until they are on the device
+    /// if the queue promises that.
+    #[inline]
+    pub fn note_appended(&mut self, handle: usize, first: i64) {
+        if let Some(Some(queue)) = self.queues.get_mut(handle) {
+            if queue.gate.is_sync {
+                queue.hide(first, self.end, self.durable);
+            }
+        }
+        self.list(handle);
     }
 
     /// Note that a queue holds units, to be found by `holding`.

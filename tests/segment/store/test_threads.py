@@ -128,7 +128,6 @@ def test_a_writer_that_is_far_ahead_of_the_device_flushes_itself() -> None:
 
 def test_writers_do_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_manager, "DEADLINE_S", 0.05)
-    monkeypatch.setattr(write_manager, "QUEUE_MAX", 3)
     rig = Rig()
     create(rig.store)
     refused: list[BusyError] = []

@@ -7,8 +7,9 @@ Invariants, asserted where they are made and relied on:
   * once a sync has failed, nothing is appended any more: the kernel may have dropped the dirty
     pages and would report success the next time, so trying again could acknowledge lost records
 
-Appends happen in the caller's thread under `lock`. Group commit needs no thread of its own either:
-of those who wait for the device, one syncs for all who have appended by then.
+Appends happen in the caller's thread under `lock`, which is the twin's own: an append that needs
+nothing but the appender takes it inside one native call. Group commit needs no thread of its own
+either: of those who wait for the device, one syncs for all who have appended by then.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from penstock.engine.segment.checkpoint import DurablePoint
 from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.sync_turns import SyncTurns
 from penstock.engine.segment.twin import Appender, core
 from penstock.engine.segment.twin_interface import NO_LOG_ROOM
 from penstock.errors import DiskFailedError, DiskFullError, StoreError
@@ -44,13 +44,13 @@ class CommitLog:
     ) -> None:
         self.files: Final = files
         self.appender: Final = appender
-        self.lock: Final = threading.Lock()
+        self.lock: Final = core.WriteLock()
+        self.turns: Final = core.SyncTurns(durable.position)
         self.blocked: StoreError | None = None
         """Why appends are refused at the moment, or None; `DiskFailedError` is for good."""
         self._durable: Final = durable
         self._settings: Final = settings
         self._metrics: Final = metrics
-        self._turns: Final = SyncTurns()
         self._roll_lock: Final = threading.Lock()
         self._refusal: Final = threading.Lock()
         self._current = 0
@@ -63,7 +63,7 @@ class CommitLog:
     @property
     def durable(self) -> int:
         """Every byte below this position is on the device."""
-        return self._durable.position
+        return self.turns.durable
 
     @property
     def failed(self) -> bool:
@@ -74,16 +74,20 @@ class CommitLog:
         with self._refusal:
             if not self.failed:
                 self.blocked = error
+                self.appender.accepting = False
 
     def accept(self) -> None:
         """Take appends again after the disk was full."""
         with self._refusal:
             if isinstance(self.blocked, DiskFullError):
                 self.blocked = None
+                self.appender.accepting = True
 
     def settle_durable(self, end: int) -> None:
         """Set the durable point after recovery, which has synced the log up to `end`."""
         self._durable.reset(end, self.appender.last_store_timestamp_ms)
+        self.appender.durable = end
+        self.turns.settle(end)
 
     def attach(self, end: int) -> None:
         """Go on writing at `end`; the file that holds it is created when it is missing."""
@@ -173,12 +177,15 @@ class CommitLog:
 
     def wait_durable(self, position: int) -> None:
         """Return when the log is on the device up to `position`, syncing it if nobody else does."""
-        while self._durable.position < position:
-            if self._turns.lead_or_wait():
-                try:
-                    self._sync_until(self.end)
-                finally:
-                    self._turns.finish()
+        self.turns.wait(position, self.sync_all)
+
+    def sync_all(self) -> int:
+        """Put everything appended so far on the device; return how far. One at a time may do so:
+        whose turn it is."""
+        target = self.end
+        if target > self._durable.position:
+            self._sync_until(target)
+        return target
 
     def _sync_until(self, target: int) -> None:
         if isinstance(self.blocked, DiskFailedError):
@@ -193,6 +200,7 @@ class CommitLog:
             self.refuse(failed)
             _log.error("log_stopped", path=failed.path, error=str(error))
             raise failed from error
+        self.appender.durable = target
         self._note_durable(target, timestamp_ms)
 
     def _note_durable(self, position: int, timestamp_ms: int) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -57,18 +56,16 @@ class ShardLog:
     __slots__ = (
         "_checked",
         "_commit_limit",
+        "_epoch",
         "_last_lookup",
-        "_pending",
         "_sealed",
         "_suspect",
         "deleting",
-        "epoch",
         "flush",
         "handle",
         "healed",
         "lock",
         "log",
-        "quick",
         "shard",
         "state",
         "times",
@@ -95,13 +92,10 @@ class ShardLog:
         self.deleting = threading.Lock()
         """Held from the look at what is deleted to the deletion; taken before any other lock."""
         self.flush = Flush.ASYNC
-        self.quick = False
-        self.note_state()
         self.epoch = max(0, state.epochs.latest)
         self.healed: frozenset[int] = frozenset()
         """Offsets for which rebuilding the queue did not help: their records are damaged."""
         self._commit_limit: int | None = None
-        self._pending: deque[tuple[int, int]] | None = None
         self._sealed = sealed
         self._checked = False
         self._suspect = False
@@ -118,10 +112,21 @@ class ShardLog:
         self.note_state()
 
     def note_state(self) -> None:
-        """Work out again whether an append needs nothing but the appender: no flush, no refusal.
-        To be called when the flush mode, `sealed` or `dropped` changed."""
-        state = self.state
-        self.quick = self.flush is Flush.ASYNC and not (state.sealed or state.dropped)
+        """Tell the appender what an append has to know of this shard. To be called when the flush
+        mode, `sealed` or `dropped` changed."""
+        taking = not (self.state.sealed or self.state.dropped)
+        sync = self.flush is Flush.SYNC
+        self.log.appender.set_gate(self.handle, taking, sync, self._epoch)
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch of the records to come."""
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        self.note_state()
 
     @property
     def next_offset(self) -> int:
@@ -138,29 +143,12 @@ class ShardLog:
     @property
     def commit(self) -> int:
         """The offset behind the last record that is safe to show."""
-        end = self.next_offset
-        if self._pending:
-            end = self._first_not_durable(end)
+        end = self.log.appender.shown_offset(self.handle)
         return end if self._commit_limit is None else min(end, self._commit_limit)
 
     def limit_commit(self, offset: Offset | None) -> None:
         """Show nothing at or past `offset` (replication decides); None lifts the limit."""
         self._commit_limit = offset
-
-    def note_pending(self, first_offset: int, end_position: int) -> None:
-        """Hide the records from `first_offset` on until the log is durable up to `end_position`.
-        The caller holds the log's lock."""
-        if self._pending is None:
-            self._pending = deque()
-        self._pending.append((first_offset, end_position))
-
-    def _first_not_durable(self, end: int) -> int:
-        with self.lock:
-            pending = self._pending
-            durable = self.log.durable
-            while pending and pending[0][1] <= durable:
-                pending.popleft()
-            return pending[0][0] if pending else end
 
     # Units
 

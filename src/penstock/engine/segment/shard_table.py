@@ -37,6 +37,8 @@ class ShardTable:
         self._sealed: Final = sealed
         self._by_shard: dict[ShardId, ShardLog] = {}
         self._by_handle: dict[int, ShardLog] = {}
+        self.handles: Final[dict[ShardId, int]] = {}
+        """Where an intake looks shards up."""
         self._closed: StoreError | None = None
 
     def __iter__(self) -> Iterator[ShardLog]:
@@ -57,6 +59,7 @@ class ShardTable:
         self._closed = error
         self._by_shard.clear()
         self._by_handle.clear()
+        self.handles.clear()
 
     def find(self, shard: ShardId) -> ShardLog | None:
         """Return the shard whether deleted or not."""
@@ -119,6 +122,7 @@ class ShardTable:
         )
         self._by_shard[shard] = log
         self._by_handle[handle] = log
+        self.handles[shard] = handle
         return log
 
     def restart(self, log: ShardLog, next_offset: int, next_unit: int) -> None:
@@ -127,6 +131,8 @@ class ShardTable:
         del self._by_handle[log.handle]
         log.handle = self._add_queue(log.shard, log.kind, next_offset, next_unit)
         self._by_handle[log.handle] = log
+        self.handles[log.shard] = log.handle
+        log.note_state()
 
     def unit_files(self, shard: ShardId, kind: QueueKind) -> UnitFiles:
         simple = kind is QueueKind.SIMPLE

@@ -87,6 +87,8 @@ class SegmentStore:
         self._log: Final = parts.log
         self._table: Final = parts.table
         self._writer: Final = parts.writer
+        self._put: Final = parts.writer.intake.put
+        self._put_many: Final = parts.writer.intake.put_many
         self._commands: Final = ShardCommands(parts)
         self._reader: Final = ShardReader(
             parts.log.files,
@@ -252,7 +254,10 @@ class SegmentStore:
 
     def append(self, shard: ShardId, record: Record) -> int:
         """Append one record; return its offset."""
-        return self._writer.write(self._table.get(shard), record)
+        offset = self._put(shard, record)
+        if offset >= 0:
+            return offset
+        return self._writer.write(self._table.get(shard), record, offset)
 
     def append_many(
         self, shard: ShardId, records: Sequence[Record], producer: Producer | None = None
@@ -266,7 +271,10 @@ class SegmentStore:
         """Like `append_many`; also say whether it was a repeat, so that nothing was written."""
         if not records:
             raise BadRequestError("an append needs at least one record")
-        return self._writer.write_many(self._table.get(shard), records, producer)
+        answer = self._put_many(shard, records) if producer is None else 0
+        if producer is None and answer >= 0:
+            return answer, False
+        return self._writer.write_many(self._table.get(shard), records, producer, answer)
 
     def append_columns(
         self,
@@ -466,9 +474,9 @@ class SegmentStore:
         if epoch < log.epoch:
             raise BadRequestError(f"epoch {epoch} of {shard.name!r} is before {log.epoch}")
         with self._log.lock, log.lock:
-            if epoch > log.epoch:
+            before, log.epoch = log.epoch, epoch
+            if epoch > before:
                 log.state.epochs.note(epoch, log.next_offset)
-            log.epoch = epoch
         self._parts.checkpointer.touch(log)
 
     def set_commit_offset(self, shard: ShardId, offset: int | None) -> None:

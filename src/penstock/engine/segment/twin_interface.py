@@ -9,11 +9,12 @@ units of a queue's file, `next_offset` offsets of the shard; they differ for bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.segment.format import Damage, RawRecord
-from penstock.record import Record, StoredRecord
+from penstock.record import Record, ShardId, StoredRecord
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -22,6 +23,12 @@ NO_LOG_ROOM = -1
 """An append answers this when the record does not fit in the rest of the log file."""
 NO_INDEX_ROOM = -2
 """… when its keys do not fit in the attached index files."""
+UNKNOWN_SHARD = -3
+"""An intake answers this when it has no queue for the shard."""
+NOT_TAKING = -4
+"""… when the log or the shard takes no records, or only with further questions."""
+BUSY = -5
+"""… when somebody else had the log all the time."""
 
 REPLAY_DONE = 0
 REPLAY_DAMAGE = 1
@@ -100,6 +107,22 @@ class Appender(Protocol):
     @last_store_timestamp_ms.setter
     def last_store_timestamp_ms(self, value: int) -> None: ...
 
+    @property
+    def accepting(self) -> bool:
+        """Whether an intake may append; a log that refuses appends says no."""
+        ...
+
+    @accepting.setter
+    def accepting(self, value: bool) -> None: ...
+
+    @property
+    def durable(self) -> int:
+        """The log is on the device up to this position, as far as the appender was told."""
+        ...
+
+    @durable.setter
+    def durable(self, value: int) -> None: ...
+
     def add_queue(
         self, topic: str, queue_id: int, kind: int, next_offset: int, next_unit: int
     ) -> int:
@@ -114,6 +137,16 @@ class Appender(Protocol):
 
     def next_offset(self, handle: int) -> int: ...
     def next_unit(self, handle: int) -> int: ...
+
+    def shown_offset(self, handle: int) -> int:
+        """Return the offset behind the last record to be shown: those appended while the gate said
+        `is_sync` are hidden until they are durable."""
+        ...
+
+    def set_gate(self, handle: int, is_open: bool, is_sync: bool, epoch: int) -> None:
+        """Say whether an intake may append to the queue, whether its records wait for the device,
+        and under which leader epoch an intake appends. A new queue is closed."""
+        ...
 
     def dirty_queues(self) -> list[int]:
         """Return the queues that hold units."""
@@ -227,12 +260,88 @@ class Appender(Protocol):
         ...
 
 
+class WriteLock(Protocol):
+    """Held by whoever writes the log; excludes every intake. Not reentrant."""
+
+    def acquire(self, timeout_s: float) -> bool:
+        """Return False when somebody else had it for so long."""
+        ...
+
+    def release(self) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class SyncTurns(Protocol):
+    """Group commit: of those who wait for the device, one syncs for all."""
+
+    @property
+    def durable(self) -> int: ...
+
+    def settle(self, durable: int) -> None:
+        """Set `durable`, also backwards, while nobody waits."""
+        ...
+
+    def wait(self, position: int, sync: Callable[[], int]) -> None:
+        """Return when `durable` has reached `position`. One of all who wait calls `sync`, which
+        puts the log on the device and returns how far; its error is raised to that caller only,
+        and the next one tries."""
+        ...
+
+
+class Intake(Protocol):
+    """Appends as the only writer, then waits for the device if the queue's gate says so. A negative
+    answer (one of an append's, or UNKNOWN_SHARD, NOT_TAKING, BUSY) means that nothing was written.
+    """
+
+    def put(self, shard: ShardId, record: Record) -> int:
+        """Append one record; return its offset."""
+        ...
+
+    def put_many(self, shard: ShardId, records: Sequence[Record]) -> int:
+        """Append an atomic group; return the first offset."""
+        ...
+
+
+MakeIntake = Callable[
+    [
+        Appender,
+        WriteLock,
+        SyncTurns,
+        Callable[[], int],
+        Mapping[ShardId, int],
+        Callable[[], int] | None,
+        float,
+    ],
+    Intake,
+]
+
+
 class Core(Protocol):
     """The functions of a twin. Each is specified where the pure twin defines it."""
 
     @property
     def Appender(self) -> Callable[[bytes, bytes, int], Appender]:  # noqa: N802 - it is a class
         """Takes the store host, the born host (8 or 20 bytes each), and the record size limit."""
+        ...
+
+    @property
+    def WriteLock(self) -> Callable[[], WriteLock]: ...  # noqa: N802
+
+    @property
+    def SyncTurns(self) -> Callable[[int], SyncTurns]:  # noqa: N802
+        """Takes how far the log is on the device."""
+        ...
+
+    @property
+    def Intake(self) -> MakeIntake:  # noqa: N802
+        """Takes an appender, a lock and turns of the same twin, the `sync` of those turns, handles
+        by shard, a clock (None: the system's), and for how many seconds to wait for the lock."""
         ...
 
     def java_hash(self, text: str) -> int: ...

@@ -1,22 +1,20 @@
 """Every append goes through here: one writer at a time, in the caller's own thread.
 
-    caller ──▶ lock free? ── yes ──▶ append, return
-                   │ no
-                   └──▶ bounded queue ──▶ whoever has the lock next appends for all in the queue
+    caller ──▶ intake: one native call ──▶ offset
+                  │ needs more than the appender: a roll, an index file, an answer, a producer
+                  └──▶ the log's lock ──▶ append here ──▶ offset
 
-Handing each message to a writer thread costs more than the append itself, so there is none. Under
-contention, at a roll of the log, or while a large group is encoded, callers queue up; the first of
-them to get the lock does the work of all, and each gets exactly its own offsets.
+Handing each message to a writer thread costs more than the append itself, so there is none. The
+intake holds the lock for as long as it encodes, never while it waits for the interpreter or the
+device. Who finds the lock taken waits for it without the interpreter, and then appends for itself,
+so each gets exactly its own offsets.
 
-Bounds: at most `QUEUE_MAX` callers wait, the others wait for a place; a caller that found neither
-place nor lock for `DEADLINE_S` gets `BusyError`, and its records were not written.
+A caller that found the lock taken for `DEADLINE_S` gets `BusyError`; its records were not written.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from penstock.clock import Clock, SystemClock
@@ -24,75 +22,58 @@ from penstock.engine.segment.commit_log import CommitLog
 from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.shard_log import ShardLog
+from penstock.engine.segment.twin import core
+from penstock.engine.segment.twin_interface import BUSY
 from penstock.errors import BusyError, DiskFullError, ShardSealedError, UnknownShardError
 from penstock.metrics import SegmentMetrics
-from penstock.record import Flush, Producer, Record
+from penstock.record import Flush, Producer, Record, ShardId
 
-QUEUE_MAX: Final = 1024
 DEADLINE_S: Final = 30.0
 _NATIVE_CLOCK: Final = -1
 
 
-class _Request:
-    __slots__ = ("_error", "_operation", "_result", "done")
-
-    def __init__(self, operation: Callable[[], int]) -> None:
-        self._operation = operation
-        self._result = -1
-        self._error: BaseException | None = None
-        self.done = False
-
-    def execute(self, append: Callable[[Callable[[], int]], int]) -> None:
-        try:
-            self._result = append(self._operation)
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that asked
-            self._error = error
-        self.done = True
-
-    def result(self) -> int:
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-
 class WriteManager:
     def __init__(
-        self, log: CommitLog, index: KeyIndex, clock: Clock, metrics: SegmentMetrics
+        self,
+        log: CommitLog,
+        handles: Mapping[ShardId, int],
+        index: KeyIndex,
+        clock: Clock,
+        metrics: SegmentMetrics,
     ) -> None:
         self._log: Final = log
         self._index: Final = index
         self._clock: Final = clock
         self._metrics: Final = metrics
-        self._append_native: Final = log.appender.append
         self._system_time: Final = isinstance(clock, SystemClock)
-        self._queue: deque[_Request] = deque()
-        self._places: Final = threading.BoundedSemaphore(QUEUE_MAX)
+        now = None if self._system_time else clock.now_ms
+        self.intake: Final = core.Intake(
+            log.appender, log.lock, log.turns, log.sync_all, handles, now, DEADLINE_S
+        )
 
     def now(self) -> int:
         """The time to stamp records with; native code reads the system's clock by itself."""
         return _NATIVE_CLOCK if self._system_time else self._clock.now_ms()
 
-    def write(self, shard: ShardLog, record: Record) -> int:
-        """Append one record; return its offset."""
-        log = self._log
-        if shard.quick and log.blocked is None and log.lock.acquire(False):
-            try:
-                now_ms = _NATIVE_CLOCK if self._system_time else self._clock.now_ms()
-                offset = self._append_native(shard.handle, record, now_ms, shard.epoch)
-            finally:
-                log.lock.release()
-            if offset >= 0:
-                return offset
-        return self.run(shard, lambda: self._append_one(shard, record))
+    def write(self, shard: ShardLog, record: Record, answer: int = 0) -> int:
+        """Append one record, of which the intake said `answer`; return its offset."""
+        self._check_patience(answer)
+        appender = self._log.appender
 
-    def _append_one(self, shard: ShardLog, record: Record) -> int:
-        _check_not_sealed(shard)
-        return self._log.appender.append(shard.handle, record, self.now(), shard.epoch)
+        def append(_: str | None) -> int:
+            return appender.append(shard.handle, record, self.now(), shard.epoch)
+
+        return self.run(shard, lambda: self._append_unsealed(shard, append, None))
 
     def write_many(
-        self, shard: ShardLog, records: Sequence[Record], producer: Producer | None
+        self,
+        shard: ShardLog,
+        records: Sequence[Record],
+        producer: Producer | None,
+        answer: int = 0,
     ) -> tuple[int, bool]:
         """Append a group, all or none; return the first offset, and whether it was a repeat."""
+        self._check_patience(answer)
         appender = self._log.appender
         return self.run_for_producer(
             shard,
@@ -138,58 +119,22 @@ class WriteManager:
 
     def run(self, shard: ShardLog, append: Callable[[], int]) -> int:
         """Run `append` as the only writer, then wait for the device if the shard wants that."""
-        position = 0
-
-        def checked() -> int:
-            nonlocal position
-            before = self._log.end
-            offset = append()
-            if offset >= 0:
-                position = self._log.end
-                if shard.flush is Flush.SYNC and position > before:
-                    shard.note_pending(offset, position)
-            return offset
-
-        offset = self.submit(checked)
+        lock = self._log.lock
+        if not lock.acquire(DEADLINE_S):
+            self._check_patience(BUSY)
+        try:
+            offset = self._append(append)
+            position = self._log.end
+        finally:
+            lock.release()
         if shard.flush is Flush.SYNC:
             self._log.wait_durable(position)
         return offset
 
-    def submit(self, operation: Callable[[], int]) -> int:
-        """Run an append under the log's lock, or let whoever has it next do so."""
-        lock = self._log.lock
-        if lock.acquire(False):
-            try:
-                return self._append(operation)
-            finally:
-                lock.release()
-        if not self._places.acquire(timeout=DEADLINE_S):
+    def _check_patience(self, answer: int) -> None:
+        if answer == BUSY:
             self._metrics.writes_refused.labels("busy").inc()
-            raise BusyError(f"{QUEUE_MAX} writers are waiting for the log; nothing was written")
-        try:
-            request = _Request(operation)
-            self._queue.append(request)
-            self._wait(request)
-            return request.result()
-        finally:
-            self._places.release()
-
-    def _wait(self, request: _Request) -> None:
-        lock = self._log.lock
-        if not lock.acquire(timeout=DEADLINE_S):
-            try:
-                self._queue.remove(request)
-            except ValueError:
-                # Somebody is appending it at this moment: its outcome is near.
-                lock.acquire()
-            else:
-                self._metrics.writes_refused.labels("busy").inc()
-                raise BusyError(f"the log was busy for {DEADLINE_S:g} s; nothing was written")
-        try:
-            while not request.done:
-                self._queue.popleft().execute(self._append)
-        finally:
-            lock.release()
+            raise BusyError(f"the log was busy for {DEADLINE_S:g} s; nothing was written")
 
     def _append(self, operation: Callable[[], int]) -> int:
         try:

@@ -13,11 +13,17 @@ from penstock.engine.segment.pure.codec import (
 )
 from penstock.engine.segment.pure.columns import read_columns
 from penstock.engine.segment.pure.inner_batch import decode_inner
+from penstock.engine.segment.pure.intake import Intake
 from penstock.engine.segment.pure.key_index import index_lookup, index_relink
 from penstock.engine.segment.pure.reading import read_batches, read_records
+from penstock.engine.segment.pure.sync_turns import SyncTurns
+from penstock.engine.segment.pure.write_lock import WriteLock
 
 __all__ = [
     "Appender",
+    "Intake",
+    "SyncTurns",
+    "WriteLock",
     "check_log",
     "crc_patch",
     "decode_inner",

@@ -39,7 +39,7 @@ from penstock.engine.segment.pure.encoding import (
 )
 from penstock.engine.segment.pure.key_index import IndexFile, IndexFiles
 from penstock.engine.segment.pure.log_buffer import LogBuffer
-from penstock.engine.segment.pure.queue_table import Queue, QueueTable
+from penstock.engine.segment.pure.queue_table import Gate, Queue, QueueTable
 from penstock.engine.segment.pure.record_writer import RecordWriter
 from penstock.engine.segment.pure.replay import Replay
 from penstock.engine.segment.twin_interface import NO_INDEX_ROOM, NO_LOG_ROOM, Replayed
@@ -67,6 +67,8 @@ class Appender:
         self._queues = QueueTable()
         self._index = IndexFiles()
         self._last_store_timestamp_ms = 0
+        self.accepting = True
+        self.durable = 0
 
     # ---------------------------------------------------------------------------- the log
 
@@ -120,6 +122,20 @@ class Appender:
     def next_offset(self, handle: int) -> int:
         with self._lock:
             return self._queues.get(handle).next_offset
+
+    def shown_offset(self, handle: int) -> int:
+        with self._lock:
+            return self._queues.get(handle).shown_offset(self.durable)
+
+    def set_gate(self, handle: int, is_open: bool, is_sync: bool, epoch: int) -> None:
+        check_int64("epoch", epoch)
+        with self._lock:
+            self._queues.get(handle).gate = Gate(is_open, is_sync, epoch)
+
+    def gate(self, handle: int) -> Gate:
+        """For `Intake`; the native one looks inside."""
+        with self._lock:
+            return self._queues.get(handle).gate
 
     def next_unit(self, handle: int) -> int:
         with self._lock:
@@ -270,7 +286,7 @@ class Appender:
             first_offset = queue.next_offset
             for copy, entries in zip(copies, hashes, strict=True):
                 self._append_copy(log, queue, copy, view, entries)
-            self._end = log.end
+            self._note_appended(queue, first_offset, log.end)
             return first_offset
 
     def replay(
@@ -349,8 +365,13 @@ class Appender:
                 self._index.put_all(hashes, position, store_ms)
         queue.epoch = epoch
         self._last_store_timestamp_ms = store_ms
-        self._end = log.end
+        self._note_appended(queue, first_offset, log.end)
         return first_offset
+
+    def _note_appended(self, queue: Queue, first_offset: int, end: int) -> None:
+        self._end = end
+        if queue.gate.is_sync:
+            queue.hide(first_offset, end, self.durable)
 
     @staticmethod
     def _refuse(what: str, queue: Queue, size: int, size_max: int) -> NoReturn:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections import deque
+from typing import Final, NamedTuple
 
 from penstock.engine.segment.format import (
     BATCH_UNIT,
@@ -24,6 +25,17 @@ from penstock.errors import AlreadyExistsError, BadRequestError
 EPOCH_UNKNOWN: Final = -1
 
 
+class Gate(NamedTuple):
+    """What an append has to know of a queue's shard."""
+
+    is_open: bool = False
+    """It takes records without further questions."""
+    is_sync: bool = False
+    """Its records are shown and acknowledged when they are on the device."""
+    epoch: int = 0
+    """Leader epoch of the records to come."""
+
+
 class Queue:
     """One queue.
 
@@ -35,7 +47,9 @@ class Queue:
         "block_max",
         "epoch",
         "first_unit",
+        "gate",
         "handle",
+        "hidden",
         "index_prefix",
         "kind",
         "magic",
@@ -65,6 +79,8 @@ class Queue:
         self.times: list[tuple[int, int]] = []
         self.block_max = BLOCK_MAX_NONE
         self.epoch = EPOCH_UNKNOWN
+        self.gate = Gate()
+        self.hidden: deque[tuple[int, int]] = deque()
         self.magic = MAGIC_V1 if version == 1 else MAGIC_V2
         self.sized_topic = sized_topic(topic, version)
         self.index_prefix = java_hash(f"{topic}#")
@@ -108,11 +124,26 @@ class Queue:
                 f"it ends at offset {self.next_offset}, unit {self.next_unit}"
             )
         self._cut_times(next_offset)
+        self.hidden = deque(each for each in self.hidden if each[0] < next_offset)
         self.first_unit = min(self.first_unit, next_unit)
         del self.units[(next_unit - self.first_unit) * self.unit_size :]
         self.next_offset = next_offset
         self.next_unit = next_unit
         self.epoch = EPOCH_UNKNOWN
+
+    def hide(self, first_offset: int, end: int, durable: int) -> None:
+        """Do not show the records from `first_offset` on before the log is on the device up to
+        `end`."""
+        self._unhide(durable)
+        self.hidden.append((first_offset, end))
+
+    def shown_offset(self, durable: int) -> int:
+        self._unhide(durable)
+        return self.hidden[0][0] if self.hidden else self.next_offset
+
+    def _unhide(self, durable: int) -> None:
+        while self.hidden and self.hidden[0][1] <= durable:
+            self.hidden.popleft()
 
     def held(self, unit: int, count: int) -> bytes:
         if unit < self.first_unit or count <= 0:

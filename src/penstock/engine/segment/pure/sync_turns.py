@@ -11,17 +11,38 @@ waiter holds a lock of its own, released once: cheaper than a condition, which w
 from __future__ import annotations
 
 import threading
-from typing import Final
+from collections.abc import Callable
 
 
 class SyncTurns:
-    def __init__(self) -> None:
-        self._lock: Final = threading.Lock()
+    """See `twin_interface.SyncTurns`."""
+
+    def __init__(self, durable: int) -> None:
+        self._durable = durable
+        self._lock = threading.Lock()
         self._waiting: list[threading.Lock] = []
         self._led = False
 
-    def lead_or_wait(self) -> bool:
-        """Return True when the caller is to sync now, and must call `finish`; False when another
+    @property
+    def durable(self) -> int:
+        return self._durable
+
+    def settle(self, durable: int) -> None:
+        self._durable = durable
+
+    def wait(self, position: int, sync: Callable[[], int]) -> None:
+        while self._durable < position:
+            if not self._lead_or_wait():
+                continue
+            try:
+                # Another turn may have ended between the look and the lead.
+                if self._durable < position:
+                    self._durable = max(self._durable, sync())
+            finally:
+                self._finish()
+
+    def _lead_or_wait(self) -> bool:
+        """Return True when the caller is to sync now, and must call `_finish`; False when another
         sync has ended since: look whether it was far enough."""
         with self._lock:
             if not self._led:
@@ -33,7 +54,7 @@ class SyncTurns:
         mine.acquire()
         return False
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """End the turn, however it went, and wake all who waited."""
         with self._lock:
             self._led = False

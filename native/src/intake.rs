@@ -1,0 +1,155 @@
+//! The way in for records that need nothing but the appender: one call from shard to offset.
+//!
+//! A writer that finds the log free appends at once, attached to the interpreter; otherwise it
+//! waits and appends without it, so that nobody ever holds the log while waiting for the
+//! interpreter. Whatever needs more than the appender (a sealed shard, a full file) is left to the
+//! caller: the answer is then negative, and nothing was written.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::appender::{Appender, ATTACHED_SIZE_MAX};
+use crate::errors::Refusal;
+use crate::extract::{int64, take_record, Many};
+use crate::message::Message;
+use crate::state::{State, BUSY, NOT_TAKING, UNKNOWN_SHARD};
+use crate::sync_turns::SyncTurns;
+use crate::write_lock::WriteLock;
+
+#[pyclass(frozen, module = "penstock._native")]
+pub struct Intake {
+    appender: Py<Appender>,
+    lock: Py<WriteLock>,
+    turns: Py<SyncTurns>,
+    sync: Py<PyAny>,
+    handles: Py<PyDict>,
+    now: Option<Py<PyAny>>,
+    patience: Duration,
+}
+
+/// The offset, or why there is none, and the position up to which to wait for the device.
+type Taken = Result<(i64, Option<i64>), Refusal>;
+
+impl Intake {
+    fn handle(&self, shard: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+        match self.handles.bind(shard.py()).get_item(shard)? {
+            Some(handle) => int64(&handle, "handle").map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn now_ms(&self, py: Python<'_>) -> PyResult<i64> {
+        match &self.now {
+            Some(now) => int64(&now.bind(py).call0()?, "now_ms"),
+            None => Ok(-1),
+        }
+    }
+
+    /// Append as the only writer, then wait for the device if the shard wants that.
+    #[inline]
+    fn take(
+        &self,
+        py: Python<'_>,
+        size: usize,
+        work: impl Fn(&mut State) -> Taken + Send + Sync,
+    ) -> PyResult<i64> {
+        let (lock, appender) = (self.lock.get(), self.appender.get());
+        let mut done = None;
+        if size <= ATTACHED_SIZE_MAX {
+            if let Some(_held) = lock.try_hold() {
+                done = appender.try_with(&work)?;
+            }
+        }
+        let done = match done {
+            Some(done) => done,
+            None => {
+                let patience = self.patience;
+                py.detach(|| match lock.hold(patience) {
+                    Some(_held) => appender.blocking(&work),
+                    None => Some(Ok((BUSY, None))),
+                })
+                .ok_or_else(crate::errors::poisoned)?
+            }
+        };
+        let (offset, position) = done.map_err(|refusal| refusal.raise(py))?;
+        if let Some(position) = position {
+            self.turns.get().wait_for(position, self.sync.bind(py))?;
+        }
+        Ok(offset)
+    }
+}
+
+#[pymethods]
+impl Intake {
+    #[new]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        appender: Py<Appender>,
+        lock: Py<WriteLock>,
+        turns: Py<SyncTurns>,
+        sync: Py<PyAny>,
+        handles: Py<PyDict>,
+        now: Option<Py<PyAny>>,
+        patience_s: f64,
+    ) -> Self {
+        let patience = Duration::try_from_secs_f64(patience_s.max(0.0)).unwrap_or(Duration::MAX);
+        Self { appender, lock, turns, sync, handles, now, patience }
+    }
+
+    fn put(
+        &self,
+        py: Python<'_>,
+        shard: &Bound<'_, PyAny>,
+        record: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
+        let Some(handle) = self.handle(shard)? else {
+            return Ok(UNKNOWN_SHARD);
+        };
+        let now_ms = self.now_ms(py)?;
+        let (message, _held) = take_record(record)?;
+        self.take(py, message.payload_size(), |state| {
+            state.take(handle, now_ms, |state, stamp| state.append_one(handle, &message, stamp))
+        })
+    }
+
+    fn put_many(
+        &self,
+        py: Python<'_>,
+        shard: &Bound<'_, PyAny>,
+        records: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
+        let Some(handle) = self.handle(shard)? else {
+            return Ok(UNKNOWN_SHARD);
+        };
+        let now_ms = self.now_ms(py)?;
+        let many = Many::new(records)?;
+        let messages = &many.messages[..];
+        let size = messages.iter().map(Message::payload_size).sum();
+        self.take(py, size, |state| {
+            state.take(handle, now_ms, |state, stamp| {
+                state.append_group(handle, messages, stamp, None)
+            })
+        })
+    }
+}
+
+impl State {
+    /// Run an append if log and queue take records without further questions.
+    #[inline]
+    fn take(
+        &mut self,
+        handle: i64,
+        now_ms: i64,
+        append: impl FnOnce(&mut Self, crate::append::Stamp) -> Result<i64, Refusal>,
+    ) -> Taken {
+        let is_accepting = self.is_accepting;
+        let gate = self.queue(handle)?.gate;
+        if !is_accepting || !gate.is_open {
+            return Ok((NOT_TAKING, None));
+        }
+        let offset = append(self, crate::append::Stamp { now_ms, epoch: gate.epoch })?;
+        Ok((offset, (gate.is_sync && offset >= 0).then_some(self.end)))
+    }
+}

@@ -1,0 +1,67 @@
+"""The way in for records that need nothing but the appender: one call from shard to offset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from penstock.engine.segment import twin_interface
+from penstock.engine.segment.pure.appender import Appender
+from penstock.engine.segment.twin_interface import BUSY, NOT_TAKING, UNKNOWN_SHARD
+from penstock.record import Record, ShardId
+
+_SYSTEM_CLOCK: Final = -1
+
+
+class Intake:
+    """See `twin_interface.Intake`."""
+
+    def __init__(
+        self,
+        appender: twin_interface.Appender,
+        lock: twin_interface.WriteLock,
+        turns: twin_interface.SyncTurns,
+        sync: Callable[[], int],
+        handles: Mapping[ShardId, int],
+        now: Callable[[], int] | None,
+        patience_s: float,
+    ) -> None:
+        assert isinstance(appender, Appender), "all parts are of one twin"
+        self._appender = appender
+        self._lock = lock
+        self._turns = turns
+        self._sync = sync
+        self._handles = handles
+        self._now = now
+        self._patience_s = patience_s
+
+    def put(self, shard: ShardId, record: Record) -> int:
+        append = self._appender.append
+        return self._take(
+            shard, lambda handle, now_ms, epoch: append(handle, record, now_ms, epoch)
+        )
+
+    def put_many(self, shard: ShardId, records: Sequence[Record]) -> int:
+        append = self._appender.append_many
+        return self._take(
+            shard, lambda handle, now_ms, epoch: append(handle, records, now_ms, epoch, None)
+        )
+
+    def _take(self, shard: ShardId, append: Callable[[int, int, int], int]) -> int:
+        handle = self._handles.get(shard)
+        if handle is None:
+            return UNKNOWN_SHARD
+        now_ms = _SYSTEM_CLOCK if self._now is None else self._now()
+        if not self._lock.acquire(self._patience_s):
+            return BUSY
+        try:
+            gate = self._appender.gate(handle)
+            if not gate.is_open or not self._appender.accepting:
+                return NOT_TAKING
+            offset = append(handle, now_ms, gate.epoch)
+            position = self._appender.end
+        finally:
+            self._lock.release()
+        if gate.is_sync and offset >= 0:
+            self._turns.wait(position, self._sync)
+        return offset
