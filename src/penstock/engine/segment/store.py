@@ -88,7 +88,6 @@ class SegmentStore:
         self._table: Final = parts.table
         self._writer: Final = parts.writer
         self._put: Final = parts.writer.intake.put
-        self._put_many: Final = parts.writer.intake.put_many
         self._commands: Final = ShardCommands(parts)
         self._reader: Final = ShardReader(
             parts.log.files,
@@ -255,9 +254,7 @@ class SegmentStore:
     def append(self, shard: ShardId, record: Record) -> int:
         """Append one record; return its offset."""
         offset = self._put(shard, record)
-        if offset >= 0:
-            return offset
-        return self._writer.write(self._table.get(shard), record, offset)
+        return offset if offset >= 0 else self._writer.write(self._table.get(shard), record, offset)
 
     def append_many(
         self, shard: ShardId, records: Sequence[Record], producer: Producer | None = None
@@ -271,10 +268,7 @@ class SegmentStore:
         """Like `append_many`; also say whether it was a repeat, so that nothing was written."""
         if not records:
             raise BadRequestError("an append needs at least one record")
-        answer = self._put_many(shard, records) if producer is None else 0
-        if producer is None and answer >= 0:
-            return answer, False
-        return self._writer.write_many(self._table.get(shard), records, producer, answer)
+        return self._writer.write_many(self._table.get(shard), records, producer)
 
     def append_columns(
         self,

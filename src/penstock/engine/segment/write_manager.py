@@ -66,14 +66,14 @@ class WriteManager:
         return self.run(shard, lambda: self._append_unsealed(shard, append, None))
 
     def write_many(
-        self,
-        shard: ShardLog,
-        records: Sequence[Record],
-        producer: Producer | None,
-        answer: int = 0,
+        self, shard: ShardLog, records: Sequence[Record], producer: Producer | None
     ) -> tuple[int, bool]:
         """Append a group, all or none; return the first offset, and whether it was a repeat."""
-        self._check_patience(answer)
+        if producer is None:
+            offset = self.intake.put_many(shard.shard, records)
+            if offset >= 0:
+                return offset, False
+            self._check_patience(offset)
         appender = self._log.appender
         return self.run_for_producer(
             shard,
