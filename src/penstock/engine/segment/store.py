@@ -327,12 +327,11 @@ class SegmentStore:
         if not 1 <= count <= BATCH_COUNT_MAX:
             raise BadRequestError(f"a batch holds 1 to {BATCH_COUNT_MAX} messages, not {count}")
         born = self._parts.clock.now_ms() if born_ms is None else born_ms
-        appender = self._log.appender
         return self._writer.run_for_producer(
             log,
             producer,
             count,
-            lambda text: appender.append_batch(
+            lambda text: self._log.appender.append_batch(
                 log.handle, body, count, self._writer.now(), log.epoch, born, text, kafka
             ),
         )[0]
