@@ -331,15 +331,15 @@ class Core(Protocol):
         ...
 
     @property
-    def WriteLock(self) -> Callable[[], WriteLock]: ...  # noqa: N802
+    def WriteLock(self) -> Callable[[], WriteLock]: ...  # noqa: N802 - it is a class
 
     @property
-    def SyncTurns(self) -> Callable[[int], SyncTurns]:  # noqa: N802
+    def SyncTurns(self) -> Callable[[int], SyncTurns]:  # noqa: N802 - it is a class
         """Takes how far the log is on the device."""
         ...
 
     @property
-    def Intake(self) -> MakeIntake:  # noqa: N802
+    def Intake(self) -> MakeIntake:  # noqa: N802 - it is a class
         """Takes an appender, a lock and turns of the same twin, the `sync` of those turns, handles
         by shard, a clock (None: the system's), and for how many seconds to wait for the lock."""
         ...
