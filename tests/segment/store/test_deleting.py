@@ -6,10 +6,16 @@ from contextlib import suppress
 
 import pytest
 from tests.segment.store.batches import inner_batch
-from tests.segment.store.rig import EVENTS, ORDERS, Rig, create, fill, record
+from tests.segment.store.rig import EVENTS, LOGS, ORDERS, Rig, create, fill, record
 from tests.segment.store.shard_model import ShardModel, check_shard
 
-from penstock.errors import NotSupportedError, ShardSealedError, UnknownShardError
+from penstock.engine.segment.inspect import verify
+from penstock.errors import (
+    DiskFullError,
+    NotSupportedError,
+    ShardSealedError,
+    UnknownShardError,
+)
 from penstock.record import Producer, QueueKind, Record
 from penstock.testing import PowerCut
 
@@ -142,6 +148,64 @@ def test_the_records_of_a_deleted_shard_stay_dead_when_everything_is_rebuilt(sha
         copy = rig.copy()
         copy.disk.remove_tree(f"store/{lost}")
         check_shard(copy.store, ORDERS, model)
+
+
+@pytest.mark.parametrize(
+    "lost", ["nothing", "penstock/checkpoint", "penstock/shards", "penstock", "index"]
+)
+def test_a_deleted_shard_without_records_never_comes_back(lost: str) -> None:
+    rig = Rig()
+    create(rig.store, LOGS)
+    create(rig.store, EVENTS)
+    model = ShardModel()
+    model.append(fill(rig.store, EVENTS, 3))
+    rig.store.checkpoint()
+    rig.store.delete_shard(LOGS)
+    for store in rig.lives():
+        assert store.shards() == [EVENTS]
+    rig.close()
+    rig.disk.remove_tree(f"store/{lost}")
+    for store in rig.lives():
+        assert store.shards() == [EVENTS]
+        check_shard(store, EVENTS, model)
+
+
+@pytest.mark.parametrize("kind", QueueKind)
+@pytest.mark.parametrize("count", [0, 1, 5, 90])
+@pytest.mark.parametrize("lost", ["nothing", "penstock"])
+def test_a_shard_deleted_and_created_again_between_two_checkpoints(
+    kind: QueueKind, count: int, lost: str
+) -> None:
+    rig = Rig()
+    create(rig.store, kind=kind)
+    fill(rig.store, ORDERS, 30)
+    rig.store.checkpoint()
+    fill(rig.store, ORDERS, 7)
+    rig.store.append_many(ORDERS, [record(30)], Producer(5, 3, 0))
+    rig.store.delete_offsets(ORDERS, [0, 1])
+    rig.store.delete_shard(ORDERS)
+    create(rig.store, kind=kind)
+    model = ShardModel()
+    model.append(fill(rig.store, ORDERS, count, first=500))
+    if count:
+        rig.store.delete_offsets(ORDERS, [0])
+        model.deleted.add(0)
+    rig.disk.remove_tree(f"store/{lost}")
+    check_shard(rig.kill(), ORDERS, model)
+    assert rig.store.append_once(ORDERS, [record(77)], Producer(5, 0, 0)) == (count, False)
+    model.append([record(77)])
+    for store in rig.lives():
+        check_shard(store, ORDERS, model)
+    assert verify("store", disk=rig.disk.copy(), settings=rig.settings).findings == []
+
+
+def test_a_shard_can_be_deleted_on_a_disk_that_takes_no_writes(shard: Shard) -> None:
+    store = shard.rig.store
+    store.checkpoint()
+    store._log.refuse(DiskFullError("full"))
+    store.delete_shard(ORDERS)
+    for each in shard.rig.lives():
+        assert each.shards() == []
 
 
 def test_a_shard_keeps_its_kind_beyond_its_life(shard: Shard) -> None:

@@ -1,10 +1,12 @@
 """The journal of a store: which shards exist and how they are kept, as records of the log itself.
 
     %ctl_0     {"command":"keep_shard","version":1,"topic":"orders","partition":0,…}
+               {"command":"drop_shard","version":1,"topic":"orders","partition":0}
 
 An empty shard has no record of its own, and its state is put on the device only with the next
-checkpoint; its line in the journal lets it survive a crash before that. Lines are folded when the
-log is replayed; once a checkpoint holds what they say, nobody needs them any more.
+checkpoint; its line in the journal lets it survive a crash before that, and a deleted one stay
+deleted. Lines are folded when the log is replayed; a state that was saved behind a line knows what
+it says (`folded_until`).
 """
 
 from __future__ import annotations
@@ -37,15 +39,29 @@ class KeepShard(Struct, frozen=True, kw_only=True, tag="keep_shard", tag_field="
         return ShardId(self.topic, self.partition)
 
 
+class DropShard(Struct, frozen=True, kw_only=True, tag="drop_shard", tag_field="command"):
+    """The shard exists no more; what the log holds of it before this line is dead."""
+
+    version: int = JOURNAL_VERSION
+    topic: str
+    partition: int
+
+    @property
+    def shard(self) -> ShardId:
+        return ShardId(self.topic, self.partition)
+
+
+Line = KeepShard | DropShard
+
 _encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(KeepShard)
+_decoder: Final[msgspec.json.Decoder[Line]] = msgspec.json.Decoder(Line)
 
 
-def encode_line(line: KeepShard) -> Record:
+def encode_line(line: Line) -> Record:
     return Record(value=_encoder.encode(line))
 
 
-def decode_line(body: bytes) -> KeepShard:
+def decode_line(body: bytes) -> Line:
     try:
         return _decoder.decode(body)
     except msgspec.MsgspecError as error:

@@ -28,6 +28,7 @@ from penstock.engine.segment.commit_log import CommitLog
 from penstock.engine.segment.control import (
     CONTROL_SUFFIX,
     Command,
+    control_shard,
     data_shard,
     decode,
     is_control,
@@ -40,7 +41,7 @@ from penstock.engine.segment.format import (
     Damage,
     RawRecord,
 )
-from penstock.engine.segment.journal import JOURNAL, decode_line
+from penstock.engine.segment.journal import JOURNAL, DropShard, decode_line
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
@@ -264,11 +265,13 @@ class Replay:
             return
         log = self._table.by_handle(handle)
         if log.shard == JOURNAL:
-            self._fold_line(log, raw)
+            self._fold_line(raw)
         elif is_control(log.shard):
             self._fold_command(data_shard(log.shard), raw)
         if raw.position < log.state.folded_until:
             return
+        if is_control(log.shard):
+            log.state.dropped = False
         self.touched.add(log.shard)
         if raw.queue_offset < self._folded.get(log.shard, 0):
             # The shard was cut here, and the crash came before anybody could note that.
@@ -276,23 +279,46 @@ class Replay:
         self._folded[log.shard] = raw.queue_offset + 1
         fold(log, raw)
 
-    def _fold_line(self, journal: ShardLog, raw: RawRecord) -> None:
-        if raw.queue_offset < journal.state.control_offset:
-            return
-        journal.state.control_offset = Offset(raw.queue_offset + 1)
+    def _fold_line(self, raw: RawRecord) -> None:
         try:
             line = decode_line(raw.body)
         except RequestError as error:
             _log.error("journal_line_ignored", position=raw.position, error=str(error))
             return
-        self.touched.add(line.shard)
+        if isinstance(line, DropShard):
+            self._drop(line.shard, raw)
+            self._drop(control_shard(line.shard), raw)
+            return
         found = self._table.find(line.shard)
         state = self._states.get(line.shard) if found is None else found.state
         if state is None:
             self._table.add(line.shard, ShardState(line.kind), 0, 0).state.config = line.config
-        elif not any(position > raw.position for position, _ in state.truncations):
+        elif raw.position < state.folded_until:
+            return
+        else:
             state.dropped = False
             state.config = line.config
+        self.touched.add(line.shard)
+
+    def _drop(self, shard: ShardId, raw: RawRecord) -> None:
+        """Delete a shard again. Its queue may hold records already that came behind this line, of
+        a new shard of that name: the first of them has replaced all older ones."""
+        log = self._table.find(shard)
+        if log is None:
+            state = self._states.get(shard)
+            if state is not None and raw.position >= state.folded_until:
+                state.clear()
+                state.dropped = True
+            return
+        if raw.position < log.state.folded_until:
+            return
+        if log.next_unit and log.rows(log.next_unit - 1, 1)[0].position < raw.position:
+            log.cut(0)
+            log.state.note_truncation(raw.position + raw.size, 0)
+        log.forget()
+        self.latest[shard] = 0
+        self._folded.pop(shard, None)
+        self.touched.add(shard)
 
     def _fold_command(self, shard: ShardId, raw: RawRecord) -> None:
         found = self._table.find(shard)

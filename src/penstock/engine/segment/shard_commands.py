@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.engine.segment import control
-from penstock.engine.segment.journal import JOURNAL, KeepShard, encode_line
+from penstock.engine.segment.journal import JOURNAL, DropShard, KeepShard, encode_line
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.recovery import fold_appended
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
+from penstock.errors import DiskFullError
 from penstock.record import Offset, QueueKind, ShardId
 
 
@@ -66,17 +67,35 @@ class ShardCommands:
         log.state.note_truncation(self._log.end, end)
         return end
 
-    def drop(self, log: ShardLog) -> None:
-        """Delete a shard and its companion, as `cut` does."""
-        shard = log.shard
-        other = None if control.is_control(shard) else control.control_shard(shard)
-        for each in (log, None if other is None else self._table.find(other)):
+    def drop(self, log: ShardLog) -> bool:
+        """Delete a shard and its companion; return whether the journal says so. On a full disk,
+        which this may help to free, only the states do: the caller must save them.
+
+        The caller holds the checkpointer's `pause`, as for `cut`.
+        """
+        journal = self._system_shard(JOURNAL)
+        record = encode_line(DropShard(topic=log.shard.topic, partition=log.shard.partition))
+        appender = self._log.appender
+
+        def append() -> int:
+            offset = appender.append(journal.handle, record, self._writer.now(), journal.epoch)
+            if offset >= 0:
+                self._forget(log)
+            return offset
+
+        try:
+            self._writer.run(journal, append)
+        except DiskFullError:
+            with self._log.lock:
+                self._forget(log)
+            return False
+        return True
+
+    def _forget(self, log: ShardLog) -> None:
+        for each in (log, self._table.find(control.control_shard(log.shard))):
             if each is not None and not each.state.dropped:
                 self.cut(each, 0)
-                each.state.clear()
-                each.state.dropped = True
-                each.epoch = 0
-                each.note_state()
+                each.forget()
 
     @staticmethod
     def _apply(log: ShardLog, command: control.Command, offset: int) -> None:

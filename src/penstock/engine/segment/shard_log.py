@@ -403,6 +403,14 @@ class ShardLog:
             self._last_lookup = (0, 0)
             return offset
 
+    def forget(self) -> None:
+        """The shard was deleted: its queue is cut, its state knows nothing any more."""
+        with self.lock:
+            self.state.clear()
+            self.state.dropped = True
+            self.epoch = 0
+            self.note_state()
+
     def restore_checksum(self, stop: int) -> None:
         """Compute the checksum of the newest file's units below `stop` anew, from bytes that were
         just written or checked."""

@@ -68,6 +68,10 @@ class ShardTable:
     def by_handle(self, handle: int) -> ShardLog:
         return self._by_handle[handle]
 
+    def has_user_shard(self, shard: ShardId) -> bool:
+        found = self._by_shard.get(shard)
+        return found is not None and not found.state.dropped
+
     def user_shards(self) -> list[ShardId]:
         return sorted(
             log.shard for log in self if not log.state.dropped and not is_control(log.shard)

@@ -218,13 +218,20 @@ class SegmentStore:
         log = self._table.find(shard)
         if log is None or log.state.dropped:
             return
-        self._check_open()
-        with self._parts.checkpointer.pause, self._log.lock:
-            self._commands.drop(log)
+        self._check_not_closed()
+        checkpointer = self._parts.checkpointer
+        with checkpointer.pause:
+            if log.state.dropped:
+                return
+            written = self._commands.drop(log)
         self.dispatch.cut(shard, 0)
         self._batch_keys.cut(shard, 0)
-        self._topics.forget(shard.topic, self.shards())
-        self.checkpoint()
+        self._topics.forget(shard.topic, self._table.has_user_shard)
+        if written:
+            self._log.flush()
+            self._upkeep.publish_soon()
+        else:
+            self.checkpoint()
 
     def shards(self) -> list[ShardId]:
         return self._table.user_shards()

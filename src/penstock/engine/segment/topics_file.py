@@ -7,7 +7,7 @@ created or deleted, and whatever else the file says about other topics is kept.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Final
 
 from penstock.clock import Clock
@@ -63,12 +63,14 @@ class TopicsFile:
             self._configs[shard.topic] = TopicConfig.create(shard.topic, queues, kind, attributes)
             self._stale = True
 
-    def forget(self, topic: str, remaining: Iterable[ShardId]) -> None:
-        """Drop a topic when none of its shards remains."""
+    def forget(self, topic: str, exists: Callable[[ShardId], bool]) -> None:
+        """Drop a topic when none of its shards exists."""
         with self._lock:
-            if topic in self._configs and all(shard.topic != topic for shard in remaining):
-                del self._configs[topic]
-                self._stale = True
+            known = self._configs.get(topic)
+            if known is None or any(exists(ShardId(topic, n)) for n in range(known.queues)):
+                return
+            del self._configs[topic]
+            self._stale = True
 
     def save(self) -> None:
         with self._lock:

@@ -83,6 +83,15 @@ class Upkeep:
         self._parts.checkpointer.checkpoint()
         self._checkpointed = self._parts.clock.monotonic()
 
+    def publish_soon(self) -> None:
+        """Show other processes what changed: at once, unless that has just been done and the
+        background will do it again."""
+        now = self._parts.clock.monotonic()
+        interval_s = self._parts.settings.publish_interval_ms / 1000
+        if not self._threads or now - self._published >= interval_s:
+            self._published = now
+            self._parts.checkpointer.publish()
+
     def _run_flusher(self) -> None:
         interval_s = self._parts.settings.flush_interval_ms / 1000
         while not self._parts.clock.wait(self._stopping, interval_s):
