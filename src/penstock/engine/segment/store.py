@@ -18,13 +18,12 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from msgspec import Struct
-
 from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
 from penstock.engine.segment import control
 from penstock.engine.segment.batch_shards import BatchShards
+from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.dispatch import Dispatcher, DispatchPipeline
 from penstock.engine.segment.format import BATCH_COUNT_MAX
@@ -66,17 +65,6 @@ if TYPE_CHECKING:
 
 RECORDS_PER_READ: Final = 1_000
 SIZE_PER_READ: Final = 4 << 20
-
-
-class Bounds(Struct, frozen=True):
-    """Where a shard begins and ends. [earliest, commit) can be read; `next` is given out next."""
-
-    earliest: Offset
-    commit: Offset
-    next: Offset
-    start_position: Position
-    """Where the log begins; records below it are gone."""
-    end_position: Position
 
 
 class SegmentStore:
@@ -214,7 +202,8 @@ class SegmentStore:
             self._commands.keep(log, config)
 
     def delete_shard(self, shard: ShardId) -> None:
-        """Forget `shard` and its records; a shard of that name may be created again, empty."""
+        """Forget `shard` and its records; a shard of that name may be created again, empty. That
+        survives what an append to the shard survives."""
         log = self._table.find(shard)
         if log is None or log.state.dropped:
             return
@@ -227,11 +216,12 @@ class SegmentStore:
         self.dispatch.cut(shard, 0)
         self._batch_keys.cut(shard, 0)
         self._topics.forget(shard.topic, self._table.has_user_shard)
-        if written:
-            self._log.flush()
-            self._upkeep.publish_soon()
-        else:
+        if not written:
             self.checkpoint()
+            return
+        if log.flush is Flush.SYNC:
+            self._log.wait_durable(self._log.end)
+        self._upkeep.publish_soon()
 
     def shards(self) -> list[ShardId]:
         return self._table.user_shards()

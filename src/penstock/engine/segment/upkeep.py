@@ -30,6 +30,8 @@ _WARM_BUSY_S: Final = 0.005
 _WARM_IDLE_S: Final = 0.2
 _KEEPER_TICK_S: Final = 0.1
 _JOIN_S: Final = 60.0
+_PUBLISH_PAUSE: Final = 6
+"""From one publication to the next, at least this many times as long as it took."""
 
 
 class Upkeep:
@@ -47,7 +49,8 @@ class Upkeep:
         self._stopping: Final = threading.Event()
         self._threads: list[threading.Thread] = []
         now = parts.clock.monotonic()
-        self._published = self._checkpointed = self._retained = now
+        self._checkpointed = self._retained = now
+        self._publish_at = now + parts.settings.publish_interval_ms / 1000
         self._warmed_end = 0
 
     def start(self) -> None:
@@ -86,11 +89,21 @@ class Upkeep:
     def publish_soon(self) -> None:
         """Show other processes what changed: at once, unless that has just been done and the
         background will do it again."""
-        now = self._parts.clock.monotonic()
-        interval_s = self._parts.settings.publish_interval_ms / 1000
-        if not self._threads or now - self._published >= interval_s:
-            self._published = now
+        if not self._threads or self._parts.clock.monotonic() >= self._publish_at:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Publish, and leave most of the time until the next to those who wait meanwhile: of
+        thousands of shards that were created or deleted it takes long."""
+        clock = self._parts.clock
+        started = clock.monotonic()
+        self._publish_at = started + _JOIN_S
+        try:
             self._parts.checkpointer.publish()
+        finally:
+            now = clock.monotonic()
+            interval_s = self._parts.settings.publish_interval_ms / 1000
+            self._publish_at = started + max(interval_s, _PUBLISH_PAUSE * (now - started))
 
     def _run_flusher(self) -> None:
         interval_s = self._parts.settings.flush_interval_ms / 1000
@@ -110,9 +123,8 @@ class Upkeep:
         settings = parts.settings
         now = parts.clock.monotonic()
         parts.writer.save_index()
-        if now - self._published >= settings.publish_interval_ms / 1000:
-            parts.checkpointer.publish()
-            self._published = now
+        if now >= self._publish_at:
+            self._publish()
         behind = parts.log.end - parts.checkpointer.position
         due = now - self._checkpointed >= settings.derived_interval_ms / 1000
         if not parts.log.failed and (
