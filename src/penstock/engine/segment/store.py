@@ -208,9 +208,8 @@ class SegmentStore:
         if log is None or log.state.dropped:
             return
         self._check_not_closed()
-        checkpointer = self._parts.checkpointer
-        with checkpointer.pause:
-            if log.state.dropped:
+        with self._parts.checkpointer.pause:
+            if not self._table.has_user_shard(shard):
                 return
             written = self._commands.drop(log)
         self.dispatch.cut(shard, 0)
