@@ -19,6 +19,7 @@ mod index;
 mod inflate;
 mod intake;
 mod kafka;
+mod kafka_wire;
 mod message;
 mod properties;
 mod python;
@@ -53,5 +54,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reader::read_batches, module)?)?;
     module.add_function(wrap_pyfunction!(reader::read_columns, module)?)?;
     module.add_function(wrap_pyfunction!(reader::decode_inner, module)?)?;
+    module.add_function(wrap_pyfunction!(kafka_wire::crc32c, module)?)?;
+    module.add_function(wrap_pyfunction!(kafka_wire::slice_batches, module)?)?;
     Ok(())
 }

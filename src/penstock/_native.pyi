@@ -70,6 +70,18 @@ def read_columns(
 def decode_inner(
     body: Buffer, kafka: bool, base_offset: int, store_timestamp_ms: int, leader_epoch: int
 ) -> list[StoredRecord]: ...
+def crc32c(data: Buffer) -> int: ...
+def slice_batches(
+    log: Buffer,
+    base: int,
+    units: bytes,
+    start_offset: int,
+    until: int,
+    topic: str,
+    queue_id: int,
+    max_size: int,
+    deleted: Sequence[tuple[int, int]],
+) -> tuple[list[bytes | tuple[int, int]], int, int, bool, Damage | None]: ...
 def index_lookup(
     index: Buffer,
     slots: int,

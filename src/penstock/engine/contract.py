@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -111,6 +111,50 @@ class Compacted(Struct, frozen=True):
 
     records: int
     size: int
+
+
+class BatchPage(NamedTuple):
+    """Kafka batches as an engine holds them, ready to be sent."""
+
+    parts: list[bytes | memoryview]
+    """One behind the other: whole batches. A view is of the log's mapping; it must be dropped
+    soon."""
+    size: int
+    next_offset: int
+    is_foreign: bool
+    """The record at `next_offset` is no batch that can be handed out as it is."""
+
+
+@runtime_checkable
+class BatchEngine(Protocol):
+    """What an engine offers besides when it keeps Kafka batches as they come."""
+
+    def write_batch(
+        self,
+        shard: ShardId,
+        body: bytes | memoryview,
+        count: int,
+        *,
+        timestamp_ms: int,
+        producer: Producer | None = None,
+    ) -> Written:
+        """Append a checked batch of `count` messages, the newest of `timestamp_ms`; its base
+        offset and leader epoch are set on the way."""
+        ...
+
+    def read_batches(self, shard: ShardId, offset: int, until: int, max_size: int) -> BatchPage:
+        """Return the batches from that of `offset` on which end at or below `until`; the first
+        one whatever its size."""
+        ...
+
+    def bounds(self, shard: ShardId) -> tuple[int, int]:
+        """Return the earliest and the commit offset."""
+        ...
+
+    def is_hot(self, shard: ShardId, offset: int) -> bool:
+        """Say whether the records from `offset` on were written so lately that they are in
+        memory."""
+        ...
 
 
 class StorageEngine(Protocol):

@@ -26,6 +26,7 @@ from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
     AdapterOffsetStrategy,
+    BatchEngine,
     Compacted,
     Isolation,
     ShardConfig,
@@ -34,17 +35,23 @@ from penstock.engine.contract import (
     Written,
 )
 from penstock.engine.engine_set import EngineSet
+from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.segment_status import Answer, allowed
 from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
 from penstock.errors import (
     BadRequestError,
     BusyError,
     NotLeaderError,
+    NotSupportedError,
     ShardSealedError,
     StoreError,
     UnknownShardError,
 )
-from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
+from penstock.record import Offset, Producer, QueueKind, Record, ShardId, StoredRecord
+
+
+# A check for a Protocol looks at every method; this one is made for every batch.
+_BATCH_ENGINES: Final = (SegmentEngine,)
 
 
 class Forwarder(Protocol):
@@ -151,6 +158,35 @@ class StorageEngineHandler:
             raise
         self._note_written(entry, written)
         return written
+
+    def write_batch(
+        self,
+        entry: ShardEntry,
+        body: bytes | memoryview,
+        count: int,
+        *,
+        timestamp_ms: int,
+        producer: Producer | None = None,
+    ) -> Written:
+        """Append a checked Kafka batch to a shard whose engine keeps such; see `BatchEngine`."""
+        engine = entry.writer or self._find_writer(entry)
+        if not isinstance(engine, _BATCH_ENGINES):
+            raise NotSupportedError(f"the engine of {entry.name!r} keeps no batches")
+        try:
+            written = engine.write_batch(
+                entry.id, body, count, timestamp_ms=timestamp_ms, producer=producer
+            )
+        except StoreError:
+            entry.errors += 1
+            raise
+        self._note_written(entry, written)
+        return written
+
+    def batch_reader(self, entry: ShardEntry) -> BatchEngine | None:
+        """Return the engine that has a shard's Kafka batches as they came, if one has."""
+        engine = self._reader(entry)
+        is_batch = entry.topic.config.kind is QueueKind.BATCH and not entry.hidden
+        return engine if is_batch and isinstance(engine, _BATCH_ENGINES) else None
 
     def _note_written(self, entry: ShardEntry, written: Written) -> None:
         count = written.count

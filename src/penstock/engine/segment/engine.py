@@ -26,6 +26,7 @@ from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
     AdapterOffsetStrategy,
+    BatchPage,
     Capabilities,
     Cleanup,
     Compacted,
@@ -38,7 +39,12 @@ from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.shard_compaction import superseded
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.sharded import check_config
-from penstock.errors import BadRequestError, ClosedError, UnknownShardError
+from penstock.errors import (
+    BadRequestError,
+    ClosedError,
+    RecordTooLargeError,
+    UnknownShardError,
+)
 from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 
 RECORD_OVERHEAD_MAX: Final = 96 << 10
@@ -166,7 +172,34 @@ class SegmentEngine:
         if largest >= _LARGE or config.record_size_max < RECORD_SIZE_MAX:
             check_records(records, shard, config.record_size_max)
 
+    def write_batch(
+        self,
+        shard: ShardId,
+        body: bytes | memoryview,
+        count: int,
+        *,
+        timestamp_ms: int,
+        producer: Producer | None = None,
+    ) -> Written:
+        """See `BatchEngine`."""
+        config = self._config(shard)
+        if len(body) > config.record_size_max:
+            raise RecordTooLargeError(
+                f"a batch for {shard.name!r}", size=len(body), size_max=config.record_size_max
+            )
+        first, repeated = self.store.append_kafka(shard, body, count, timestamp_ms, producer)
+        return Written(Offset(first), count, repeated)
+
     # Reading
+
+    def read_batches(self, shard: ShardId, offset: int, until: int, max_size: int) -> BatchPage:
+        return self.store.read_kafka(shard, offset, until, max_size)
+
+    def bounds(self, shard: ShardId) -> tuple[int, int]:
+        return self.store.edges(shard)
+
+    def is_hot(self, shard: ShardId, offset: int) -> bool:
+        return self.store.is_hot(shard, offset)
 
     def read_by_offset(
         self,

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from penstock.clock import Clock
+from penstock.engine.contract import BatchPage
 from penstock.engine.segment.envelope import has_key, stored_from_raw
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import (
@@ -44,6 +45,7 @@ from penstock.record import QueueKind, ShardId, StoredRecord
 __all__ = ["KeyLookup", "Page", "Query", "ReadableShard", "ShardReader", "inner_count"]
 
 _SIZE_UNLIMITED: Final = 1 << 62
+_UNITS_PER_FETCH: Final = 1024
 _TIME_UNLIMITED: Final = (1 << 63) - 1
 
 
@@ -389,6 +391,52 @@ class ShardReader:
             deleted = [*deleted, (query.until, _SIZE_UNLIMITED)]
         return deleted
 
+    def read_kafka(
+        self, log: ReadableShard, offset: int, until: int, max_size: int
+    ) -> BatchPage:
+        """Return Kafka batches as they lie in the log, checked; see `BatchPage`."""
+        self._check(log)
+        offset = max(offset, log.earliest)
+        parts: list[bytes | memoryview] = []
+        size = 0
+        while offset < until and size < max_size:
+            query = Query(offset, until, _UNITS_PER_FETCH, max_size - size)
+            try:
+                located = locate(self._files, log, query)
+                if isinstance(located, int):
+                    offset = located
+                    continue
+                buffer = self._buffer(located.base)
+                page, after, length, foreign, damage = _slice_batches(
+                    buffer,
+                    located.base,
+                    located.units,
+                    offset,
+                    until,
+                    log.shard.topic,
+                    log.shard.partition,
+                    max_size - size,
+                    log.state.deleted_between(offset, until),
+                )
+                if damage is not None and not page:
+                    raise self._corruption(damage)
+            except CorruptionError as error:
+                if parts:
+                    break
+                offset = self._heal_or_raise(log, offset, error)
+                continue
+            if parts and size + length > max_size:
+                break  # the first batch of a step comes whatever its size
+            parts += [
+                part if isinstance(part, bytes) else buffer[part[0] : part[0] + part[1]]
+                for part in page
+            ]
+            size += length
+            if foreign or after == offset:
+                return BatchPage(parts, size, after, foreign)
+            offset = after
+        return BatchPage(parts, size, offset, is_foreign=False)
+
     def read_raw(self, log: ReadableShard, query: Query) -> list[bytes]:
         """Return whole records, or batches, as the log holds them, checked."""
         self._check(log)
@@ -452,6 +500,13 @@ def _unit_rows(
         return
     for position, size, _, _, base, count, _, _ in BATCH_UNIT.iter_unpack(units):
         yield base, base + count, position, size
+
+
+def _slice_batches(*arguments: object) -> _Sliced:
+    native = native_core()
+    if native is None:
+        raise NotSupportedError("Kafka batches need the native extension; install a Rust tool chain")
+    return native.slice_batches(*arguments)
 
 
 def inner_count(raw: RawRecord) -> int:

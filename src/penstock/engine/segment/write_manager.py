@@ -82,6 +82,35 @@ class WriteManager:
             lambda text: appender.append_many(shard.handle, records, self.now(), shard.epoch, text),
         )
 
+    def write_batch(
+        self,
+        shard: ShardLog,
+        body: bytes | memoryview,
+        count: int,
+        born_ms: int,
+        producer: Producer | None,
+    ) -> tuple[int, bool]:
+        """Append a Kafka batch; return the first offset, and whether it was a repeat."""
+        log = self._log
+        append_batch = log.appender.append_batch
+        if producer is None and shard.quick and log.blocked is None and log.lock.acquire(False):
+            try:
+                offset = append_batch(
+                    shard.handle, body, count, self.now(), shard.epoch, born_ms, None, True
+                )
+            finally:
+                log.lock.release()
+            if offset >= 0:
+                return offset, False
+        return self.run_for_producer(
+            shard,
+            producer,
+            count,
+            lambda text: append_batch(
+                shard.handle, body, count, self.now(), shard.epoch, born_ms, text, True
+            ),
+        )
+
     def run_for_producer(
         self,
         shard: ShardLog,
