@@ -43,6 +43,7 @@ class Served:
         self.data = data
         self.port = free_port()
         arguments = ["--data", str(data), "--port", str(self.port), "--http-port", "0"]
+        arguments += ["--kafka-port", "0"]
         self.process = subprocess.Popen(
             command("serve", *arguments),
             stdout=subprocess.PIPE,
@@ -134,7 +135,7 @@ def test_a_stopped_server_has_lost_nothing(served: Served, number: signal.Signal
 def test_a_busy_port_and_a_busy_directory_are_refused_in_a_sentence(
     served: Served, tmp_path: Path
 ) -> None:
-    other = ("--data", str(tmp_path / "other"), "--http-port", "0")
+    other = ("--data", str(tmp_path / "other"), "--http-port", "0", "--kafka-port", "0")
     refused = run("serve", *other, "--port", str(served.port), code=2)
     assert "choose another port" in refused
     assert "Traceback" not in refused

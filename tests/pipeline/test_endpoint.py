@@ -30,7 +30,7 @@ COLUMNS = "key,value,topic,partition,offset,timestamp,headers,tags,store_timesta
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     path = tmp_path_factory.mktemp("node") / "data"
-    ports = merge_settings(EMBEDDED, {"server": {"port": 0, "http_port": 0}})
+    ports = merge_settings(EMBEDDED, {"server": {"port": 0, "http_port": 0}, "kafka": {"port": 0}})
     with Server(str(path), ports) as running:
         with penstock.connect(f"127.0.0.1:{running.port}") as store:
             store.create_topic("numbers", partitions=2)

@@ -70,7 +70,9 @@ def test_an_embedded_store_serves_coroutines(tmp_path: Path, use: Use) -> None:
 
 @pytest.mark.parametrize("use", [tour, follow, loop_stays_free])
 def test_a_remote_store_serves_coroutines(tmp_path: Path, use: Use) -> None:
-    settings = merge_settings(EMBEDDED, {"server": {"port": 0, "http_port": 0}})
+    settings = merge_settings(
+        EMBEDDED, {"kafka": {"port": 0}, "server": {"port": 0, "http_port": 0}}
+    )
 
     async def main(port: int) -> None:
         async with await aio.connect(f"127.0.0.1:{port}") as store:

@@ -34,7 +34,9 @@ from penstock.settings import EMBEDDED, Settings, merge_settings
 
 
 def settings(port: int = 0) -> Settings:
-    return merge_settings(EMBEDDED, {"server": {"port": port, "http_port": 0}})
+    return merge_settings(
+        EMBEDDED, {"kafka": {"port": 0}, "server": {"port": port, "http_port": 0}}
+    )
 
 
 @pytest.fixture

@@ -51,6 +51,9 @@ def serve(
     http_port: Annotated[
         int | None, typer.Option("--http-port", help="Port of /metrics and /health.")
     ] = None,
+    kafka_port: Annotated[
+        int | None, typer.Option("--kafka-port", help="Port for Kafka clients.")
+    ] = None,
     overrides: Overrides = [],  # noqa: B006 - typer's way to say "none given"
 ) -> None:
     """Run a node on a data directory, until SIGINT or SIGTERM.
@@ -58,7 +61,12 @@ def serve(
     penstock serve --data data --set broker.flush_disk_type=SYNC_FLUSH
     """
     settings = settings_of(
-        config, overrides, server__host=host, server__port=port, server__http_port=http_port
+        config,
+        overrides,
+        server__host=host,
+        server__port=port,
+        server__http_port=http_port,
+        kafka__port=kafka_port,
     )
     configure(level=settings.log.level, as_json=settings.log.format == "json")
     stopping = threading.Event()
@@ -86,8 +94,17 @@ def _greet(server: Server, data: str) -> None:
         f'  echo "3 apples" | penstock produce -s {address} orders --key o-17',
         f"  penstock consume -s {address} orders --follow",
         f"  python -c \"import penstock; print(penstock.connect('{address}').topics())\"",
-        "Stop with Ctrl-C.",
     ]
+    if server.kafka is not None:
+        host, port = server.kafka.advertised
+        kafka = f"{host}:{port}"
+        lines[2:2] = [f"  Kafka        {kafka}"]
+        client = f"import confluent_kafka as k; p = k.Producer({{'bootstrap.servers': '{kafka}'}})"
+        lines += [
+            f'  echo "3 apples" | kcat -b {kafka} -t orders -P',
+            f"  python -c \"{client}; p.produce('orders', b'3 apples'); p.flush()\"",
+        ]
+    lines.append("Stop with Ctrl-C.")
     typer.echo("\n".join(lines))
 
 

@@ -151,6 +151,10 @@ class BatchEngine(Protocol):
         """Return the earliest and the commit offset."""
         ...
 
+    def epoch_end(self, shard: ShardId, epoch: int) -> tuple[int, int]:
+        """Return the greatest leader epoch that is not above `epoch`, and where it ends."""
+        ...
+
     def is_hot(self, shard: ShardId, offset: int) -> bool:
         """Say whether the records from `offset` on were written so lately that they are in
         memory."""

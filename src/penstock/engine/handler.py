@@ -49,7 +49,6 @@ from penstock.errors import (
 )
 from penstock.record import Offset, Producer, QueueKind, Record, ShardId, StoredRecord
 
-
 # A check for a Protocol looks at every method; this one is made for every batch.
 _BATCH_ENGINES: Final = (SegmentEngine,)
 
@@ -181,6 +180,21 @@ class StorageEngineHandler:
             raise
         self._note_written(entry, written)
         return written
+
+    def bounds(self, entry: ShardEntry) -> tuple[int, int]:
+        """Return the earliest and the commit offset of a shard, and nothing that takes longer."""
+        engine = self._reader(entry)
+        if isinstance(engine, _BATCH_ENGINES):
+            return engine.bounds(entry.id)
+        info = engine.shard_info(entry.id)
+        return info.earliest, info.commit
+
+    def epoch_end(self, entry: ShardEntry, epoch: int) -> tuple[int, int]:
+        """Return the greatest leader epoch that is not above `epoch`, and where it ends."""
+        engine = self._reader(entry)
+        if isinstance(engine, _BATCH_ENGINES):
+            return engine.epoch_end(entry.id, epoch)
+        return epoch, engine.shard_info(entry.id).commit
 
     def batch_reader(self, entry: ShardEntry) -> BatchEngine | None:
         """Return the engine that has a shard's Kafka batches as they came, if one has."""

@@ -1,21 +1,41 @@
 """A server: one node behind the storage API and the HTTP port.
 
-Starting goes node, API, HTTP; stopping goes the other way: no new call is taken, those under way
-get `GRACE_S` to end, then the node puts everything on the device.
+Starting goes node, API, HTTP, Kafka; stopping goes the other way: no new call is taken, those under
+way get `GRACE_S` to end, then the node puts everything on the device.
 """
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from penstock.api import EmbeddedBackend
+from penstock.errors import SetupError
 from penstock.node import Node
 from penstock.remote.http import MonitoringServer
 from penstock.remote.service import start_server
 from penstock.settings import Settings
 
+if TYPE_CHECKING:
+    from penstock.brokers.kafka.server import KafkaServer
+
 GRACE_S: Final = 10.0
+
+
+def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
+    """Start the Kafka front end, if it is wanted and its extra is installed."""
+    if not settings.kafka.enabled:
+        return None
+    try:
+        from penstock.brokers.kafka.broker import KafkaBroker
+        from penstock.brokers.kafka.server import KafkaServer
+    except ImportError as error:
+        raise SetupError(
+            "Kafka clients need the extra `kafka`: pip install 'penstock[kafka]', or set "
+            "kafka.enabled = false"
+        ) from error
+    broker = KafkaBroker(node.driver_manager, node.meta, node.clock, settings)
+    return KafkaServer(broker, settings.server.host)
 
 
 class Server:
@@ -31,6 +51,7 @@ class Server:
                 self._http: Final = MonitoringServer(
                     listen.host, listen.http_port, self.node.registry, self._health
                 )
+                self.kafka: Final = _serve_kafka(self.node, settings)
             except BaseException:
                 self._rpc.stop(None).wait()
                 raise
@@ -49,6 +70,8 @@ class Server:
 
     def close(self) -> None:
         """Stop; everything acknowledged is on the device when this returns."""
+        if self.kafka is not None:
+            self.kafka.close()
         self._http.close()
         self._rpc.stop(GRACE_S).wait()
         self.node.close()

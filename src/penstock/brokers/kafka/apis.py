@@ -5,17 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.brokers.kafka import api_versions, coordination, metadata
+from penstock.brokers.kafka import (
+    api_versions,
+    coordination,
+    fetch,
+    list_offsets,
+    log_dirs,
+    metadata,
+    produce,
+    producer_ids,
+)
 from penstock.brokers.kafka.admin import registration as admin
 from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.dispatch import Dispatcher
+from penstock.brokers.kafka.partitions import PartitionTable
 from penstock.brokers.kafka.registry import ApiRegistry
 
 MODULES: Final[tuple[Callable[[ApiRegistry, KafkaBroker], None], ...]] = (
     api_versions.register,
     metadata.register,
+    list_offsets.register,
+    log_dirs.register,
+    producer_ids.register,
     coordination.register,
     admin.register,
 )
+
+
+def serve_data(broker: KafkaBroker, registry: ApiRegistry, dispatcher: Dispatcher) -> None:
+    """Add the APIs that parse their requests by themselves. On the event loop."""
+    partitions = PartitionTable(broker.handler, broker.drivers.broker_cache, broker.namespace)
+    registry.add(produce.KEY, produce.MIN_VERSION, produce.MAX_VERSION)
+    dispatcher.add_raw(produce.KEY, produce.Producing(broker, partitions))
+    registry.add(fetch.KEY, fetch.MIN_VERSION, fetch.MAX_VERSION)
+    dispatcher.add_raw(fetch.KEY, fetch.Fetching(broker, partitions))
 
 
 def register_all(broker: KafkaBroker) -> ApiRegistry:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final, TypeVar
 
 from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.adapter.topic_admin import TopicAdmin
+from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.transactions import NoTransactions, Transactions
 from penstock.clock import Clock
 from penstock.engine.handler import StorageEngineHandler
@@ -44,6 +46,8 @@ class KafkaBroker:
         self.advertised: tuple[str, int] = ("127.0.0.1", self.settings.port)
         """The address that clients are told; set when the server listens."""
         self.transactions: Transactions = NoTransactions()
+        self.init_transactional: Callable[[RequestContext, Fields], Awaitable[Answer]] | None = None
+        """Answers InitProducerId for a transactional id; the coordinator sets it."""
         self.connection_count: Callable[[], int] = lambda: 0
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._closers: Final[list[Callable[[], Coroutine[None, None, None]]]] = []

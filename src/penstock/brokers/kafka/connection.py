@@ -32,6 +32,10 @@ class Dispatch(Protocol):
         ...
 
 
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
 class Connection:
     __slots__ = (
         "_busy",
@@ -70,7 +74,7 @@ class Connection:
         self.last_active = 0.0
         self.cancel_waiting: Callable[[], object] | None = None
         """Called when the connection ends while a request waits."""
-        self.fetching: object = None
+        self.fetching: Closable | None = None
         """What Fetch keeps of this connection."""
         self._in: Final = buffer
         self._out: Final = SendQueue(connected)
@@ -177,6 +181,14 @@ class Connection:
         if not self._processing:
             self.process()
 
+    def on_failure(self, task: asyncio.Task[None]) -> None:
+        """Close the connection when the task that should answer fails."""
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self.close()
+
     def _flush(self) -> None:
         if self._pending:
             self._out.push(self._pending)
@@ -219,6 +231,8 @@ class Connection:
         if self.cancel_waiting is not None:
             self.cancel_waiting()
             self.cancel_waiting = None
+        if self.fetching is not None:
+            self.fetching.close()
         self._out.clear()
         self._pending = []
         self.socket.close()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from penstock.brokers.kafka.apis import register_all
+from penstock.brokers.kafka.apis import register_all, serve_data
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.connection import Connection
 from penstock.brokers.kafka.dispatch import Dispatcher
@@ -55,6 +55,11 @@ class KafkaServer:
         self._started.wait(START_TIMEOUT_S)
         if self._failure is not None:
             raise SetupError(f"the Kafka front end did not start: {self._failure}")
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """The address that clients are told."""
+        return self._broker.advertised
 
     def _advertise(self) -> tuple[str, int]:
         settings = self._settings
@@ -98,7 +103,9 @@ class KafkaServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        dispatcher = Dispatcher(register_all(self._broker))
+        registry = register_all(self._broker)
+        dispatcher = Dispatcher(registry)
+        serve_data(self._broker, registry, dispatcher)
         self._dispatcher = dispatcher
         sweeping = self._loop.create_task(self._sweep())
         self._loop.add_reader(self._listener.fileno(), self._accept)

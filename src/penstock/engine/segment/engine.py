@@ -187,19 +187,22 @@ class SegmentEngine:
             raise RecordTooLargeError(
                 f"a batch for {shard.name!r}", size=len(body), size_max=config.record_size_max
             )
-        first, repeated = self.store.append_kafka(shard, body, count, timestamp_ms, producer)
+        first, repeated = self.store.kafka.append(shard, body, count, timestamp_ms, producer)
         return Written(Offset(first), count, repeated)
 
     # Reading
 
     def read_batches(self, shard: ShardId, offset: int, until: int, max_size: int) -> BatchPage:
-        return self.store.read_kafka(shard, offset, until, max_size)
+        return self.store.kafka.read(shard, offset, until, max_size)
 
     def bounds(self, shard: ShardId) -> tuple[int, int]:
-        return self.store.edges(shard)
+        return self.store.kafka.bounds(shard)
+
+    def epoch_end(self, shard: ShardId, epoch: int) -> tuple[int, int]:
+        return self.store.kafka.epoch_end(shard, epoch)
 
     def is_hot(self, shard: ShardId, offset: int) -> bool:
-        return self.store.is_hot(shard, offset)
+        return self.store.kafka.is_hot(shard, offset)
 
     def read_by_offset(
         self,

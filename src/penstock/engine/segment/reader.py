@@ -36,7 +36,7 @@ from penstock.engine.segment.locating import (
     read_error,
 )
 from penstock.engine.segment.properties import inner_range, lookup
-from penstock.engine.segment.twin import core
+from penstock.engine.segment.twin import core, native_only
 from penstock.engine.segment.twin_interface import Columns
 from penstock.errors import CorruptionError
 from penstock.metrics import SegmentMetrics
@@ -391,14 +391,13 @@ class ShardReader:
             deleted = [*deleted, (query.until, _SIZE_UNLIMITED)]
         return deleted
 
-    def read_kafka(
-        self, log: ReadableShard, offset: int, until: int, max_size: int
-    ) -> BatchPage:
+    def read_kafka(self, log: ReadableShard, offset: int, until: int, max_size: int) -> BatchPage:
         """Return Kafka batches as they lie in the log, checked; see `BatchPage`."""
         self._check(log)
         offset = max(offset, log.earliest)
         parts: list[bytes | memoryview] = []
         size = 0
+        slice_batches = native_only().slice_batches
         while offset < until and size < max_size:
             query = Query(offset, until, _UNITS_PER_FETCH, max_size - size)
             try:
@@ -407,7 +406,7 @@ class ShardReader:
                     offset = located
                     continue
                 buffer = self._buffer(located.base)
-                page, after, length, foreign, damage = _slice_batches(
+                page, after, length, foreign, damage = slice_batches(
                     buffer,
                     located.base,
                     located.units,
@@ -500,13 +499,6 @@ def _unit_rows(
         return
     for position, size, _, _, base, count, _, _ in BATCH_UNIT.iter_unpack(units):
         yield base, base + count, position, size
-
-
-def _slice_batches(*arguments: object) -> _Sliced:
-    native = native_core()
-    if native is None:
-        raise NotSupportedError("Kafka batches need the native extension; install a Rust tool chain")
-    return native.slice_batches(*arguments)
 
 
 def inner_count(raw: RawRecord) -> int:

@@ -7,8 +7,7 @@
         store.read(orders, 0)
 
 Every method may be called from any thread. Appends are acknowledged when they are in the page cache
-(`Flush.ASYNC`, the default: they survive this process) or on the device (`Flush.SYNC`: they survive
-a power cut), as the shard says.
+(`Flush.ASYNC`, the default: they survive this process) or on the device (`Flush.SYNC`).
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.dispatch import Dispatcher, DispatchPipeline
 from penstock.engine.segment.format import BATCH_COUNT_MAX
+from penstock.engine.segment.kafka_batches import KafkaBatches
 from penstock.engine.segment.opening import StoreParts, open_parts
 from penstock.engine.segment.reader import Page, Query, ReadableShard, ShardReader
 from penstock.engine.segment.rebuild import rebuild_queue
@@ -103,6 +103,7 @@ class SegmentStore:
         self._batch_keys: Final = BatchShards(
             parts, self._reader, self._read_for_dispatch, self._dispatch_bounds
         )
+        self.kafka: Final = KafkaBatches(parts, self._reader)
         if parts.settings.background:
             self._upkeep.start()
 
@@ -356,7 +357,7 @@ class SegmentStore:
         max_records: int = RECORDS_PER_READ,
         max_size: int = SIZE_PER_READ,
     ) -> list[StoredRecord]:
-        """Return records from `offset` on, ascending; empty at the end of the shard."""
+        """Return records from `offset` on, ascending."""
         return self.read_page(shard, offset, max_records=max_records, max_size=max_size).records
 
     def read_page(
@@ -385,7 +386,7 @@ class SegmentStore:
         max_records: int = RECORDS_PER_READ,
         max_size: int = SIZE_PER_READ,
     ) -> list[bytes]:
-        """Return whole records (batches, in a batch shard) as the log holds them, checked."""
+        """Return whole records (batches, in a batch shard) as the log holds them."""
         log = self._table.get(shard)
         return self._reader.read_raw(log, Query(offset, log.commit, max_records, max_size))
 

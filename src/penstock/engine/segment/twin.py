@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 
 from penstock.engine.segment import pure
-from penstock.engine.segment.twin_interface import Appender, Core
+from penstock.engine.segment.twin_interface import Appender, Core, NativeOnly
+from penstock.errors import NotSupportedError
 
-__all__ = ["IS_NATIVE", "Appender", "Core", "core", "native_core"]
+__all__ = ["IS_NATIVE", "Appender", "Core", "core", "native_core", "native_only"]
 
 
 def native_core() -> Core | None:
@@ -20,6 +21,18 @@ def native_core() -> Core | None:
         import penstock._native as native
     except ImportError:
         return None
+    return native
+
+
+def native_only() -> NativeOnly:
+    """Return the functions that have no twin: nothing but a network front end calls them."""
+    try:
+        import penstock._native as native
+    except ImportError:
+        raise NotSupportedError(
+            "serving network clients needs the native extension; install a Rust tool chain and "
+            "install Penstock again"
+        ) from None
     return native
 
 

@@ -424,3 +424,29 @@ class Core(Protocol):
     def index_relink(
         self, index: Buffer, slots: int, entries_max: int, keep: int, stop: int = ...
     ) -> None: ...
+
+
+class NativeOnly(Protocol):
+    """Functions of the native extension for network front ends; those do without a twin."""
+
+    def crc32c(self, data: Buffer, /) -> int:
+        """Return the checksum of Kafka's batches."""
+        ...
+
+    def slice_batches(
+        self,
+        log: Buffer,
+        base: int,
+        units: bytes,
+        start_offset: int,
+        until: int,
+        topic: str,
+        queue_id: int,
+        max_size: int,
+        deleted: Sequence[tuple[int, int]],
+        /,
+    ) -> tuple[list[bytes | tuple[int, int]], int, int, bool, Damage | None]:
+        """Return the Kafka batches of consecutive batch units from `start_offset` on that end at
+        or below `until`: parts, the next offset, the size, whether the record there is no whole
+        Kafka batch, damage. A part is bytes, or an index and a size in `log`."""
+        ...

@@ -1,0 +1,284 @@
+"""Fetch: answers at once when there is enough, else when records come or the time is up.
+
+What a client waits for stays registered with its partitions from one request to the next, and a
+partition that was not written to costs a comparison. A client with a fetch session (version 7 on)
+names only what changes; its session lives as long as its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.connection import Connection
+from penstock.brokers.kafka.fetch_answer import Fetched, encode_fetch
+from penstock.brokers.kafka.fetch_request import FIRST_BY_ID, FetchRequest, Wanted, parse_fetch
+from penstock.brokers.kafka.fetch_session import FetchSession
+from penstock.brokers.kafka.partition_reader import Limits, PartitionReader
+from penstock.brokers.kafka.partitions import Partition, PartitionTable
+
+KEY: Final = 1
+MIN_VERSION: Final = 4
+MAX_VERSION: Final = 17
+MAX_WAIT_MS: Final = 300_000
+SIZE_MAX: Final = 64 << 20
+"""Bytes of one answer, whatever a client asks for."""
+
+_UNKNOWN: Final = int(ErrorCode.unknown_topic_or_partition)
+_UNKNOWN_ID: Final = int(ErrorCode.unknown_topic_id)
+
+_Resolved = tuple[Wanted, Partition | None]
+
+
+class FetchState:
+    """What is kept for one connection: its session, what it watches, a fetch that waits."""
+
+    __slots__ = ("_fetching", "connection", "parked", "session", "watched")
+
+    def __init__(self, fetching: Fetching, connection: Connection) -> None:
+        self._fetching = fetching
+        self.connection = connection
+        self.session: FetchSession | None = None
+        self.watched: set[Partition] = set()
+        self.parked: Parked | None = None
+
+    def news(self, partition: Partition) -> None:
+        parked = self.parked
+        if parked is not None and partition in parked.partitions:
+            self._fetching.try_again(self, parked)
+
+    def close(self) -> None:
+        self._fetching.forget(self)
+
+
+class Parked:
+    """A fetch that waits for records."""
+
+    __slots__ = ("correlation_id", "partitions", "request", "resolved", "timer")
+
+    def __init__(
+        self,
+        correlation_id: int,
+        request: FetchRequest,
+        resolved: Sequence[_Resolved],
+        timer: asyncio.TimerHandle,
+    ) -> None:
+        self.correlation_id = correlation_id
+        self.request = request
+        self.resolved = resolved
+        self.timer = timer
+        self.partitions = {partition for _, partition in resolved if partition is not None}
+
+
+class Fetching:
+    def __init__(self, broker: KafkaBroker, partitions: PartitionTable) -> None:
+        self._broker: Final = broker
+        self._partitions: Final = partitions
+        self._reader: Final = PartitionReader(broker)
+        self._loop: Final = asyncio.get_running_loop()
+        self._next_session = 1
+
+    def __call__(
+        self, connection: Connection, version: int, correlation_id: int, body: memoryview
+    ) -> bool:
+        request = parse_fetch(version, body)
+        state = connection.fetching
+        if not isinstance(state, FetchState):
+            state = connection.fetching = FetchState(self, connection)
+        code, wanted = self._apply_session(state, request)
+        if code:
+            connection.send_parts(encode_fetch(version, correlation_id, code, 0, ()))
+            return True
+        resolved = self._resolve(version, wanted)
+        if request.max_wait_ms > 0 and not self._has_something(request, resolved):
+            self._park(state, correlation_id, request, resolved)
+            return False
+        return self._answer(state, correlation_id, request, resolved, may_park=True)
+
+    # Sessions
+
+    def _apply_session(self, state: FetchState, request: FetchRequest) -> tuple[int, list[Wanted]]:
+        """Return an error code, or the partitions that are asked for."""
+        session = state.session
+        if request.session_epoch <= 0:
+            state.session = None
+            if request.session_epoch == 0 and request.version >= 7:
+                state.session = FetchSession(self._next_session, request.wanted)
+                self._next_session = self._next_session % 0x7FFFFFFF + 1
+            return 0, request.wanted
+        if session is None or session.id != request.session_id:
+            return int(ErrorCode.fetch_session_id_not_found), []
+        if session.epoch != request.session_epoch:
+            return int(ErrorCode.invalid_fetch_session_epoch), []
+        session.apply(request.wanted, request.forgotten)
+        return 0, session.wanted()
+
+    def _resolve(self, version: int, wanted: Sequence[Wanted]) -> list[_Resolved]:
+        find = self._partitions.by_id if version >= FIRST_BY_ID else self._partitions.by_name
+        resolved: list[_Resolved] = []
+        last: bytes | None = None
+        topic = None
+        for one in wanted:
+            if one.topic != last:
+                last = one.topic
+                topic = find(one.topic)
+            resolved.append((one, None if topic is None else topic.get(one.partition_id)))
+        return resolved
+
+    # Reading
+
+    def _has_something(self, request: FetchRequest, resolved: Sequence[_Resolved]) -> bool:
+        if not resolved:
+            return False
+        reader = self._reader
+        for wanted, partition in resolved:
+            if partition is None:
+                return True
+            known = partition.known_bounds
+            if known is not None and known[1] == wanted.offset and not request.is_committed:
+                continue
+            if reader.has_records(partition, wanted, is_committed=request.is_committed):
+                return True
+        return False
+
+    def _answer(
+        self,
+        state: FetchState,
+        correlation_id: int,
+        request: FetchRequest,
+        resolved: Sequence[_Resolved],
+        *,
+        may_park: bool,
+    ) -> bool:
+        """Answer now and return True, or later and return False."""
+        if any(
+            partition is not None
+            and self._has_something(request, ((wanted, partition),))
+            and self._reader.may_wait(partition, wanted.offset)
+            for wanted, partition in resolved
+        ):
+            self._answer_later(state, correlation_id, request, resolved)
+            return False
+        fetched = self._read(request, resolved)
+        if may_park and not _is_enough(request, fetched):
+            self._park(state, correlation_id, request, resolved)
+            return False
+        state.connection.send_parts(self._encode(state, correlation_id, request, fetched))
+        return True
+
+    def _answer_later(
+        self,
+        state: FetchState,
+        correlation_id: int,
+        request: FetchRequest,
+        resolved: Sequence[_Resolved],
+    ) -> None:
+        async def read() -> None:
+            fetched = await self._broker.run_blocking(lambda: self._read(request, resolved))
+            parts = self._encode(state, correlation_id, request, fetched)
+            state.connection.answer(parts)
+
+        task = self._broker.spawn(read(), "fetch")
+        state.connection.on_failure(task)
+
+    def _read(self, request: FetchRequest, resolved: Sequence[_Resolved]) -> list[Fetched]:
+        left = min(request.max_bytes, SIZE_MAX)
+        is_first = True
+        fetched: list[Fetched] = []
+        for wanted, partition in resolved:
+            if partition is None:
+                code = _UNKNOWN_ID if request.version >= FIRST_BY_ID else _UNKNOWN
+                fetched.append(Fetched(wanted.topic, wanted.partition_id, code))
+                continue
+            limits = Limits(request.is_committed, left, is_first)
+            one = self._reader.read(partition, wanted, limits)
+            if one.size:
+                left -= one.size
+                is_first = False
+            fetched.append(one)
+        return fetched
+
+    def _encode(
+        self,
+        state: FetchState,
+        correlation_id: int,
+        request: FetchRequest,
+        fetched: Sequence[Fetched],
+    ) -> list[bytes | bytearray | memoryview]:
+        session = state.session
+        if session is None:
+            return encode_fetch(request.version, correlation_id, 0, 0, fetched)
+        changed = session.advance(fetched, is_full=request.session_epoch == 0)
+        return encode_fetch(request.version, correlation_id, 0, session.id, changed)
+
+    # Waiting
+
+    def _park(
+        self,
+        state: FetchState,
+        correlation_id: int,
+        request: FetchRequest,
+        resolved: Sequence[_Resolved],
+    ) -> None:
+        seconds = min(request.max_wait_ms, MAX_WAIT_MS) / 1000
+        timer = self._loop.call_later(seconds, self._time_is_up, state)
+        parked = state.parked = Parked(correlation_id, request, resolved, timer)
+        state.connection.cancel_waiting = timer.cancel
+        self._watch(state, parked.partitions)
+        # A write between the look and the registration would be missed.
+        if request.min_bytes <= 1 and self._has_something(request, resolved):
+            self._loop.call_soon(self.try_again, state, parked)
+
+    def _watch(self, state: FetchState, partitions: set[Partition]) -> None:
+        for partition in partitions - state.watched:
+            self._partitions.wait(partition, state)
+        if len(state.watched) > 2 * len(partitions):
+            for partition in state.watched - partitions:
+                self._partitions.forget(partition, state)
+            state.watched = set(partitions)
+        else:
+            state.watched |= partitions
+
+    def try_again(self, state: FetchState, parked: Parked) -> None:
+        """Answer a fetch that waits, if what there is now is enough."""
+        if state.parked is not parked or not state.connection.is_open:
+            return
+        request, resolved = parked.request, parked.resolved
+        if not self._has_something(request, resolved):
+            return
+        if request.min_bytes > 1:
+            fetched = self._read(request, resolved)
+            if not _is_enough(request, fetched):
+                return
+        self._unpark(state, parked)
+
+    def _time_is_up(self, state: FetchState) -> None:
+        if state.parked is not None:
+            self._unpark(state, state.parked)
+
+    def _unpark(self, state: FetchState, parked: Parked) -> None:
+        state.parked = None
+        parked.timer.cancel()
+        resolved = self._resolve(parked.request.version, [one for one, _ in parked.resolved])
+        request, number = parked.request, parked.correlation_id
+        if self._answer(state, number, request, resolved, may_park=False):
+            state.connection.answer([])
+
+    def forget(self, state: FetchState) -> None:
+        """The connection has ended."""
+        if state.parked is not None:
+            state.parked.timer.cancel()
+            state.parked = None
+        for partition in state.watched:
+            self._partitions.forget(partition, state)
+        state.watched = set()
+
+
+def _is_enough(request: FetchRequest, fetched: Sequence[Fetched]) -> bool:
+    if request.max_wait_ms <= 0 or any(one.error_code for one in fetched):
+        return True
+    return sum(one.size for one in fetched) >= request.min_bytes

@@ -1,0 +1,130 @@
+"""Fetch answers: a little of our own between batches that are sent as they lie in the log.
+
+size 4 · correlation id 4 · [tags] · throttle 4 · [error 2 · session 4] · topics [name or id ·
+partitions [index 4 · error 2 · high watermark 8 · stable 8 · [log start 8] · aborted ·
+[preferred replica 4] · records]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from penstock.brokers.kafka.fetch_request import FIRST_BY_ID, FIRST_FLEXIBLE
+from penstock.brokers.kafka.layout import write_varint
+from penstock.brokers.kafka.send_queue import Part
+from penstock.brokers.kafka.transactions import AbortedTransaction
+
+_HEAD: Final = Struct(">ii")
+_INT32: Final = Struct(">i").pack
+_SESSION: Final = Struct(">hi").pack
+_OLDEST: Final = Struct(">ihqq").pack
+_PARTITION: Final = Struct(">ihqqq").pack
+_ABORTED: Final = Struct(">qq").pack
+_NO_REPLICA: Final = b"\xff\xff\xff\xff"
+# No aborted transactions, no preferred replica, no records, no tags.
+_NOTHING: Final = b"\0" + _NO_REPLICA + b"\x01\0"
+
+
+class Fetched(NamedTuple):
+    """What one partition answers."""
+
+    topic: bytes
+    partition_id: int
+    error_code: int
+    high_watermark: int = -1
+    stable_until: int = -1
+    log_start: int = -1
+    aborted: Sequence[AbortedTransaction] | None = None
+    parts: Sequence[bytes | memoryview] = ()
+    size: int = 0
+
+
+def encode_fetch(
+    version: int,
+    correlation_id: int,
+    error_code: int,
+    session_id: int,
+    fetched: Sequence[Fetched],
+) -> list[Part]:
+    """Return the parts of an answer, to be sent one behind the other."""
+    flexible = version >= FIRST_FLEXIBLE
+    out = bytearray(_HEAD.size + flexible + 4)
+    if version >= 7:
+        out += _SESSION(error_code, session_id)
+    topics = _by_topic(fetched)
+    _put_count(out, len(topics), flexible=flexible)
+    parts: list[Part] = []
+    size = 0
+    for topic, partitions in topics:
+        _put_topic(out, topic, version)
+        _put_count(out, len(partitions), flexible=flexible)
+        for one in partitions:
+            if flexible and not one.size and one.aborted is None:
+                out += _PARTITION(*one[1:6])
+                out += _NOTHING
+                continue
+            _put_partition(out, one, version)
+            if one.size:
+                parts.append(out)
+                parts += one.parts
+                size += len(out) + one.size
+                out = bytearray()
+            if flexible:
+                out.append(0)
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    parts.append(out)
+    size += len(out)
+    first = parts[0]
+    assert isinstance(first, bytearray)
+    _HEAD.pack_into(first, 0, size - 4, correlation_id)
+    return parts
+
+
+def _by_topic(fetched: Sequence[Fetched]) -> list[tuple[bytes, list[Fetched]]]:
+    topics: list[tuple[bytes, list[Fetched]]] = []
+    last: bytes | None = None
+    for one in fetched:
+        if one.topic != last:
+            topics.append((one.topic, []))
+            last = one.topic
+        topics[-1][1].append(one)
+    return topics
+
+
+def _put_count(out: bytearray, count: int, *, flexible: bool) -> None:
+    if flexible:
+        write_varint(out, count + 1)
+    else:
+        out += _INT32(count)
+
+
+def _put_topic(out: bytearray, topic: bytes, version: int) -> None:
+    if version >= FIRST_BY_ID:
+        out += topic
+    elif version >= FIRST_FLEXIBLE:
+        write_varint(out, len(topic) + 1)
+        out += topic
+    else:
+        out += len(topic).to_bytes(2, "big") + topic
+
+
+def _put_partition(out: bytearray, one: Fetched, version: int) -> None:
+    """Everything before the records, and their size."""
+    flexible = version >= FIRST_FLEXIBLE
+    out += _PARTITION(*one[1:6]) if version >= 5 else _OLDEST(*one[1:5])
+    if one.aborted is None:
+        out += b"\0" if flexible else _NO_REPLICA
+    else:
+        _put_count(out, len(one.aborted), flexible=flexible)
+        for aborted in one.aborted:
+            out += _ABORTED(*aborted)
+            if flexible:
+                out.append(0)
+    if version >= 11:
+        out += _NO_REPLICA
+    _put_count(out, one.size, flexible=flexible)

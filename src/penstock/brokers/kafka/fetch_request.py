@@ -1,0 +1,118 @@
+"""Fetch requests, parsed.
+
+[replica 4] · max wait 4 · min bytes 4 · max bytes 4 · isolation 1 · [session 4 · epoch 4] ·
+topics [name or id · partitions [index 4 · [leader epoch 4] · offset 8 · [last epoch 4] ·
+[log start 8] · max bytes 4]] · [forgotten topics] · [rack]
+"""
+
+from __future__ import annotations
+
+from struct import Struct, error
+from typing import Final, NamedTuple
+
+from penstock.brokers.kafka.cursor import Cursor, MalformedRequestError
+from penstock.brokers.kafka.packed import count_of, skip_tags, take, varint
+
+FIRST_FLEXIBLE: Final = 12
+FIRST_BY_ID: Final = 13
+_FIRST_WITH_SESSIONS: Final = 7
+
+_OLD_HEAD: Final = Struct(">iiiib")
+_HEAD: Final = Struct(">iiiibii")
+_NEW_HEAD: Final = Struct(">iiibii")
+_FLEXIBLE: Final = Struct(">iiqiqi")
+_ID_SIZE: Final = 16
+
+
+class Wanted(NamedTuple):
+    """One partition of a request. `topic` is its name, or its id from version 13 on."""
+
+    topic: bytes
+    partition_id: int
+    leader_epoch: int
+    offset: int
+    max_bytes: int
+
+
+class FetchRequest(NamedTuple):
+    version: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    is_committed: bool
+    """Whether only records of committed transactions are wanted."""
+    session_id: int
+    session_epoch: int
+    wanted: list[Wanted]
+    forgotten: list[tuple[bytes, int]]
+
+
+def parse_fetch(version: int, body: memoryview) -> FetchRequest:
+    try:
+        return _parse_flexible(version, body) if version >= 12 else _parse_old(version, body)
+    except (error, IndexError) as bad:
+        raise MalformedRequestError(f"Fetch: {bad}") from bad
+
+
+def _parse_flexible(version: int, body: memoryview) -> FetchRequest:
+    head = _HEAD if version < 15 else _NEW_HEAD
+    max_wait, min_bytes, max_bytes, isolation, session, epoch = head.unpack_from(body)[-6:]
+    topics, at = varint(body, head.size)
+    wanted: list[Wanted] = []
+    unpack = _FLEXIBLE.unpack_from
+    for _ in range(count_of(topics, body, at)):
+        topic, at = _topic(version, body, at)
+        partitions, at = varint(body, at)
+        for _ in range(count_of(partitions, body, at)):
+            index, leader_epoch, offset, _, _, limit = unpack(body, at)
+            wanted.append(Wanted(topic, index, leader_epoch, offset, limit))
+            at = skip_tags(body, at + 32)
+        at = skip_tags(body, at)
+    forgotten: list[tuple[bytes, int]] = []
+    topics, at = varint(body, at)
+    for _ in range(count_of(topics, body, at)):
+        topic, at = _topic(version, body, at)
+        partitions, at = varint(body, at)
+        for _ in range(count_of(partitions, body, at)):
+            forgotten.append((topic, int.from_bytes(take(body, at, 4), "big", signed=True)))
+            at += 4
+        at = skip_tags(body, at)
+    return FetchRequest(
+        version, max_wait, min_bytes, max_bytes, isolation == 1, session, epoch, wanted, forgotten
+    )
+
+
+def _topic(version: int, body: memoryview, at: int) -> tuple[bytes, int]:
+    if version >= FIRST_BY_ID:
+        return bytes(take(body, at, _ID_SIZE)), at + _ID_SIZE
+    size, at = varint(body, at)
+    return bytes(take(body, at, size - 1)), at + size - 1
+
+
+def _parse_old(version: int, body: memoryview) -> FetchRequest:
+    session, epoch = 0, -1
+    if version >= _FIRST_WITH_SESSIONS:
+        _, max_wait, min_bytes, max_bytes, isolation, session, epoch = _HEAD.unpack_from(body)
+        cursor = Cursor(body, _HEAD.size)
+    else:
+        _, max_wait, min_bytes, max_bytes, isolation = _OLD_HEAD.unpack_from(body)
+        cursor = Cursor(body, _OLD_HEAD.size)
+    wanted: list[Wanted] = []
+    for _ in range(cursor.item_count(flexible=False)):
+        topic = bytes(cursor.take(cursor.int16()))
+        for _ in range(cursor.item_count(flexible=False)):
+            index = cursor.int32()
+            leader_epoch = cursor.int32() if version >= 9 else -1
+            offset = cursor.int64()
+            if version >= 5:
+                cursor.int64()
+            wanted.append(Wanted(topic, index, leader_epoch, offset, cursor.int32()))
+    forgotten: list[tuple[bytes, int]] = []
+    if version >= _FIRST_WITH_SESSIONS:
+        for _ in range(cursor.item_count(flexible=False)):
+            topic = bytes(cursor.take(cursor.int16()))
+            count = cursor.item_count(flexible=False)
+            forgotten += [(topic, cursor.int32()) for _ in range(count)]
+    return FetchRequest(
+        version, max_wait, min_bytes, max_bytes, isolation == 1, session, epoch, wanted, forgotten
+    )

@@ -1,0 +1,162 @@
+"""ListOffsets and OffsetForLeaderEpoch: where a partition begins, ends, and what lay where when."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.adapter.shard_name import build_storage_name
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.error_codes import code_of
+from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.brokers.kafka.registry import ApiRegistry
+from penstock.engine.contract import AdapterOffsetStrategy
+from penstock.engine.storage_cache import ShardEntry
+from penstock.errors import StoreError
+from penstock.record import Offset
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+_NONE: Final = (-1, -1)
+_PAGE: Final = 10_000
+
+
+class OffsetFinder:
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker: Final = broker
+        self._handler: Final = broker.handler
+
+    async def list_offsets(self, _context: RequestContext, request: Fields) -> Answer:
+        is_committed = request.number("isolation_level") == 1
+        topics = [
+            {
+                "name": topic.text("name"),
+                "partitions": [
+                    await self._answer(topic.text("name"), one, is_committed=is_committed)
+                    for one in topic.items_of("partitions")
+                ],
+            }
+            for topic in request.items_of("topics")
+        ]
+        return {"topics": topics}
+
+    async def _answer(self, topic: str, wanted: Fields, *, is_committed: bool) -> Answer:
+        index = wanted.number("partition_index")
+        answer = {"partition_index": index, "timestamp": -1, "offset": -1, "leader_epoch": -1}
+        entry = self._find(topic, index)
+        code = self._refusal(entry, wanted.number("current_leader_epoch", -1))
+        if entry is None or code:
+            return answer | {"error_code": code}
+        timestamp = wanted.number("timestamp")
+        try:
+            call = partial(self._look_up, entry, timestamp, is_committed=is_committed)
+            if timestamp in {LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED}:
+                found_ms, offset = call()
+            else:
+                found_ms, offset = await self._broker.run_blocking(call)
+        except StoreError as error:
+            return answer | {"error_code": code_of(error)}
+        epoch = entry.meta.leader_epoch if entry.meta is not None and offset >= 0 else -1
+        return answer | {
+            "error_code": ErrorCode.none,
+            "timestamp": found_ms,
+            "offset": offset,
+            "leader_epoch": epoch,
+        }
+
+    def _find(self, topic: str, index: int) -> ShardEntry | None:
+        cache = self._broker.drivers.broker_cache
+        known = cache.topics.get((self._broker.namespace, topic))
+        if known is None or not 0 <= index < known.partitions:
+            return None
+        return self._handler.cache.shards.get(build_storage_name(known.topic_id, index))
+
+    def _refusal(self, entry: ShardEntry | None, epoch: int) -> ErrorCode:
+        if entry is None or entry.meta is None:
+            return ErrorCode.unknown_topic_or_partition
+        if entry.meta.leader != self._broker.node_id:
+            return ErrorCode.not_leader_or_follower
+        if 0 <= epoch < entry.meta.leader_epoch:
+            return ErrorCode.fenced_leader_epoch
+        return ErrorCode.unknown_leader_epoch if epoch > entry.meta.leader_epoch else ErrorCode.none
+
+    def _look_up(
+        self, entry: ShardEntry, timestamp_ms: int, *, is_committed: bool
+    ) -> tuple[int, int]:
+        """Return a time and an offset; -1 each where there is none."""
+        earliest, end = self._handler.bounds(entry)
+        stable = self._broker.transactions.stable_until(entry.name)
+        until = end if stable is None or not is_committed else min(end, stable)
+        match timestamp_ms:
+            case -1:
+                return -1, until
+            case -2 | -4:
+                return -1, earliest
+            case -5:
+                return _NONE
+            case -3:
+                return self._newest(entry, earliest, until)
+        if timestamp_ms < 0:
+            return _NONE
+        found = self._handler.get_offset_by_timestamp(
+            entry.name, timestamp_ms, AdapterOffsetStrategy.LATEST
+        )
+        if found >= until:
+            return _NONE
+        records = self._handler.read_by_offset(entry.name, found, max_records=1)
+        return (records[0].timestamp_ms, records[0].offset) if records else _NONE
+
+    def _newest(self, entry: ShardEntry, earliest: int, until: int) -> tuple[int, int]:
+        """Find the record with the greatest timestamp: guess a time, look whether one is later."""
+        low, best = earliest, _NONE
+        while low < until:
+            records = self._handler.read_by_offset(entry.name, Offset(low), max_records=_PAGE)
+            records = [one for one in records if one.offset < until]
+            if not records:
+                break
+            newest = max(records, key=lambda one: (one.timestamp_ms, -one.offset))
+            if newest.timestamp_ms > best[0]:
+                best = (newest.timestamp_ms, newest.offset)
+            # Blocks of older records are passed over by the look-up by time.
+            low = self._handler.get_offset_by_timestamp(
+                entry.name, best[0] + 1, AdapterOffsetStrategy.LATEST
+            )
+        return best
+
+    async def for_leader_epoch(self, _context: RequestContext, request: Fields) -> Answer:
+        topics = [
+            {
+                "topic": topic.text("topic"),
+                "partitions": [
+                    self._epoch_end(topic.text("topic"), one)
+                    for one in topic.items_of("partitions")
+                ],
+            }
+            for topic in request.items_of("topics")
+        ]
+        return {"topics": topics}
+
+    def _epoch_end(self, topic: str, wanted: Fields) -> Answer:
+        index = wanted.number("partition")
+        answer = {"partition": index, "leader_epoch": -1, "end_offset": -1}
+        entry = self._find(topic, index)
+        code = self._refusal(entry, wanted.number("current_leader_epoch", -1))
+        if entry is None or entry.meta is None or code:
+            return answer | {"error_code": code}
+        epoch = wanted.number("leader_epoch")
+        if epoch > entry.meta.leader_epoch or epoch < 0:
+            return answer | {"error_code": ErrorCode.none}
+        found, end = self._handler.epoch_end(entry, epoch)
+        return answer | {"error_code": ErrorCode.none, "leader_epoch": found, "end_offset": end}
+
+
+def register(registry: ApiRegistry, broker: KafkaBroker) -> None:
+    finder = OffsetFinder(broker)
+    registry.add(2, 1, 10, finder.list_offsets)
+    registry.add(23, 2, 4, finder.for_leader_epoch)

@@ -1,0 +1,69 @@
+"""DescribeLogDirs: how much each partition takes. This node has one log for all of them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.adapter.shard_name import build_storage_name
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.brokers.kafka.registry import ApiRegistry
+from penstock.errors import StoreError
+
+DIRECTORY: Final = "penstock"
+"""Where the data lies is nobody's business but the operator's."""
+
+
+class LogDirs:
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker: Final = broker
+
+    async def describe(self, _context: RequestContext, request: Fields) -> Answer:
+        wanted = request.optional_items("topics")
+        cache = self._broker.drivers.broker_cache
+        asked: dict[str, list[int]] = {}
+        if wanted is None:
+            for topic in cache.list_topics(self._broker.namespace):
+                asked[topic.name] = list(range(topic.partitions))
+        for one in wanted or ():
+            asked.setdefault(one.text("topic"), []).extend(one.numbers("partitions"))
+        topics = await self._broker.run_blocking(partial(self._sizes, asked))
+        return {
+            "error_code": ErrorCode.none,
+            "results": [
+                {
+                    "error_code": ErrorCode.none,
+                    "log_dir": DIRECTORY,
+                    "topics": topics,
+                    "total_bytes": -1,
+                    "usable_bytes": -1,
+                }
+            ],
+        }
+
+    def _sizes(self, asked: dict[str, list[int]]) -> list[Answer]:
+        found: list[Answer] = []
+        for name, indexes in asked.items():
+            topic = self._broker.drivers.broker_cache.topics.get((self._broker.namespace, name))
+            partitions = [] if topic is None else self._partitions(topic.topic_id, indexes)
+            if partitions:
+                found.append({"name": name, "partitions": partitions})
+        return found
+
+    def _partitions(self, topic_id: str, indexes: list[int]) -> list[Answer]:
+        found: list[Answer] = []
+        for index in indexes:
+            try:
+                info = self._broker.handler.shard_info(build_storage_name(topic_id, index))
+            except StoreError:
+                continue
+            found.append({"partition_index": index, "partition_size": info.size, "offset_lag": 0})
+        return found
+
+
+def register(registry: ApiRegistry, broker: KafkaBroker) -> None:
+    registry.add(35, 1, 4, LogDirs(broker).describe)

@@ -1,0 +1,134 @@
+"""Reading a partition as batches, whatever engine keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.error_codes import code_of
+from penstock.brokers.kafka.fetch_answer import Fetched
+from penstock.brokers.kafka.fetch_request import Wanted
+from penstock.brokers.kafka.partitions import Partition
+from penstock.brokers.kafka.records import batch_of
+from penstock.brokers.kafka.transactions import AbortedTransaction
+from penstock.engine.contract import BatchPage, Isolation
+from penstock.errors import StoreError
+from penstock.record import Offset
+
+CONVERTED_MAX: Final = 2_000
+"""Records that are made into one batch at a time."""
+_MEMORY: Final = "EngineMemory"
+
+
+class Limits(NamedTuple):
+    is_committed: bool
+    size_left: int
+    is_first: bool
+    """Nothing was found before: the first batch comes whatever its size."""
+
+
+class PartitionReader:
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker: Final = broker
+        self._handler: Final = broker.handler
+        self._tag_header: Final = broker.settings.tag_header
+
+    def bounds(self, partition: Partition) -> tuple[int, int]:
+        """Return the earliest offset and the high watermark."""
+        known = partition.known_bounds
+        if known is not None:
+            return known
+        bounds = self._handler.bounds(partition.entry)
+        if partition.is_watched:
+            partition.known_bounds = bounds
+        return bounds
+
+    def may_wait(self, partition: Partition, offset: int) -> bool:
+        """Say whether a read could wait for a device, so that the event loop must not do it."""
+        if partition.topic.topic.config.storage_type == _MEMORY:
+            return False
+        reader = self._handler.batch_reader(partition.entry) if partition.is_raw else None
+        return reader is None or not reader.is_hot(partition.entry.id, offset)
+
+    def has_records(self, partition: Partition, wanted: Wanted, *, is_committed: bool) -> bool:
+        """Say whether there is something to be told: records, or that the offset is wrong."""
+        earliest, end = self.bounds(partition)
+        if is_committed:
+            end = self._stable_until(partition, end)
+        return wanted.offset < end or wanted.offset > end or wanted.offset < earliest
+
+    def read(self, partition: Partition, wanted: Wanted, limits: Limits) -> Fetched:
+        """Return what one partition of a request answers. May wait for a device."""
+        try:
+            return self._read(partition, wanted, limits)
+        except StoreError as error:
+            return Fetched(wanted.topic, wanted.partition_id, int(code_of(error)))
+
+    def _read(self, partition: Partition, wanted: Wanted, limits: Limits) -> Fetched:
+        topic, index, offset = wanted.topic, wanted.partition_id, wanted.offset
+        refused = self._check_leader(partition, wanted.leader_epoch)
+        if refused:
+            return Fetched(topic, index, refused)
+        earliest, end = self.bounds(partition)
+        stable = self._stable_until(partition, end)
+        until = stable if limits.is_committed else end
+        if not earliest <= offset <= end:
+            if offset > end and offset <= self._handler.shard_info(partition.shard).latest:
+                # Written, and not yet safe to show.
+                return Fetched(topic, index, 0, end, stable, earliest)
+            return Fetched(topic, index, int(ErrorCode.offset_out_of_range), end, stable, earliest)
+        aborted: Sequence[AbortedTransaction] | None = () if limits.is_committed else None
+        size_max = min(wanted.max_bytes, limits.size_left)
+        if offset >= until or (size_max <= 0 and not limits.is_first):
+            return Fetched(topic, index, 0, end, stable, earliest, aborted)
+        page = self._read_batches(partition, offset, until, max(size_max, 1))
+        if page.size > size_max and not limits.is_first:
+            # One batch larger than what is left: it comes with the next request.
+            return Fetched(topic, index, 0, end, stable, earliest, aborted)
+        if limits.is_committed:
+            transactions = self._broker.transactions
+            aborted = transactions.aborted(partition.shard, offset, page.next_offset)
+        return Fetched(topic, index, 0, end, stable, earliest, aborted, page.parts, page.size)
+
+    def _check_leader(self, partition: Partition, epoch: int) -> int:
+        shard = partition.entry.meta
+        if shard is None:
+            return int(ErrorCode.unknown_topic_or_partition)
+        if shard.leader != self._broker.node_id:
+            return int(ErrorCode.not_leader_or_follower)
+        if 0 <= epoch < shard.leader_epoch:
+            return int(ErrorCode.fenced_leader_epoch)
+        return int(ErrorCode.unknown_leader_epoch) if epoch > shard.leader_epoch else 0
+
+    def _stable_until(self, partition: Partition, end: int) -> int:
+        stable = self._broker.transactions.stable_until(partition.shard)
+        return end if stable is None else min(stable, end)
+
+    def _read_batches(
+        self, partition: Partition, offset: int, until: int, max_size: int
+    ) -> BatchPage:
+        reader = self._handler.batch_reader(partition.entry) if partition.is_raw else None
+        if reader is not None:
+            page = reader.read_batches(partition.entry.id, offset, until, max_size)
+            if page.size or not page.is_foreign:
+                return page
+            offset = page.next_offset
+        return self._convert(partition, offset, until, max_size)
+
+    def _convert(self, partition: Partition, offset: int, until: int, max_size: int) -> BatchPage:
+        """Read records of other forms, or of batches of which some are deleted, as one batch."""
+        records = self._handler.read_by_offset(
+            partition.shard,
+            Offset(offset),
+            max_records=min(CONVERTED_MAX, until - offset),
+            max_size=max_size,
+            isolation=Isolation.UNCOMMITTED,
+        )
+        records = [one for one in records if one.offset < until]
+        if not records:
+            return BatchPage([], 0, until, is_foreign=False)
+        batch = batch_of(records, self._tag_header)
+        return BatchPage([batch], len(batch), records[-1].offset + 1, is_foreign=False)

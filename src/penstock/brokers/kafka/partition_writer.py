@@ -1,0 +1,75 @@
+"""Writing a checked batch to a partition, whatever engine keeps it.
+
+segment, batch queues    the bytes as they are
+anything else            the records one by one, through the storage contract
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.brokers.kafka.batch_check import BadBatchError, check_batch
+from penstock.brokers.kafka.batch_head import BatchHead
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.error_codes import code_of
+from penstock.brokers.kafka.partitions import Partition
+from penstock.brokers.kafka.records import records_of
+from penstock.engine.contract import Written
+from penstock.errors import NotLeaderError, StoreError
+from penstock.record import Producer
+
+NO_PRODUCER: Final = -1
+
+
+class PartitionWriter:
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker: Final = broker
+        self._handler: Final = broker.handler
+        self._size_max: Final = broker.all_settings.engine.record_size_max
+        self._tag_header: Final = broker.settings.tag_header
+
+    def may_wait(self, partition: Partition) -> bool:
+        """Say whether a write could wait for a device, so that the event loop must not do it."""
+        return partition.is_sync or not (partition.is_raw or partition.topic.is_segment)
+
+    def write(
+        self, partition: Partition, records: memoryview, transactional_id: str | None
+    ) -> tuple[int, int, str | None]:
+        """Return an error code, the base offset and a message for people."""
+        try:
+            head = check_batch(records, self._size_max)
+            if head.is_transactional:
+                code = self._broker.transactions.check_write(
+                    partition.shard, head, transactional_id
+                )
+                if code:
+                    return code, -1, None
+            written = self._append(partition, head, records)
+            if head.is_transactional and not written.repeated:
+                self._broker.transactions.note_written(partition.shard, head, written.first)
+        except BadBatchError as error:
+            return error.code, -1, str(error)
+        except NotLeaderError:
+            return int(ErrorCode.not_leader_or_follower), -1, None
+        except StoreError as error:
+            return int(code_of(error)), -1, str(error)
+        return 0, written.first, None
+
+    def _append(self, partition: Partition, head: BatchHead, body: memoryview) -> Written:
+        producer = None
+        if head.producer_id != NO_PRODUCER:
+            producer = Producer(head.producer_id, head.producer_epoch, head.sequence)
+        if partition.checks_keys or not partition.is_raw:
+            records = records_of(body, self._tag_header)
+            if partition.checks_keys and any(record.key is None for record in records):
+                raise BadBatchError(
+                    ErrorCode.invalid_record, "records of a compacted topic have a key"
+                )
+            if not partition.is_raw:
+                return self._handler.batch_write(partition.shard, records, producer=producer)
+        newest = head.max_ms if head.max_ms >= 0 else self._broker.clock.now_ms()
+        return self._handler.write_batch(
+            partition.entry, body, head.record_count, timestamp_ms=newest, producer=producer
+        )

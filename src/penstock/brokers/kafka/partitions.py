@@ -1,0 +1,189 @@
+"""The partitions that clients name, resolved once and kept until their topic changes.
+
+A partition is asked for by a topic's name (or UUID) as it lies in the request, without decoding it.
+It also knows who waits for its records: a fetch that waits is registered with each partition once,
+and stays so while its client asks for the same ones again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from penstock.adapter.shard_name import build_storage_name
+from penstock.adapter.topic_cache import BrokerCacheManager
+from penstock.brokers.kafka.topic_ids import uuid_of
+from penstock.engine.handler import StorageEngineHandler
+from penstock.engine.storage_cache import ShardEntry
+from penstock.meta.client import Topic
+from penstock.record import Flush, QueueKind
+
+SEGMENT: Final = "EngineSegment"
+
+
+class Waiter(Protocol):
+    def news(self, partition: Partition) -> None:
+        """A partition that it waits for was written to. On the event loop."""
+        ...
+
+
+class Partition:
+    """One partition, as the event loop sees it."""
+
+    __slots__ = (
+        "ack_form",
+        "checks_keys",
+        "entry",
+        "index",
+        "is_raw",
+        "is_sync",
+        "is_watched",
+        "known_bounds",
+        "shard",
+        "topic",
+        "waiters",
+    )
+
+    def __init__(self, topic: TopicPartitions, index: int, entry: ShardEntry) -> None:
+        config = entry.topic.config
+        self.topic: Final = topic
+        self.index: Final = index
+        self.entry: Final = entry
+        self.shard: Final = entry.name
+        self.is_raw: Final = config.kind is QueueKind.BATCH and topic.is_segment
+        """Whether batches are kept as they come."""
+        self.is_sync: Final = config.flush is Flush.SYNC
+        self.checks_keys: Final = config.cleanup.value == "compact"
+        self.waiters: Final[set[Waiter]] = set()
+        self.is_watched = False
+        self.known_bounds: tuple[int, int] | None = None
+        """Earliest and commit offset; None: may have moved. Only kept while watched."""
+        self.ack_form: object = None
+        """What Produce keeps to answer quickly."""
+
+
+class TopicPartitions:
+    __slots__ = ("id_bytes", "is_segment", "name_bytes", "partitions", "topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic: Final = topic
+        self.name_bytes: Final = topic.name.encode()
+        self.id_bytes: Final = uuid_of(topic.topic_id).bytes
+        self.is_segment: Final = topic.config.storage_type == SEGMENT
+        self.partitions: list[Partition] = []
+
+    def get(self, index: int) -> Partition | None:
+        return self.partitions[index] if 0 <= index < len(self.partitions) else None
+
+
+class PartitionTable:
+    """All partitions of a namespace. Used on the event loop only, but for what writers call."""
+
+    def __init__(
+        self, handler: StorageEngineHandler, topics: BrokerCacheManager, namespace: str
+    ) -> None:
+        self._handler: Final = handler
+        self._cache: Final = topics
+        self._namespace: Final = namespace
+        self._by_name: Final[dict[bytes, TopicPartitions]] = {}
+        self._by_id: Final[dict[bytes, TopicPartitions]] = {}
+        self._revision = -1
+        self._loop: Final = asyncio.get_running_loop()
+        self._thread: Final = threading.get_ident()
+        self._news: Final[set[Partition]] = set()
+        self._news_lock: Final = threading.Lock()
+
+    def by_name(self, name: bytes) -> TopicPartitions | None:
+        """Return the partitions of a topic, or None when there is no such topic."""
+        if self._revision != self._cache.revision:
+            self._renew()
+        found = self._by_name.get(name)
+        return found if found is not None else self._resolve(name)
+
+    def by_id(self, identifier: bytes) -> TopicPartitions | None:
+        if self._revision != self._cache.revision:
+            self._renew()
+        found = self._by_id.get(identifier)
+        if found is not None:
+            return found
+        for topic in self._cache.list_topics(self._namespace):
+            if uuid_of(topic.topic_id).bytes == identifier:
+                return self._resolve(topic.name.encode())
+        return None
+
+    def _renew(self) -> None:
+        """Forget what is no longer as it was; what stays keeps its waiters."""
+        self._revision = self._cache.revision
+        for name, known in list(self._by_name.items()):
+            now = self._cache.topics.get((self._namespace, known.topic.name))
+            if now is not known.topic:
+                del self._by_name[name]
+                self._by_id.pop(known.id_bytes, None)
+                for partition in known.partitions:
+                    self._tell(partition)
+
+    def _resolve(self, name: bytes) -> TopicPartitions | None:
+        try:
+            topic = self._cache.topics.get((self._namespace, str(name, "utf-8")))
+        except UnicodeDecodeError:
+            return None
+        if topic is None:
+            return None
+        found = TopicPartitions(topic)
+        shards = self._handler.cache.shards
+        for index in range(topic.partitions):
+            entry = shards.get(build_storage_name(topic.topic_id, index))
+            if entry is None:
+                return found  # being created: not kept
+            found.partitions.append(Partition(found, index, entry))
+        self._by_name[name] = found
+        self._by_id[found.id_bytes] = found
+        return found
+
+    # Waiting for records
+
+    def wait(self, partition: Partition, waiter: Waiter) -> None:
+        """Tell `waiter` of every write until `forget`."""
+        if not partition.is_watched:
+            partition.is_watched = True
+            cache = self._handler.cache
+            with cache.lock:
+                partition.entry.appended = (*partition.entry.appended, self._waker(partition))
+        partition.waiters.add(waiter)
+
+    def forget(self, partition: Partition, waiter: Waiter) -> None:
+        partition.waiters.discard(waiter)
+
+    def _waker(self, partition: Partition) -> Callable[[], None]:
+        def wake() -> None:
+            partition.known_bounds = None
+            if not partition.waiters:
+                return
+            with self._news_lock:
+                is_first = not self._news
+                self._news.add(partition)
+            if is_first:
+                self._schedule()
+
+        return wake
+
+    def _schedule(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._tell_all)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell_all)
+
+    def _tell_all(self) -> None:
+        with self._news_lock:
+            news = list(self._news)
+            self._news.clear()
+        for partition in news:
+            self._tell(partition)
+
+    @staticmethod
+    def _tell(partition: Partition) -> None:
+        partition.known_bounds = None
+        for waiter in tuple(partition.waiters):
+            waiter.news(partition)
