@@ -91,17 +91,7 @@ class WriteManager:
         producer: Producer | None,
     ) -> tuple[int, bool]:
         """Append a Kafka batch; return the first offset, and whether it was a repeat."""
-        log = self._log
-        append_batch = log.appender.append_batch
-        if producer is None and shard.quick and log.blocked is None and log.lock.acquire(False):
-            try:
-                offset = append_batch(
-                    shard.handle, body, count, self.now(), shard.epoch, born_ms, None, True
-                )
-            finally:
-                log.lock.release()
-            if offset >= 0:
-                return offset, False
+        append_batch = self._log.appender.append_batch
         return self.run_for_producer(
             shard,
             producer,
