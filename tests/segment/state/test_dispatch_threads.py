@@ -23,7 +23,7 @@ def test_threads_hand_over_what_is_notified(bench: Bench) -> None:
     for collector in collectors:
         bench.pipeline.register(collector)
     bench.shards.append(ORDERS, 5)
-    bench.pipeline.notify(ORDERS)
+    bench.pipeline.notify()
     for collector in collectors:
         assert collector.called.acquire(timeout=10)
     bench.pipeline.close()

@@ -97,9 +97,9 @@ class DispatchPipeline:
             if self._threads:
                 worker.start()
 
-    def notify(self, _shard: ShardId | None = None) -> None:
-        """Say that something was committed. Cheap; without it dispatchers look four times a
-        second."""
+    def notify(self) -> None:
+        """Say that something may have been committed. Cheap; without it dispatchers look four
+        times a second."""
         for worker in tuple(self._workers.values()):
             worker.wake()
 

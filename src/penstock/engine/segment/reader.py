@@ -118,6 +118,18 @@ class ShardReader:
             offset = after
         return Page(records, min(offset, until) if until > query.offset else query.offset)
 
+    def read_some(self, log: ReadableShard, query: Query) -> list[StoredRecord]:
+        """Return records as `read` does; none only when there is none up to `until`."""
+        offset = query.offset
+        while offset < query.until:
+            page = self.read(log, query._replace(offset=offset))
+            if page.records:
+                return page.records
+            if page.next_offset <= offset < log.commit:
+                raise lost_record(self._files, log, offset)
+            offset = max(page.next_offset, offset + 1)
+        return []
+
     def _check(self, log: ReadableShard) -> None:
         if not log.check_units():
             self._heal_queue(log)

@@ -33,6 +33,7 @@ from penstock.record import Flush, Offset, Position, QueueKind, ShardId
 _BLANK_SIZE: Final = int(QUEUE_UNIT.unpack(PRE_BLANK)[1])
 _ROWS_PER_STEP: Final = 4096
 _SIZE_SAMPLES: Final = 32
+_NO_OFFSET: Final = 1 << 62
 KIND_NUMBER: Final = {QueueKind.SIMPLE: 0, QueueKind.BATCH: 1}
 
 
@@ -201,8 +202,10 @@ class ShardLog:
         return low
 
     def batch_end(self, unit: int) -> int:
-        """Return the offset behind the last message of a batch unit."""
-        return self.rows(unit, 1)[0].end_offset
+        """Return the offset behind the last message of a batch unit; of one that was cut off
+        meanwhile, an offset that no shard reaches."""
+        rows = self.rows(unit, 1)
+        return rows[0].end_offset if rows else _NO_OFFSET
 
     def rows(self, unit: int, count: int) -> list[UnitRow]:
         """Return what units say, alike for both kinds of queue."""
@@ -276,8 +279,9 @@ class ShardLog:
         if first >= stop:
             return 0
         step = max(1, (stop - first) // _SIZE_SAMPLES)
-        sizes = [self.rows(unit, 1)[0].size for unit in range(first, stop, step)]
-        return sum(sizes) * (stop - first) // len(sizes)
+        # A shard that is cut or deleted meanwhile has fewer units than it had.
+        sizes = [row.size for unit in range(first, stop, step) for row in self.rows(unit, 1)]
+        return sum(sizes) * (stop - first) // len(sizes) if sizes else 0
 
     def position_of(self, offset: int) -> int | None:
         """Return where the record (or the batch) of `offset` lies in the log, or None."""

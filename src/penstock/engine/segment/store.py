@@ -472,6 +472,7 @@ class SegmentStore:
     def set_commit_offset(self, shard: ShardId, offset: int | None) -> None:
         """Show nothing at or past `offset`; None shows all that is on this node."""
         self._table.get(shard).limit_commit(None if offset is None else Offset(offset))
+        self.dispatch.notify()
 
     def truncate(self, shard: ShardId, offset: int) -> int:
         """Cut the tail of a shard from `offset` on: a replica that went another way than its
@@ -528,7 +529,8 @@ class SegmentStore:
     def _read_for_dispatch(
         self, shard: ShardId, offset: int, max_records: int, max_size: int
     ) -> list[StoredRecord]:
-        return self.read(shard, offset, max_records=max_records, max_size=max_size)
+        log = self._table.get(shard)
+        return self._reader.read_some(log, Query(offset, log.commit, max_records, max_size))
 
     def _dispatch_bounds(self) -> Iterator[tuple[ShardId, int, int]]:
         for log in self._table:

@@ -4,7 +4,8 @@ Three threads, because each may wait for the device without the others:
 
     flusher   every `flush_interval_ms`: the log on the device
     keeper    queues to their files, bounds for other processes, checkpoints, retention
-    warmer    the next log file allocated, the pages ahead of the writer faulted in
+    warmer    the next log file allocated, the pages ahead of the writer faulted in; dispatchers
+              woken when the log moved
 
 An error of the background is logged and tried again next time; it never stops a thread. A failed
 sync stops the log itself (`CommitLog`), and says so to every writer.
@@ -28,6 +29,8 @@ _log: Final = get_logger(__name__)
 _RETENTION_INTERVAL_S: Final = 10.0
 _WARM_BUSY_S: Final = 0.005
 _WARM_IDLE_S: Final = 0.2
+_WATCH_IDLE_S: Final = 0.02
+"""How long a dispatcher waits at most for the first record after a quiet time."""
 _KEEPER_TICK_S: Final = 0.1
 _JOIN_S: Final = 60.0
 _PUBLISH_PAUSE: Final = 6
@@ -51,7 +54,7 @@ class Upkeep:
         now = parts.clock.monotonic()
         self._checkpointed = self._retained = now
         self._publish_at = now + parts.settings.publish_interval_ms / 1000
-        self._warmed_end = 0
+        self._warmed = (0, 0)
 
     def start(self) -> None:
         for name, run in (
@@ -138,10 +141,16 @@ class Upkeep:
             self._retained = now
 
     def _run_warmer(self) -> None:
+        log, dispatch = self._parts.log, self._dispatch
         while True:
-            busy = self._parts.log.end != self._warmed_end
-            self._warmed_end = self._parts.log.end
-            if self._parts.clock.wait(self._stopping, _WARM_BUSY_S if busy else _WARM_IDLE_S):
+            reached = (log.end, log.durable)
+            busy = reached != self._warmed
+            self._warmed = reached
+            if busy:
+                # Here, because a call for every append would cost more than the append.
+                dispatch.notify()
+            idle_s = _WATCH_IDLE_S if dispatch.names else _WARM_IDLE_S
+            if self._parts.clock.wait(self._stopping, _WARM_BUSY_S if busy else idle_s):
                 return
             self._try("warm", self._warm)
 
