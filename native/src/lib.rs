@@ -1,7 +1,8 @@
 //! The byte loops of the store: encoding, scanning, checksums, queues, the key index.
 //!
 //! Every function has a twin in `penstock.engine.segment.pure`, which is its specification: same
-//! name, same arguments, same bytes. Policy is never in here.
+//! name, same arguments, same bytes. Policy is never in here. The exception is `raft`, which has no
+//! twin: a cluster needs the extension.
 
 mod append;
 mod appender;
@@ -24,6 +25,7 @@ mod message;
 mod properties;
 mod python;
 mod queue;
+mod raft;
 mod read;
 mod reader;
 mod record;
@@ -41,6 +43,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<intake::Intake>()?;
     module.add_class::<sync_turns::SyncTurns>()?;
     module.add_class::<write_lock::WriteLock>()?;
+    module.add_class::<raft::RaftCore>()?;
     module.add_function(wrap_pyfunction!(codec::java_hash, module)?)?;
     module.add_function(wrap_pyfunction!(codec::crc_patch, module)?)?;
     module.add_function(wrap_pyfunction!(codec::decode_raw, module)?)?;
