@@ -223,8 +223,8 @@ _Ready = tuple[
 class RaftCore:
     """One member of one Raft group, without input or output; it has no twin.
 
-    A message goes out as (to, kind, bytes); a row of the log is (index, bytes) and a committed entry
-    (index, term, kind, context, data).
+    A message goes out as (to, kind, bytes); a row of the log is (index, bytes); a committed entry
+    is (index, term, kind, context, data).
     """
 
     def __init__(

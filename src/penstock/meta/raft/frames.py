@@ -1,0 +1,76 @@
+"""What nodes send each other about their groups, as MessagePack arrays.
+
+A snapshot travels in chunks, each answered before the next one is sent. A chunk carries the CRC-32
+of all rows up to its end, so that a lost, repeated or damaged one is noticed where it happens.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from zlib import crc32
+
+from msgspec import MsgspecError, Struct
+from msgspec.msgpack import Decoder, Encoder
+
+from penstock.errors import BadRequestError
+
+Rows = list[tuple[bytes, bytes]]
+
+
+class RaftMessage(Struct, frozen=True, array_like=True, tag=1):
+    """A message of the Raft core, as it encoded it."""
+
+    group: int
+    message: bytes
+
+
+class SnapshotChunk(Struct, frozen=True, array_like=True, tag=2):
+    """Rows of a state, in key order; keys are those of the state machine."""
+
+    group: int
+    snapshot: int
+    """Chosen by the sender; no two snapshots of a node have the same."""
+    number: int
+    rows: bytes
+    checksum: int
+    """CRC-32 of the rows of this chunk and all before it."""
+    message: bytes = b""
+    """In the last chunk: the Raft message that installs the snapshot."""
+
+
+class SnapshotAnswer(Struct, frozen=True, array_like=True, tag=3):
+    group: int
+    snapshot: int
+    wanted: int
+    """Number of the chunk that is wanted next; -1: begin again, or not at all."""
+
+
+Frame = RaftMessage | SnapshotChunk | SnapshotAnswer
+
+_encoder: Final = Encoder()
+_frame_decoder: Final = Decoder(Frame)
+_rows_decoder: Final = Decoder(Rows)
+
+
+def encode_frame(frame: Frame) -> bytes:
+    return _encoder.encode(frame)
+
+
+def decode_frame(data: bytes) -> Frame:
+    try:
+        frame: Frame = _frame_decoder.decode(data)
+    except MsgspecError as error:
+        raise BadRequestError(f"no frame of this protocol: {error}") from error
+    return frame
+
+
+def encode_rows(rows: Rows) -> bytes:
+    return _encoder.encode(rows)
+
+
+def decode_rows(data: bytes) -> Rows:
+    return _rows_decoder.decode(data)
+
+
+def chain_checksum(checksum: int, rows: bytes) -> int:
+    return crc32(rows, checksum)

@@ -1,0 +1,515 @@
+"""One member of one group: the Raft core, its log in RocksDB, its state machine.
+
+A turn has two halves, driven by `MultiRaft` for all groups together:
+
+    collect   ready() of the core: rows into the turn's batch; a leader's messages leave at once
+    finish    after the sync: advance(), the other messages, then apply and answer
+
+Invariants:
+
+  * what a message promises (a vote, an entry) is on the device before the message leaves; a
+    leader's entries may travel meanwhile, for only its own share of the majority waits
+  * rows that an entry changed, the applied index and a changed configuration are one batch
+  * entries are dropped only up to the applied index that a sync has covered
+  * a generation of the state is switched by one synced batch, which also replaces the log
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Generic, TypeVar
+
+from msgspec import MsgspecError, Struct
+
+from penstock._native import RaftCore
+from penstock.errors import NotAStoreError, StoreError
+from penstock.log import get_logger
+from penstock.meta import log_format as fmt
+from penstock.meta.database import Batch, Database
+from penstock.meta.raft.frames import Frame, RaftMessage, SnapshotAnswer, SnapshotChunk
+from penstock.meta.raft.loading import RaftTiming, load_group
+from penstock.meta.raft.snapshots import (
+    CHUNK_SIZE,
+    SnapshotReceiving,
+    SnapshotSending,
+    delete_generations,
+    pinned_state,
+)
+from penstock.meta.raft.tickets import Proposal, Proposals, ReadDone, Reads
+from penstock.meta.solo_group import ENTRY_SIZE_MAX, GroupName, LogLimits, Machine
+from penstock.meta.state.view import Overlay, Row
+
+_log: Final = get_logger(__name__)
+
+RequestT = TypeVar("RequestT")
+AnswerT = TypeVar("AnswerT")
+Send = Callable[[int, Frame], None]
+
+_VOTE_KINDS: Final = frozenset({5, 17})
+_SNAPSHOT_KIND: Final = 7
+_MESSAGE_SIZE_MAX: Final = 256 << 10
+_UNCOMMITTED_SIZE_MAX: Final = 16 << 20
+_PROPOSED_SIZE_MAX: Final = 256 << 10
+"""Bytes of proposals that a turn takes from one group."""
+
+Committed = tuple[int, int, int, bytes, bytes]
+_CoreConfiguration = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int], bool]
+
+
+class RaftStatus(Struct, frozen=True):
+    """Where a group stands on this node, for people and tests."""
+
+    name: str
+    role: str
+    term: int
+    leader: int
+    commit: int
+    applied: int
+    first: int
+    last: int
+    configuration: fmt.Configuration
+    progress: tuple[tuple[int, int, int, str, bool], ...] = ()
+    """While it leads: (node, matched, next, state, recently heard of)."""
+
+
+class GroupOptions(Struct, frozen=True):
+    node_id: int
+    wire_number: int
+    """How nodes call the group; its number in the rows is its family's own."""
+    seed: int
+    timing: RaftTiming
+    limits: LogLimits
+    chunk_size: int = CHUNK_SIZE
+
+
+class StateRows:
+    """The applied rows, whichever generation they have; safe to use from many threads."""
+
+    def __init__(self, database: Database, group: GroupName, generation: int) -> None:
+        self._database = database
+        self._group = group
+        self.prefix = fmt.state_prefix(group.number, generation)
+
+    def get(self, key: bytes) -> bytes | None:
+        while True:
+            prefix = self.prefix
+            value = self._database.get(self._group.state_family, prefix + key)
+            if prefix is self.prefix:
+                return value
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
+        while True:
+            prefix = self.prefix
+            rows = self._database.scan(self._group.state_family, prefix + start, prefix + end)
+            first = next(rows, None)
+            if prefix is self.prefix:
+                break
+        skipped = len(prefix)
+        while first is not None:
+            yield first[0][skipped:], first[1]
+            first = next(rows, None)
+
+
+class RaftGroup(Generic[RequestT, AnswerT]):
+    """Use `MultiRaft.add_group`. All methods belong to the one thread that drives it."""
+
+    def __init__(
+        self,
+        database: Database,
+        name: GroupName,
+        machine: Machine[RequestT, AnswerT],
+        options: GroupOptions,
+        *,
+        on_applied: Callable[[AnswerT], None] | None = None,
+        on_reset: Callable[[], None] | None = None,
+    ) -> None:
+        self.name: Final = name
+        self._wire = options.wire_number
+        self._database = database
+        self._machine = machine
+        self._limits = options.limits
+        self._on_applied = on_applied
+        self._on_reset = on_reset
+        self._chunk_size = options.chunk_size
+        loaded = load_group(database, name)
+        timing, seed = options.timing, options.seed
+        self._core = RaftCore(
+            options.node_id,
+            configuration=_parts(loaded.configuration),
+            hard_state=loaded.hard_state,
+            cut=loaded.cut,
+            rows=loaded.rows,
+            applied=loaded.applied[0],
+            applied_term=loaded.applied[1],
+            election_ticks=timing.election_ticks,
+            heartbeat_ticks=timing.heartbeat_ticks,
+            message_size_max=_MESSAGE_SIZE_MAX,
+            uncommitted_size_max=_UNCOMMITTED_SIZE_MAX,
+            seed=seed,
+        )
+        self._configuration = loaded.configuration
+        self._cut = loaded.cut[0]
+        self._last = self._cut + len(loaded.rows)
+        self._sizes = {index: len(row) for index, row in loaded.rows}
+        self._held_size = sum(self._sizes.values())
+        self._applied, self._applied_term = loaded.applied
+        self._applied_durable = 0
+        self._commit = loaded.hard_state[2]
+        self._generation = loaded.generation
+        self.reader: Final = StateRows(database, name, loaded.generation)
+        origin = (seed & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big")
+        deadline = timing.deadline_ticks
+        self._proposals: Proposals[RequestT, AnswerT]
+        self._proposals = Proposals(origin, deadline_ticks=deadline, group=name.name)
+        self._reads = Reads(origin, deadline_ticks=deadline, group=name.name)
+        self._sendings: dict[int, SnapshotSending] = {}
+        self._sent_snapshots = seed & 0xFFFFFFFF
+        self._receiving = SnapshotReceiving(database, name, loaded.generation)
+        self._late_messages: list[tuple[int, int, bytes]] = []
+        self._committed: list[Committed] = []
+        self._is_ready = self._has_more = False
+        self._reset_from: int | None = None
+
+    # -- input ----------------------------------------------------------------------------------
+
+    def tick(self, send: Send) -> None:
+        self._core.tick()
+        self._proposals.tick(self._leadership())
+        self._reads.tick(self._core.read_index)
+        self._receiving.tick()
+        for to, sending in list(self._sendings.items()):
+            again = sending.tick()
+            if sending.is_lost:
+                del self._sendings[to]
+                self._core.report_snapshot(to, False)
+            elif again is not None:
+                send(to, again)
+
+    def step(self, sender: int, frame: Frame, send: Send) -> None:
+        """Take what another member sent."""
+        match frame:
+            case RaftMessage():
+                self._step_message(frame.message)
+            case SnapshotChunk():
+                send(sender, self._receiving.take(sender, frame, self._core.step))
+            case SnapshotAnswer():
+                self._continue_sending(sender, frame, send)
+
+    def propose(self, proposal: Proposal[RequestT, AnswerT]) -> None:
+        self._proposals.add(proposal)
+
+    def read(self, done: ReadDone) -> None:
+        """Call `done` when a read here sees everything that was acknowledged before this call."""
+        self._reads.add(done)
+
+    def transfer(self, to: int) -> None:
+        self._core.transfer(to)
+
+    def campaign(self) -> None:
+        self._core.campaign()
+
+    def report_unreachable(self, node: int) -> None:
+        self._core.report_unreachable(node)
+
+    def refuse(self, error: StoreError) -> None:
+        self._proposals.refuse(error)
+        self._reads.refuse(error)
+
+    def _step_message(self, message: bytes) -> None:
+        if not self._configuration.voters and RaftCore.peek(message)[0] in _VOTE_KINDS:
+            return  # who has no state yet must not help to choose who leads
+        self._core.step(message)
+
+    def _continue_sending(self, sender: int, answer: SnapshotAnswer, send: Send) -> None:
+        sending = self._sendings.get(sender)
+        if sending is None or sending.number != answer.snapshot:
+            return
+        if answer.wanted < 0:
+            del self._sendings[sender]
+            self._core.report_snapshot(sender, False)
+            return
+        chunk = sending.answer(answer)
+        if chunk is not None:
+            send(sender, chunk)
+        elif sending.is_done:
+            del self._sendings[sender]
+            self._core.report_snapshot(sender, True)
+
+    # -- a turn ---------------------------------------------------------------------------------
+
+    def collect(self, batch: Batch, send: Send) -> bool:
+        """Put what must be written into `batch`; return whether it must be synced."""
+        self._has_more = self._proposals.send(
+            self._leadership(), _PROPOSED_SIZE_MAX, self._hand_over
+        )
+        self._reads.ask(self._core.read_index)
+        self._drop_old_entries(batch)
+        self._is_ready = self._core.has_ready()
+        if not self._is_ready:
+            return False
+        hard_state, must_sync, rows, restored, messages, late, committed, reads = self._core.ready()
+        self._send(messages, send)
+        self._late_messages, self._committed = late, committed
+        for index, context in reads:
+            self._reads.confirm(context, index)
+        if restored is not None:
+            self._restore(batch, *restored)
+        self._write_rows(batch, rows)
+        if hard_state is not None:
+            self._commit = max(self._commit, hard_state[2])
+            self._put_hard_state(batch, hard_state)
+        return must_sync
+
+    def finish(self, send: Send, *, is_synced: bool) -> None:
+        """The batch is written, and on the device if `collect` asked for that."""
+        if is_synced:
+            self._applied_durable = self._applied
+        if self._is_ready:
+            is_restored = self._reset_from is not None
+            if is_restored:
+                self._finish_restore()
+            messages, more = self._core.advance()
+            if is_restored:
+                self._core.applied_to(self._applied, self._applied_term)
+            self._send(self._late_messages, send)
+            self._send(messages, send)
+            self._apply([*self._committed, *more])
+            self._late_messages, self._committed = [], []
+        received = self._receiving.received
+        if received is not None and received.is_complete:
+            self._receiving.drop()  # the core had no use for it: it knows more already
+        self._reads.release(self._applied)
+
+    @property
+    def has_work(self) -> bool:
+        return self._has_more or self._core.has_ready()
+
+    def _hand_over(self, proposal: Proposal[RequestT, AnswerT]) -> bool:
+        if proposal.changes:
+            if self._cut == 0:
+                return False  # see `loading`: members join only behind a cut
+            return self._core.propose_conf_change(proposal.context, proposal.changes)
+        return self._core.propose(proposal.context, proposal.data)
+
+    def _leadership(self) -> tuple[int, int]:
+        return self._core.term(), self._core.leader()
+
+    def _send(self, messages: list[tuple[int, int, bytes]], send: Send) -> None:
+        for to, kind, message in messages:
+            if kind == _SNAPSHOT_KIND:
+                self._send_snapshot(to, message, send)
+            else:
+                send(to, RaftMessage(self._wire, message))
+
+    def _send_snapshot(self, to: int, message: bytes, send: Send) -> None:
+        row, rows = pinned_state(self._database, self.name, self._generation)
+        index, term, _ = fmt.APPLIED.unpack(row)
+        assert index == self._applied, "the state moves only in a turn"
+        self._sent_snapshots += 1
+        sending = SnapshotSending(
+            self._wire,
+            to=to,
+            number=self._sent_snapshots,
+            message=self._core.retarget_snapshot(message, index, term, _parts(self._configuration)),
+            rows=rows,
+            chunk_size=self._chunk_size,
+        )
+        self._sendings[to] = sending
+        _log.info("snapshot_sent", group=self.name.name, to=to, index=index)
+        send(to, sending.begin())
+
+    # -- the log --------------------------------------------------------------------------------
+
+    def _write_rows(self, batch: Batch, rows: list[tuple[int, bytes]]) -> None:
+        if not rows:
+            return
+        family, group = self.name.log_family, self.name.number
+        first, last = rows[0][0], rows[-1][0]
+        if first <= self._last:
+            # A new leader replaces what the old one could not commit.
+            batch.delete_range(
+                family, fmt.entry_key(group, first), fmt.entry_key(group, self._last + 1)
+            )
+            for index in range(first, self._last + 1):
+                self._held_size -= self._sizes.pop(index)
+        for index, row in rows:
+            batch.put(family, fmt.entry_key(group, index), row)
+            self._sizes[index] = len(row)
+            self._held_size += len(row)
+        self._last = last
+
+    def _put_hard_state(self, batch: Batch, hard_state: tuple[int, int, int]) -> None:
+        row = fmt.HARD_STATE.pack(*hard_state)
+        batch.put(self.name.log_family, fmt.hard_state_key(self.name.number), row)
+
+    def _drop_old_entries(self, batch: Batch) -> None:
+        limits = self._limits
+        until = 0
+        if self._held_size > limits.size_max:
+            until = self._applied_durable
+        elif len(self._sizes) > limits.entries_max:
+            until = min(self._last - limits.entries_kept, self._applied_durable)
+        elif self._cut == 0:
+            until = min(1, self._applied_durable)
+        if until <= self._cut:
+            return
+        family, group = self.name.log_family, self.name.number
+        row = self._database.get(family, fmt.entry_key(group, until))
+        assert row is not None, "the log is dense"
+        term = fmt.ENTRY.unpack_from(row)[0]
+        batch.delete_range(
+            family, fmt.entry_key(group, self._cut + 1), fmt.entry_key(group, until + 1)
+        )
+        batch.put(family, fmt.cut_key(group), fmt.CUT.pack(until, term))
+        for index in range(self._cut + 1, until + 1):
+            self._held_size -= self._sizes.pop(index)
+        self._cut = until
+        self._core.cut(until)
+
+    # -- the state ------------------------------------------------------------------------------
+
+    def _restore(
+        self, batch: Batch, index: int, term: int, configuration: _CoreConfiguration
+    ) -> None:
+        """Switch to the state that has come, and to a log that begins behind it."""
+        family, group = self.name.log_family, self.name.number
+        self._reset_from = self._generation
+        self._generation = self._receiving.adopt()
+        self._configuration = _configuration(configuration)
+        batch.delete_range(family, fmt.entry_key(group, 0), fmt.entries_end(group))
+        batch.put(family, fmt.cut_key(group), fmt.CUT.pack(index, term))
+        encoded = fmt.encode_configuration(self._configuration)
+        batch.put(family, fmt.configuration_key(group), encoded)
+        applied = fmt.APPLIED.pack(index, term, self._generation)
+        batch.put(self.name.state_family, fmt.applied_key(group), applied)
+        self._sizes, self._held_size = {}, 0
+        self._cut = self._last = index
+        self._applied, self._applied_term = index, term
+        self._commit = max(self._commit, index)
+        _log.info("snapshot_installed", group=self.name.name, index=index)
+
+    def _finish_restore(self) -> None:
+        assert self._reset_from is not None, "called after a restore only"
+        self._applied_durable = self._applied
+        self.reader.prefix = fmt.state_prefix(self.name.number, self._generation)
+        delete_generations(self._database, self.name, self._reset_from, self._reset_from + 1)
+        self._reset_from = None
+        if self._on_reset is not None:
+            self._on_reset()
+
+    def _apply(self, entries: list[Committed]) -> None:
+        """Apply committed entries, in batches of a bounded size, then answer who waits here."""
+        overlay = Overlay(self.reader)
+        extra = Batch()
+        answers: list[tuple[bytes, AnswerT]] = []
+        for number, (index, term, kind, context, data) in enumerate(entries, start=1):
+            assert index == self._applied + 1, "entries are applied in order, each once"
+            if kind != fmt.ENTRY_NORMAL:
+                self._change_members(extra, kind, data)
+                self._answer_change(context)
+            elif data:
+                proposal = self._proposals.find(context)
+                request = None if proposal is None else proposal.request
+                if request is None:
+                    request = self._decode(index, data)
+                answers.append((context, self._machine.apply(overlay, request)))
+            self._applied, self._applied_term = index, term
+            if overlay.size >= ENTRY_SIZE_MAX or number == len(entries):
+                self._write_state(overlay, extra)
+                self._tell(answers)
+                overlay, extra, answers = Overlay(self.reader), Batch(), []
+        if entries:
+            self._core.applied_to(self._applied, self._applied_term)
+
+    def _change_members(self, extra: Batch, kind: int, data: bytes) -> None:
+        found = self._core.apply_conf_change(kind, data)
+        self._configuration = _configuration(found)
+        key = fmt.configuration_key(self.name.number)
+        extra.put(self.name.log_family, key, fmt.encode_configuration(self._configuration))
+
+    def _answer_change(self, context: bytes) -> None:
+        proposal = self._proposals.find(context)
+        if proposal is not None and proposal.changes:
+            self._proposals.answer(context, None)  # type: ignore[arg-type] # a change has no answer
+
+    def _decode(self, index: int, data: bytes) -> RequestT:
+        try:
+            return self._machine.decode(data)
+        except MsgspecError as error:
+            raise NotAStoreError(
+                f"{self._database.path}: entry {index} of {self.name.name} cannot be read by this "
+                f"release: {error}"
+            ) from error
+
+    def _write_state(self, overlay: Overlay, extra: Batch) -> None:
+        family, group = self.name.state_family, self.name.number
+        prefix = self.reader.prefix
+        for key, value in overlay.changes.items():
+            if value is None:
+                extra.delete(family, prefix + key)
+            else:
+                extra.put(family, prefix + key, value)
+        row = fmt.APPLIED.pack(self._applied, self._applied_term, self._generation)
+        extra.put(family, fmt.applied_key(group), row)
+        self._database.write(extra)
+
+    def _tell(self, answers: list[tuple[bytes, AnswerT]]) -> None:
+        for context, answer in answers:
+            if self._on_applied is not None:
+                self._on_applied(answer)
+            self._proposals.answer(context, answer)
+
+    # -- for others -----------------------------------------------------------------------------
+
+    @property
+    def configuration(self) -> fmt.Configuration:
+        return self._configuration
+
+    @property
+    def applied(self) -> int:
+        return self._applied
+
+    @property
+    def is_leader(self) -> bool:
+        return self._core.is_leader()
+
+    @property
+    def leader(self) -> int:
+        return self._core.leader()
+
+    @property
+    def status(self) -> RaftStatus:
+        role, term, _, leader, commit, _, first, last = self._core.status()
+        return RaftStatus(
+            name=self.name.name,
+            role=role,
+            term=term,
+            leader=leader,
+            commit=commit,
+            applied=self._applied,
+            first=first,
+            last=last,
+            configuration=self._configuration,
+            progress=tuple(self._core.progress()),
+        )
+
+
+def _configuration(found: _CoreConfiguration) -> fmt.Configuration:
+    voters, learners, outgoing, following, auto_leave = found
+    return fmt.Configuration(
+        voters=tuple(sorted(voters)),
+        learners=tuple(sorted(learners)),
+        voters_outgoing=tuple(sorted(outgoing)),
+        learners_next=tuple(sorted(following)),
+        auto_leave=auto_leave,
+    )
+
+
+def _parts(configuration: fmt.Configuration) -> _CoreConfiguration:
+    return (
+        list(configuration.voters),
+        list(configuration.learners),
+        list(configuration.voters_outgoing),
+        list(configuration.learners_next),
+        configuration.auto_leave,
+    )

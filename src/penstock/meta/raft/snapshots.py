@@ -1,0 +1,229 @@
+"""Snapshots: the whole state of a group, from one node to another.
+
+    leader    scan at one moment ──▶ chunk 0 ──▶ chunk 1 ──▶ … ──▶ last chunk + Raft message
+    follower  rows under a new generation ─────────────────────▶ one synced batch switches to it
+
+The follower's own state stays as it is until the switch. A crash before it leaves rows of a
+generation that nothing points at; the next start removes them. Nothing is read by a clock: a
+transfer is given up after so many ticks without an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from msgspec import MsgspecError, Struct
+
+from penstock.log import get_logger
+from penstock.meta import log_format as fmt
+from penstock.meta.database import Batch, Database
+from penstock.meta.raft.frames import (
+    Rows,
+    SnapshotAnswer,
+    SnapshotChunk,
+    chain_checksum,
+    decode_rows,
+    encode_rows,
+)
+from penstock.meta.solo_group import GroupName
+
+_log: Final = get_logger(__name__)
+
+CHUNK_SIZE: Final = 256 << 10
+RESEND_TICKS: Final = 20
+GIVE_UP_TICKS: Final = 100
+
+
+class SnapshotSending:
+    """One transfer, on the side that has the state."""
+
+    def __init__(
+        self,
+        group: int,
+        *,
+        to: int,
+        number: int,
+        message: bytes,
+        rows: Iterator[tuple[bytes, bytes]],
+        chunk_size: int = CHUNK_SIZE,
+    ) -> None:
+        self.to: Final = to
+        self.number: Final = number
+        self._group = group
+        self._message = message
+        self._rows = rows
+        self._chunk_size = chunk_size
+        self._checksum = 0
+        self._next: tuple[bytes, bytes] | None = next(rows, None)
+        self._chunk: SnapshotChunk | None = None
+        self._ticks = 0
+        self._silent_ticks = 0
+        self.is_done = False
+
+    def begin(self) -> SnapshotChunk:
+        return self._advance(0)
+
+    def answer(self, answer: SnapshotAnswer) -> SnapshotChunk | None:
+        """Return the next chunk that the other side wants, if any."""
+        assert self._chunk is not None, "a transfer begins before it is answered"
+        if answer.wanted != self._chunk.number + 1:
+            return None  # an answer that was on its way when we sent the chunk again
+        self._silent_ticks = 0
+        if self._chunk.message:
+            self.is_done = True
+            return None
+        return self._advance(answer.wanted)
+
+    def tick(self) -> SnapshotChunk | None:
+        """Return the chunk again when no answer came for a while."""
+        self._silent_ticks += 1
+        self._ticks += 1
+        if self._silent_ticks % RESEND_TICKS == 0:
+            return self._chunk
+        return None
+
+    @property
+    def is_lost(self) -> bool:
+        return self._silent_ticks >= GIVE_UP_TICKS
+
+    def _advance(self, number: int) -> SnapshotChunk:
+        rows: Rows = []
+        size = 0
+        while self._next is not None and size < self._chunk_size:
+            rows.append(self._next)
+            size += len(self._next[0]) + len(self._next[1])
+            self._next = next(self._rows, None)
+        data = encode_rows(rows)
+        self._checksum = chain_checksum(self._checksum, data)
+        self._chunk = SnapshotChunk(
+            group=self._group,
+            snapshot=self.number,
+            number=number,
+            rows=data,
+            checksum=self._checksum,
+            message=self._message if self._next is None else b"",
+        )
+        return self._chunk
+
+
+class Received(Struct):
+    """A transfer, on the side that takes the state."""
+
+    sender: int
+    snapshot: int
+    generation: int
+    wanted: int = 0
+    checksum: int = 0
+    is_complete: bool = False
+    silent_ticks: int = 0
+
+
+class SnapshotReceiving:
+    """Puts the rows of one transfer at a time under a generation of their own."""
+
+    def __init__(self, database: Database, group: GroupName, used_generation: int) -> None:
+        self._database = database
+        self._group = group
+        self._used_generation = used_generation
+        self._received: Received | None = None
+
+    @property
+    def received(self) -> Received | None:
+        return self._received
+
+    def take(
+        self, sender: int, chunk: SnapshotChunk, install: Callable[[bytes], None]
+    ) -> SnapshotAnswer:
+        """Keep the rows of a chunk; with the last one, `install` gets the Raft message."""
+        current = self._received
+        if current is None or (current.sender, current.snapshot) != (sender, chunk.snapshot):
+            if chunk.number != 0 or (current is not None and current.is_complete):
+                return self._answer(chunk, -1)
+            current = self._begin(sender, chunk)
+        if chunk.number != current.wanted:
+            return self._answer(chunk, current.wanted)
+        checksum = chain_checksum(current.checksum, chunk.rows)
+        if checksum != chunk.checksum:
+            _log.warning("snapshot_chunk_damaged", group=self._group.name, sender=sender)
+            return self._answer(chunk, current.wanted)
+        try:
+            rows = decode_rows(chunk.rows)
+        except MsgspecError:
+            _log.warning("snapshot_chunk_damaged", group=self._group.name, sender=sender)
+            return self._answer(chunk, current.wanted)
+        self._write(current.generation, rows)
+        current.checksum = checksum
+        current.wanted += 1
+        current.silent_ticks = 0
+        if chunk.message:
+            current.is_complete = True
+            install(chunk.message)
+        return self._answer(chunk, current.wanted)
+
+    def tick(self) -> None:
+        current = self._received
+        if current is None:
+            return
+        current.silent_ticks += 1
+        if current.silent_ticks > GIVE_UP_TICKS:
+            self.drop()
+
+    def drop(self) -> None:
+        """Forget a transfer and its rows: it was given up, or the core had no use for it."""
+        current, self._received = self._received, None
+        if current is not None:
+            self._delete(current.generation)
+
+    def adopt(self) -> int:
+        """Return the generation of the complete transfer, which is now the state's."""
+        current, self._received = self._received, None
+        assert current is not None, "a snapshot is installed after its rows have come"
+        assert current.is_complete, "a snapshot is installed after its last chunk"
+        return current.generation
+
+    def _begin(self, sender: int, chunk: SnapshotChunk) -> Received:
+        self.drop()
+        self._used_generation += 1
+        self._received = Received(sender, chunk.snapshot, self._used_generation)
+        return self._received
+
+    def _write(self, generation: int, rows: Rows) -> None:
+        prefix = fmt.state_prefix(self._group.number, generation)
+        batch = Batch()
+        for key, value in rows:
+            batch.put(self._group.state_family, prefix + key, value)
+        if rows:
+            self._database.write(batch)
+
+    def _delete(self, generation: int) -> None:
+        delete_generations(self._database, self._group, generation, generation + 1)
+
+    def _answer(self, chunk: SnapshotChunk, wanted: int) -> SnapshotAnswer:
+        return SnapshotAnswer(group=chunk.group, snapshot=chunk.snapshot, wanted=wanted)
+
+
+def delete_generations(database: Database, group: GroupName, start: int, end: int) -> None:
+    """Remove the rows of the generations [start, end)."""
+    batch = Batch()
+    batch.delete_range(
+        group.state_family,
+        fmt.state_prefix(group.number, start),
+        fmt.state_prefix(group.number, end),
+    )
+    database.write(batch)
+
+
+def pinned_state(
+    database: Database, group: GroupName, generation: int
+) -> tuple[bytes, Iterator[tuple[bytes, bytes]]]:
+    """Return the applied row and the rows of the state, all of one moment: this one."""
+    prefix = fmt.state_prefix(group.number, generation)
+    end = fmt.state_prefix(group.number, generation + 1)
+    found = database.scan(group.state_family, fmt.applied_key(group.number), end)
+    first = next(found, None)
+    assert first is not None, "a group that sends its state has applied something"
+    assert first[0] == fmt.applied_key(group.number), "the applied row comes before all others"
+    skipped = len(prefix)
+    rows = ((key[skipped:], value) for key, value in found if key.startswith(prefix))
+    return first[1], rows

@@ -1,0 +1,206 @@
+"""What waits for a group: proposals until they are applied here, reads until they are safe.
+
+A proposal is answered by the node that took it, when that node applies it: any node takes any
+request, and what it answered it can read. A message to the leader may be lost, or the leader may
+fall: the proposal is then sent again. The log may so hold it twice, which is why a request must
+carry an id, or change nothing when it is repeated.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from penstock.errors import DeadlineError, StoreError
+
+RequestT = TypeVar("RequestT")
+AnswerT = TypeVar("AnswerT")
+
+RESEND_TICKS: Final = 20
+
+
+class Proposal(Generic[RequestT, AnswerT]):
+    """A request on its way; `done` is called once, with its answer or with why there is none."""
+
+    __slots__ = ("age", "changes", "context", "data", "done", "leader", "request", "sent_age")
+
+    def __init__(
+        self,
+        data: bytes,
+        request: RequestT | None,
+        done: Callable[[AnswerT | StoreError], None],
+        *,
+        changes: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        self.data = data
+        self.request = request
+        self.done = done
+        self.changes = changes
+        """Changes of the members: (kind, node). Empty: `data` is a request."""
+        self.context = b""
+        self.age = 0
+        self.sent_age = 0
+        self.leader = (0, 0)
+        """Term and leader when it was sent."""
+
+
+class Proposals(Generic[RequestT, AnswerT]):
+    def __init__(self, origin: bytes, *, deadline_ticks: int, group: str) -> None:
+        self._origin = origin
+        self._group = group
+        self._deadline_ticks = deadline_ticks
+        self._count = 0
+        self._unsent: deque[Proposal[RequestT, AnswerT]] = deque()
+        self._waiting: dict[bytes, Proposal[RequestT, AnswerT]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, proposal: Proposal[RequestT, AnswerT]) -> None:
+        self._count += 1
+        proposal.context = self._origin + self._count.to_bytes(8, "big")
+        self._waiting[proposal.context] = proposal
+        self._unsent.append(proposal)
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def send(
+        self,
+        leader: tuple[int, int],
+        size_max: int,
+        propose: Callable[[Proposal[RequestT, AnswerT]], bool],
+    ) -> bool:
+        """Hand what is unsent to `propose`, in order, until it refuses or `size_max` is reached;
+        return whether the next turn can go on with it at once."""
+        size = 0
+        while self._unsent:
+            first = self._unsent[0]
+            if first.context not in self._waiting:
+                self._unsent.popleft()
+                continue
+            size += len(first.data)
+            if size > size_max and size > len(first.data):
+                return True
+            if not propose(first):
+                return False
+            self._unsent.popleft()
+            first.leader, first.sent_age = leader, first.age
+        return False
+
+    def tick(self, leader: tuple[int, int]) -> None:
+        """Grow older: give up what is too old, send again what may be lost."""
+        unsent = {proposal.context for proposal in self._unsent}
+        late: list[Proposal[RequestT, AnswerT]] = []
+        for proposal in self._waiting.values():
+            proposal.age += 1
+            if proposal.age > self._deadline_ticks:
+                late.append(proposal)
+            elif proposal.context not in unsent and (
+                proposal.leader != leader or proposal.age - proposal.sent_age >= RESEND_TICKS
+            ):
+                self._unsent.append(proposal)
+        for proposal in late:
+            del self._waiting[proposal.context]
+            proposal.done(
+                DeadlineError(
+                    f"group {self._group}: no answer in time; the outcome is unknown, "
+                    "the same request may be sent again"
+                )
+            )
+
+    def find(self, context: bytes) -> Proposal[RequestT, AnswerT] | None:
+        return self._waiting.get(context)
+
+    def answer(self, context: bytes, answer: AnswerT) -> None:
+        proposal = self._waiting.pop(context, None)
+        if proposal is not None:
+            proposal.done(answer)
+
+    def refuse(self, error: StoreError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        self._unsent.clear()
+        for proposal in waiting.values():
+            proposal.done(error)
+
+
+ReadDone = Callable[[StoreError | None], None]
+
+
+class _Round:
+    """Reads that share one question to the leader."""
+
+    def __init__(self, waiters: list[ReadDone]) -> None:
+        self.waiters = waiters
+        self.index: int | None = None
+        self.age = 0
+        self.asked_age = 0
+
+
+class Reads:
+    """Reads that wait until this node has applied all that was committed when they began."""
+
+    def __init__(self, origin: bytes, *, deadline_ticks: int, group: str) -> None:
+        self._origin = origin
+        self._group = group
+        self._deadline_ticks = deadline_ticks
+        self._count = 0
+        self._new: list[ReadDone] = []
+        self._rounds: dict[bytes, _Round] = {}
+
+    def add(self, done: ReadDone) -> None:
+        self._new.append(done)
+
+    @property
+    def has_new(self) -> bool:
+        return bool(self._new)
+
+    def ask(self, ask: Callable[[bytes], None]) -> None:
+        if self._new:
+            waiters, self._new = self._new, []
+            self._ask(_Round(waiters), ask)
+
+    def _ask(self, one: _Round, ask: Callable[[bytes], None]) -> None:
+        self._count += 1
+        context = self._origin + self._count.to_bytes(8, "big")
+        self._rounds[context] = one
+        ask(context)
+
+    def confirm(self, context: bytes, index: int) -> None:
+        one = self._rounds.get(context)
+        if one is not None:
+            one.index = index
+
+    def release(self, applied: int) -> None:
+        """Wake the reads whose index is applied."""
+        done = [
+            context
+            for context, one in self._rounds.items()
+            if one.index is not None and one.index <= applied
+        ]
+        for context in done:
+            for waiter in self._rounds.pop(context).waiters:
+                waiter(None)
+
+    def tick(self, ask: Callable[[bytes], None]) -> None:
+        """Ask again what was not answered: the leader may have changed, or not been ready."""
+        for context, one in list(self._rounds.items()):
+            one.age += 1
+            if one.age > self._deadline_ticks:
+                del self._rounds[context]
+                error = DeadlineError(f"group {self._group}: no leader answered a read in time")
+                for waiter in one.waiters:
+                    waiter(error)
+            elif one.index is None and one.age - one.asked_age >= RESEND_TICKS // 4:
+                del self._rounds[context]
+                one.asked_age = one.age
+                self._ask(one, ask)
+
+    def refuse(self, error: StoreError) -> None:
+        rounds, self._rounds = self._rounds, {}
+        waiters = [waiter for one in rounds.values() for waiter in one.waiters] + self._new
+        self._new = []
+        for waiter in waiters:
+            waiter(error)
