@@ -1,6 +1,7 @@
 //! `RaftCore`: one member of one group.
 
 use std::collections::VecDeque;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use protobuf::{Message as _, ProtobufEnum as _};
 use pyo3::exceptions::PyRuntimeError;
@@ -161,7 +162,12 @@ impl RaftCore {
             let problem = format!("a message for node {} came here", message.to);
             return Err(Refusal::bad(problem).raise(py));
         }
-        let outcome = self.node.step(message);
+        // raft-rs panics where a peer breaks the protocol: this node must stop then, not crash.
+        let node = AssertUnwindSafe(&mut self.node);
+        let outcome = catch_unwind(move || { node }.step(message));
+        let Ok(outcome) = outcome else {
+            return Err(PyRuntimeError::new_err("a message broke the rules of Raft"));
+        };
         self.settle();
         match outcome {
             Ok(())
@@ -398,11 +404,11 @@ impl RaftCore {
         found
     }
 
-    /// (kind, from, to, term) of an encoded message.
+    /// (kind, from, to, term, commit) of an encoded message.
     #[staticmethod]
-    fn peek(py: Python<'_>, message: &[u8]) -> PyResult<(i32, u64, u64, u64)> {
+    fn peek(py: Python<'_>, message: &[u8]) -> PyResult<(i32, u64, u64, u64, u64)> {
         let message = message_of(message).map_err(|refusal| refusal.raise(py))?;
         let kind: MessageType = message.get_msg_type();
-        Ok((kind.value(), message.from, message.to, message.term))
+        Ok((kind.value(), message.from, message.to, message.term, message.commit))
     }
 }

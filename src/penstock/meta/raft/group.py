@@ -47,6 +47,7 @@ Send = Callable[[int, Frame], None]
 
 _VOTE_KINDS: Final = frozenset({5, 17})
 _SNAPSHOT_KIND: Final = 7
+_HEARTBEAT_KIND: Final = 8
 _MESSAGE_SIZE_MAX: Final = 256 << 10
 _UNCOMMITTED_SIZE_MAX: Final = 16 << 20
 _PROPOSED_SIZE_MAX: Final = 256 << 10
@@ -216,8 +217,12 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._reads.refuse(error)
 
     def _step_message(self, message: bytes) -> None:
-        if not self._configuration.voters and RaftCore.peek(message)[0] in _VOTE_KINDS:
-            return  # who has no state yet must not help to choose who leads
+        if not self._configuration.voters:
+            # Who has no state yet must not help to choose who leads, and a heartbeat that speaks
+            # of entries is meant for whoever had this number before.
+            kind, _, _, _, commit = RaftCore.peek(message)
+            if kind in _VOTE_KINDS or (kind == _HEARTBEAT_KIND and commit > 0):
+                return
         self._core.step(message)
 
     def _continue_sending(self, sender: int, answer: SnapshotAnswer, send: Send) -> None:

@@ -171,3 +171,7 @@ class MultiRaft:
         except StoreError as error:
             _log.error("meta_node_stopped", cause=error, path=self._database.path)
             self.stop(error)
+        except RuntimeError as error:
+            # The core itself refuses to go on: what it holds can no longer be trusted.
+            _log.error("meta_node_stopped", cause=error, path=self._database.path)
+            self.stop(ClosedError(f"the meta service has stopped: {error}"))

@@ -1,0 +1,32 @@
+"""Random histories of whole clusters; a failure names its seed, and the seed plays it again."""
+
+from __future__ import annotations
+
+import pytest
+from tests.meta.raft.random_history import RandomHistory
+
+pytest.importorskip("penstock._native", reason="a cluster needs the extension")
+
+SEEDS_A_TEST = 10
+
+
+@pytest.mark.parametrize("start", range(0, 200, SEEDS_A_TEST))
+def test_nothing_acknowledged_is_lost_and_reads_are_linearizable(start: int) -> None:
+    for seed in range(start, start + SEEDS_A_TEST):
+        RandomHistory(seed).play(ticks=120)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("start", range(10_000, 15_000, 100))
+def test_long_histories(start: int) -> None:
+    for seed in range(start, start + 100):
+        RandomHistory(seed).play(ticks=300)
+
+
+def test_a_seed_plays_the_same_history_again() -> None:
+    one, other = RandomHistory(7).play(), RandomHistory(7).play()
+    assert one.states == other.states
+    assert one.leaders == other.leaders
+    assert [list(group) for group in one.acknowledged] == [
+        list(group) for group in other.acknowledged
+    ]
