@@ -114,6 +114,7 @@ class RandomHistory:
 
     def _change_members(self, through: int, group: int, change: tuple[int, int]) -> None:
         # A leader that takes over may drop a change; asking again is what an operator's tool does.
+        outcome: list[object] = []
         for _ in range(5):
             outcome = self.cluster.change(through, group, change)
             self.cluster.run_until(lambda outcome=outcome: bool(outcome))  # type: ignore[misc]
