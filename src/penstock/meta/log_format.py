@@ -85,6 +85,8 @@ class Identity(Struct, frozen=True, array_like=True):
     cluster_id: str
     node_id: int
     offset_groups: int
+    incarnation: str = ""
+    """Drawn when the directory was made for a cluster: a wiped node has another one."""
 
 
 class Configuration(Struct, frozen=True, array_like=True):

@@ -24,7 +24,7 @@ from msgspec import MsgspecError, Struct
 from penstock.errors import BadRequestError, CorruptionError, NotAStoreError, StoreError
 from penstock.meta import log_format as fmt
 from penstock.meta.database import BATCH_SIZE_MAX, Batch, Database
-from penstock.meta.state.view import Overlay, Row, View
+from penstock.meta.state.view import Overlay, Reader, Row, View
 
 ENTRY_SIZE_MAX: Final = BATCH_SIZE_MAX // 2
 """Bytes of one proposal: its entry, and then the rows it changes, must fit into a batch."""
@@ -44,6 +44,20 @@ class Machine(Protocol[RequestT, AnswerT_co]):
         ...
 
     def apply(self, view: View, request: RequestT) -> AnswerT_co: ...
+
+
+class GroupLog(Protocol[AnswerT_co]):
+    """A group as clients use it, on one node or in a cluster."""
+
+    @property
+    def name(self) -> GroupName: ...
+
+    @property
+    def reader(self) -> Reader:
+        """The rows, with everything that was acknowledged before this was asked for."""
+        ...
+
+    def propose(self, data: bytes) -> AnswerT_co: ...
 
 
 class GroupName(Struct, frozen=True):

@@ -211,6 +211,11 @@ def open_identity(
             f"{database.path} has version {identity.version} of the log; this release reads "
             f"{fmt.VERSION}"
         )
+    if not identity.cluster_id:
+        raise NotAStoreError(
+            f"{database.path} was made for a cluster that it has not joined yet; start it with "
+            "`node.peers`"
+        )
     if identity.node_id != node_id:
         raise NotAStoreError(
             f"{database.path} belongs to node {identity.node_id}; this is node {node_id}"

@@ -11,7 +11,7 @@ from penstock.clock import Clock
 from penstock.errors import BadRequestError, UnknownTopicError
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_topic_id
 from penstock.meta.rejections import check_partition, check_text, encode_checked, error_of
-from penstock.meta.solo_group import SoloGroup
+from penstock.meta.solo_group import GroupLog
 from penstock.meta.state import metadata_commands as cmd
 from penstock.meta.state.answers import Rejected, read_head
 from penstock.meta.state.metadata_rows import (
@@ -24,6 +24,7 @@ from penstock.meta.state.metadata_rows import (
     list_topics,
 )
 from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic, TopicConfig
+from penstock.meta.state.view import Reader
 from penstock.meta.state.vocabulary import (
     ACTIVE,
     DEFAULT_NAMESPACE,
@@ -34,7 +35,7 @@ from penstock.meta.state.vocabulary import (
 from penstock.meta.watch import Update, Watch, Watchers
 from penstock.record import ShardId
 
-MetadataGroup = SoloGroup[cmd.Request, cmd.Answer]
+MetadataGroup = GroupLog[cmd.Answer]
 ResultT = TypeVar("ResultT", bound=cmd.Result)
 
 
@@ -52,12 +53,19 @@ class SoloMetadata:
         entropy: Callable[[int], bytes],
     ) -> None:
         self._group = group
-        self._reader = group.reader
         self._watchers = watchers
         self._clock = clock
         self._entropy = entropy
         self._node_id: Final = node_id
         self._cluster_id: Final = cluster_id
+
+    @property
+    def _reader(self) -> Reader:
+        return self._group.reader
+
+    def _request_id(self, given: str) -> str:
+        """Return the id that a request gets; a log that may repeat requests gives each one."""
+        return given
 
     @property
     def node_id(self) -> int:
@@ -287,7 +295,7 @@ class SoloMetadata:
         return tuple(cmd.Placement(partition, (node,), node) for partition in partitions)
 
     def _propose(self, command: cmd.Command, request_id: str = "") -> cmd.Answer:
-        request = cmd.Request(self._clock.now_ms(), command, request_id)
+        request = cmd.Request(self._clock.now_ms(), command, self._request_id(request_id))
         answer = self._group.propose(encode_checked(request))
         self._watchers.deliver()
         return answer

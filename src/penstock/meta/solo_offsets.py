@@ -16,7 +16,7 @@ from penstock.clock import Clock
 from penstock.errors import BadRequestError
 from penstock.meta.client import GroupInfo
 from penstock.meta.rejections import check_text, encode_checked, error_of
-from penstock.meta.solo_group import SoloGroup
+from penstock.meta.solo_group import GroupLog
 from penstock.meta.state import offset_commands as cmd
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.keys import encode_key
@@ -29,7 +29,7 @@ from penstock.meta.state.offset_rows import (
     scan_offsets,
 )
 
-OffsetGroup = SoloGroup[cmd.OffsetRequest, cmd.OffsetAnswer]
+OffsetGroup = GroupLog[cmd.OffsetAnswer]
 ResultT = TypeVar("ResultT", bound=cmd.OffsetResult)
 
 _SAVE_SIZE_MAX: Final = 100 << 10
@@ -44,6 +44,9 @@ class SoloOffsets:
         self._offset_groups: Final = tuple(groups)
         self._offsets_node: Final = node_id
         self._offsets_clock: Final = clock
+
+    def _offset_request_id(self, given: str) -> str:
+        return given
 
     def take_coordinator_epochs(self, groups: Sequence[cmd.GroupName]) -> list[int]:
         epochs: dict[cmd.GroupName, int] = {}
@@ -182,6 +185,10 @@ class SoloOffsets:
         kind: type[ResultT],
         request_id: str = "",
     ) -> ResultT:
+        if not isinstance(command, cmd.SaveOffsets | cmd.CompareAndSet):
+            request_id = self._offset_request_id(
+                request_id
+            )  # those two can be repeated as they are
         request = cmd.OffsetRequest(self._offsets_clock.now_ms(), command, request_id)
         answer = home.propose(encode_checked(request))
         if isinstance(answer, Rejected):

@@ -93,6 +93,10 @@ class Watchers:
         if isinstance(answer, Applied) and answer.events and not answer.repeated:
             self._queue.append(Update(answer.revision, answer.events))
 
+    def note_reset(self, reader: Reader) -> None:
+        """Another node's state has replaced ours: watchers start over. Called as `note` is."""
+        self._queue.append(full_state(reader))
+
     def deliver(self) -> None:
         """Call the watchers with what is queued, unless another thread is at it."""
         while self._queue:

@@ -15,14 +15,16 @@ from penstock.meta.state.metadata_commands import (
     NodeRemoved,
     NodeResult,
     ProducerIds,
+    PutMember,
     RegisterNode,
     ReleaseLease,
+    RemoveMember,
     RemoveNode,
     RenewLease,
     SetNodeStatus,
 )
-from penstock.meta.state.metadata_rows import LEASES, NODES
-from penstock.meta.state.model import INT_MAX, Lease, Node
+from penstock.meta.state.metadata_rows import LEASES, MEMBERS, NODES
+from penstock.meta.state.model import INT_MAX, Lease, Member, Node
 from penstock.meta.state.shards import find_shard
 from penstock.meta.state.view import View
 from penstock.meta.state.vocabulary import NODE_STATUSES
@@ -62,6 +64,21 @@ def remove_node(view: View, command: RemoveNode, _moment: Moment) -> Change | Re
         return _unknown_node(command.node_id)
     NODES.delete(view, command.node_id)
     return Change(Done(), (NodeRemoved(command.node_id),))
+
+
+def put_member(view: View, command: PutMember, _moment: Moment) -> Change | Rejected:
+    member = Member(
+        node_id=command.node_id, address=command.address, incarnation=command.incarnation
+    )
+    MEMBERS.put(view, member, member.node_id)
+    return Change(Done())
+
+
+def remove_member(view: View, command: RemoveMember, _moment: Moment) -> Change | Rejected:
+    if MEMBERS.get(view, command.node_id) is None:
+        return _unknown_node(command.node_id)
+    MEMBERS.delete(view, command.node_id)
+    return Change(Done())
 
 
 def acquire_lease(view: View, command: AcquireLease, moment: Moment) -> Change | Rejected:

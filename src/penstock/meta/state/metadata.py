@@ -21,8 +21,10 @@ from penstock.meta.state.change import Change, Moment
 from penstock.meta.state.cluster import (
     acquire_lease,
     allocate_producer_ids,
+    put_member,
     register_node,
     release_lease,
+    remove_member,
     remove_node,
     renew_lease,
     set_node_status,
@@ -44,8 +46,10 @@ from penstock.meta.state.metadata_commands import (
     DeleteTopic,
     Event,
     NextSegment,
+    PutMember,
     RegisterNode,
     ReleaseLease,
+    RemoveMember,
     RemoveNode,
     RenewLease,
     Request,
@@ -146,5 +150,9 @@ def _change(view: View, command: Command, moment: Moment) -> Change | Rejected: 
             return release_lease(view, command, moment)
         case AllocateProducerIds():
             return allocate_producer_ids(view, command, moment)
+        case PutMember():
+            return put_member(view, command, moment)
+        case RemoveMember():
+            return remove_member(view, command, moment)
         case _:
             assert_never(command)

@@ -153,6 +153,18 @@ class RemoveNode(Struct, frozen=True, array_like=True, tag="remove-node"):
     node_id: NodeId
 
 
+class PutMember(Struct, frozen=True, array_like=True, tag="put-member"):
+    """Where a member of the Raft groups is reached, and which life of its directory counts."""
+
+    node_id: NodeId
+    address: Name
+    incarnation: Name
+
+
+class RemoveMember(Struct, frozen=True, array_like=True, tag="remove-member"):
+    node_id: NodeId
+
+
 class AcquireLease(Struct, frozen=True, array_like=True, tag="acquire-lease"):
     """Take the lease of a shard under a new epoch, if it is free, over, or the holder's own."""
 
@@ -199,6 +211,8 @@ Command = (
     | RenewLease
     | ReleaseLease
     | AllocateProducerIds
+    | PutMember
+    | RemoveMember
 )
 
 

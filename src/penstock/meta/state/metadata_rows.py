@@ -7,6 +7,7 @@
     0x14 nodes     node_id                       → Node
     0x15 leases    topic_id, partition           → Lease
     0x16 events    revision                      → Event*
+    0x17 members   node_id                       → Member
 
 Queries use the same functions on a `Reader`.
 """
@@ -21,7 +22,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from penstock.meta.state.keys import Part, after_prefix, encode_key
 from penstock.meta.state.metadata_commands import Event
-from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic
+from penstock.meta.state.model import Lease, Member, Node, Segment, Shard, Topic
 from penstock.meta.state.view import Reader, View
 
 RowT = TypeVar("RowT", bound=Struct)
@@ -61,6 +62,8 @@ LEASES: Final = Table(0x15, Lease)
 
 NAMES_TABLE: Final = 0x11
 EVENTS_TABLE: Final = 0x16
+
+MEMBERS: Final = Table(0x17, Member)
 
 _events_decoder: Final = Decoder(tuple[Event, ...])
 

@@ -134,6 +134,16 @@ class Node(Struct, frozen=True, array_like=True, kw_only=True):
     registered_at_ms: int
 
 
+class Member(Struct, frozen=True, array_like=True, kw_only=True):
+    """A node that takes part in the Raft groups."""
+
+    node_id: int
+    address: str
+    """`host:port` of the internal protocol."""
+    incarnation: str
+    """Identifies one life of the node's directory; a wiped node has another."""
+
+
 class Lease(Struct, frozen=True, array_like=True, kw_only=True):
     """The right to act for a shard (uploads) until a moment, under an epoch that nobody had."""
 

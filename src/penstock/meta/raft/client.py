@@ -1,0 +1,324 @@
+"""The meta service of a cluster: `MetaClient` over the Raft groups of this node.
+
+    place = Place(node_id=1, peers=("1@a:9093", "2@b:9093", "3@c:9093"))
+    client = RaftMetaClient.open("data/meta", place)
+
+Any node takes any request; see `tickets` for how it is answered. Reads are linearizable, unless
+`local_reads` was chosen: those see what this node has applied, which is as old as the last message
+of the leader (an election timeout at most while there is a leader).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+
+from msgspec import Struct
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import SettingsError, StoreError
+from penstock.meta import log_format as fmt
+from penstock.meta.controller import ONLINE, place_shards
+from penstock.meta.database import Database, RocksDatabase
+from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
+from penstock.meta.raft.founding import (
+    Peer,
+    enter_cluster,
+    group_names,
+    load_identity,
+    parse_peers,
+)
+from penstock.meta.raft.group import RaftStatus
+from penstock.meta.raft.loading import require_core
+from penstock.meta.raft.membership import (
+    MemberGroup,
+    Membership,
+    look_after,
+)
+from penstock.meta.raft.node import GroupHandle, NodeTiming, RaftNode
+from penstock.meta.raft.transport import Transport
+from penstock.meta.raft.wire import Greeting, Hello, Join, Refusal, Standing
+from penstock.meta.solo_client import MetadataMachine, OffsetMachine
+from penstock.meta.solo_group import LogLimits
+from penstock.meta.solo_metadata import SoloMetadata
+from penstock.meta.solo_offsets import SoloOffsets
+from penstock.meta.state import metadata_commands as cmd
+from penstock.meta.state.metadata_rows import MEMBERS, NODES, SHARDS
+from penstock.meta.state.model import Member
+from penstock.meta.watch import Watchers
+
+_PAUSE_SECONDS: Final = 0.2
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Which node of which cluster this is."""
+
+    node_id: int
+    peers: tuple[str, ...]
+    """All nodes of the first hour, `NODE@HOST:PORT`, this node among them."""
+    listen: str = ""
+    """`HOST:PORT` to listen on; empty: as the peers know it."""
+    offset_groups: int = 1
+
+
+class WaitingHost:
+    """What a node answers before it belongs to a cluster."""
+
+    def __init__(self, node_id: int, peers: Sequence[Peer]) -> None:
+        self._standing = Standing(
+            node_id, "", tuple(f"{peer.node_id}@{peer.address}" for peer in peers)
+        )
+
+    def check_hello(self, _hello: Hello) -> str | None:
+        return "this node does not belong to a cluster yet"
+
+    def standing(self) -> Greeting:
+        return self._standing
+
+    def join(self, _join: Join) -> Greeting:
+        return Refusal("this node does not belong to a cluster yet")
+
+    def receive(self, sender: int, data: bytes) -> None:
+        """Nobody gets so far."""
+
+    def unreachable(self, node: int) -> None:
+        """Nothing is sent."""
+
+    def hello_to(self, member: Member) -> Hello:
+        raise AssertionError(f"nothing is sent to {member.node_id}")
+
+
+class RaftMetaClient(SoloMetadata, SoloOffsets):
+    """Use `open`; `close` when done. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        database: Database,
+        identity: fmt.Identity,
+        transport: Transport,
+        peers: Sequence[Peer],
+        *,
+        clock: Clock,
+        entropy: Callable[[int], bytes],
+        timing: NodeTiming,
+        limits: LogLimits | None = None,
+    ) -> None:
+        self._database = database
+        self._transport = transport
+        self._watchers_thread_wake = threading.Event()
+        self._is_closing = False
+        self._nonce = entropy(8).hex()
+        self._requests = 0
+        self._counting = threading.Lock()
+        watchers: Final = Watchers()
+        self.node: Final = RaftNode(
+            database,
+            identity,
+            seed=int.from_bytes(entropy(8), "big"),
+            clock=clock,
+            timing=timing,
+            limits=limits,
+        )
+        names = group_names(identity.offset_groups)
+
+        def note(answer: cmd.Answer) -> None:
+            watchers.note(answer)
+            self._watchers_thread_wake.set()
+
+        self._metadata: Final[GroupHandle[cmd.Request, cmd.Answer]] = self.node.add_group(
+            names[0], 0, MetadataMachine(), on_applied=note, on_reset=self._note_reset
+        )
+        self._offset_handles: Final = [
+            self.node.add_group(name, number, OffsetMachine())
+            for number, name in enumerate(names[1:], start=1)
+        ]
+        SoloMetadata.__init__(
+            self,
+            self._metadata,
+            watchers,
+            node_id=identity.node_id,
+            cluster_id=identity.cluster_id,
+            clock=clock,
+            entropy=entropy,
+        )
+        SoloOffsets.__init__(self, self._offset_handles, node_id=identity.node_id, clock=clock)
+        self._all_groups: Final[list[MemberGroup]] = [self._metadata, *self._offset_handles]
+        self.membership: Final = Membership(
+            identity,
+            self._all_groups,
+            find=lambda node: MEMBERS.get(self._metadata.reader, node),
+            record=self._record_member,
+            forget=self._forget_member,
+        )
+        self.node.on_tick = lambda ticks: look_after(identity.node_id, self._all_groups, ticks)
+        self.node.on_join = self.membership.join
+        self._deliverer = threading.Thread(
+            target=self._deliver, name="penstock-meta-watch", daemon=True
+        )
+        self.node.first_members = [
+            Member(node_id=peer.node_id, address=peer.address, incarnation="") for peer in peers
+        ]
+        transport.host = self.node
+        self.node.start(transport)
+        self._deliverer.start()
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        place: Place,
+        *,
+        clock: Clock | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
+        timing: NodeTiming | None = None,
+        limits: LogLimits | None = None,
+        stopping: threading.Event | None = None,
+    ) -> RaftMetaClient:
+        """Open the directory and enter the cluster: found it, join it, or come back to it.
+
+        Blocks until the cluster is entered; `stopping` ends the wait.
+        """
+        require_core()
+        clock = clock if clock is not None else SystemClock()
+        stopping = stopping if stopping is not None else threading.Event()
+        found = parse_peers(place.peers)
+        node_id = place.node_id
+        mine = next((peer.address for peer in found if peer.node_id == node_id), "")
+        if not mine:
+            raise SettingsError(f"node.peers does not list node {node_id} itself")
+        host, _, port = (place.listen or mine).rpartition(":")
+        database = RocksDatabase.open(path, fmt.FAMILIES, clock=clock)
+        transport = Transport(WaitingHost(node_id, found), (host, int(port)))
+        try:
+            transport.start()
+            identity = load_identity(
+                database,
+                node_id=node_id,
+                incarnation=make_ulid(clock.now_ms(), entropy(ULID_RANDOM_SIZE)),
+                offset_groups=place.offset_groups,
+            )
+            if not identity.cluster_id:
+                identity = enter_cluster(
+                    database,
+                    identity,
+                    found,
+                    address=mine,
+                    make_cluster_id=lambda: make_ulid(clock.now_ms(), entropy(ULID_RANDOM_SIZE)),
+                    pause=partial(clock.wait, stopping, _PAUSE_SECONDS),
+                )
+            client = cls(
+                database,
+                identity,
+                transport,
+                found,
+                clock=clock,
+                entropy=entropy,
+                timing=timing if timing is not None else NodeTiming(),
+                limits=limits,
+            )
+        except BaseException:
+            transport.close()
+            database.close()
+            raise
+        client.note_address(mine)
+        return client
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why the node has stopped for good, or None."""
+        return self.node.failure
+
+    @property
+    def raft_status(self) -> list[RaftStatus]:
+        return self.node.status
+
+    @property
+    def members(self) -> list[Member]:
+        return self.node.members
+
+    @property
+    def port(self) -> int:
+        return self._transport.port
+
+    def local_reads(self, *, are_local: bool) -> None:
+        """Choose how reads are answered from now on; see the head of this module."""
+        self.node.reads_are_local = are_local
+
+    def transfer(self, group: str, to: int) -> None:
+        """Ask the leader of `group`, if it is this node, to let `to` lead."""
+        for handle in self._all_groups:
+            if handle.name.name == group:
+                handle.transfer(to)
+
+    def note_address(self, address: str) -> None:
+        """Record this node as a member when nobody has: a single node became the first of many."""
+        if set(self._metadata.configuration.voters) != {self._node_id}:
+            return
+        incarnation = self.node.identity.incarnation
+        member = Member(node_id=self._node_id, address=address, incarnation=incarnation)
+        if MEMBERS.get(self._metadata.reader, self._node_id) != member:
+            self._record_member(member)
+
+    def close(self) -> None:
+        """Leave; what was acknowledged is on the devices of a majority. Twice does nothing."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self.node.close()
+        self._transport.close()
+        self._watchers_thread_wake.set()
+        self._deliverer.join()
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- what a cluster does otherwise than one node ----------------------------------------------
+
+    def _request_id(self, given: str) -> str:
+        if given:
+            return given
+        with self._counting:
+            self._requests += 1
+            return f"{self._nonce}-{self._requests}"
+
+    _offset_request_id = _request_id
+
+    def _place(self, partitions: Iterable[int]) -> tuple[cmd.Placement, ...]:
+        local = self._metadata.local
+        nodes = {node.node_id for node in NODES.scan(local) if node.status == ONLINE}
+        load: dict[int, int] = {}
+        for shard in SHARDS.scan(local):
+            for node in shard.replicas:
+                load[node] = load.get(node, 0) + 1
+        nodes.add(self._node_id)
+        return place_shards(partitions, 1, nodes, load, preferred=self._node_id)
+
+    def _record_member(self, member: Member) -> None:
+        command = cmd.PutMember(member.node_id, member.address, member.incarnation)
+        self._done(command, cmd.Done)
+
+    def _forget_member(self, node: int) -> None:
+        self._done(cmd.RemoveMember(node), cmd.Done)
+
+    def _note_reset(self) -> None:
+        self._watchers.note_reset(self._metadata.local)
+        self._watchers_thread_wake.set()
+
+    def _deliver(self) -> None:
+        while not self._is_closing:
+            self._watchers_thread_wake.wait()
+            self._watchers_thread_wake.clear()
+            self._watchers.deliver()

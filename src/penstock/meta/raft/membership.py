@@ -1,0 +1,184 @@
+"""Who belongs to the groups, and what their leaders do about it by and by.
+
+A node is taken in group by group: removed first if an earlier life of it is still a member, then
+recorded with its new life, then added as a learner. The leader of each group lets a learner vote
+once it has nearly the whole log. Every step can be repeated.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from penstock.errors import BadRequestError, RetryableError, StoreError
+from penstock.log import get_logger
+from penstock.meta import log_format as fmt
+from penstock.meta.controller import Leadership, raft_transfers
+from penstock.meta.raft.group import RaftStatus
+from penstock.meta.raft.wire import PROTOCOL, Greeting, Join, Refusal, Welcome
+from penstock.meta.solo_group import GroupName
+from penstock.meta.state.model import Member
+
+_log: Final = get_logger(__name__)
+
+VOTER, REMOVED, LEARNER = 0, 1, 2
+_NEAR: Final = 64
+"""A member that lacks at most so many entries is as good as up to date."""
+_TRIES: Final = 3
+PROMOTE_TICKS: Final = 6
+BALANCE_TICKS: Final = 60
+
+
+class MemberGroup(Protocol):
+    """A group, as far as its members matter."""
+
+    @property
+    def name(self) -> GroupName: ...
+    @property
+    def configuration(self) -> fmt.Configuration: ...
+    def barrier(self) -> None: ...
+    def change_members(self, *changes: tuple[int, int]) -> None: ...
+    def transfer(self, to: int) -> None: ...
+
+    # On the driver's thread only:
+    @property
+    def status(self) -> RaftStatus: ...
+    def begin_change(self, change: tuple[int, int]) -> None: ...
+
+
+class Membership:
+    """Takes nodes in and out. One change at a time; each may take seconds."""
+
+    def __init__(
+        self,
+        identity: fmt.Identity,
+        groups: Sequence[MemberGroup],
+        *,
+        find: Callable[[int], Member | None],
+        record: Callable[[Member], None],
+        forget: Callable[[int], None],
+    ) -> None:
+        self._identity = identity
+        self._groups = groups
+        self._find = find
+        self._record = record
+        self._forget = forget
+        self._changing = threading.Lock()
+
+    def join(self, join: Join) -> Greeting:
+        mine = self._identity
+        if join.protocol != PROTOCOL:
+            return Refusal(f"protocol {join.protocol} is spoken; this node speaks {PROTOCOL}")
+        if join.cluster_id != mine.cluster_id:
+            return Refusal(f"this is cluster {mine.cluster_id}, not {join.cluster_id}")
+        if join.node_id == mine.node_id:
+            return Refusal(f"this is node {mine.node_id} itself: two nodes have one number")
+        try:
+            self.add(
+                Member(node_id=join.node_id, address=join.address, incarnation=join.incarnation)
+            )
+        except StoreError as error:
+            return Refusal(str(error))
+        return Welcome(mine.cluster_id, mine.offset_groups)
+
+    def add(self, member: Member) -> None:
+        with self._changing:
+            known = self._find(member.node_id)
+            if known != member:
+                if known is None or known.incarnation != member.incarnation:
+                    self._remove_everywhere(member.node_id)
+                self._record(member)
+            for group in self._groups:
+                group.barrier()
+                if not _is_in(group.configuration, member.node_id):
+                    self._change(group, (LEARNER, member.node_id))
+        _log.info("member_added", node=member.node_id, address=member.address)
+
+    def remove(self, node_id: int) -> None:
+        """Take a node out of all groups. Raises `BadRequestError` for the last voter."""
+        with self._changing:
+            for group in self._groups:
+                group.barrier()
+                if set(group.configuration.voters) == {node_id}:
+                    raise BadRequestError(f"node {node_id} is the only voter and must stay")
+            self._remove_everywhere(node_id)
+            if self._find(node_id) is not None:
+                self._forget(node_id)
+        _log.info("member_removed", node=node_id)
+
+    def _remove_everywhere(self, node_id: int) -> None:
+        for group in self._groups:
+            group.barrier()
+            if _is_in(group.configuration, node_id):
+                self._change(group, (REMOVED, node_id))
+
+    def _change(self, group: MemberGroup, change: tuple[int, int]) -> None:
+        for number in range(1, _TRIES + 1):
+            try:
+                group.change_members(change)
+            except RetryableError:
+                # A leader that took over may have dropped it, or done it.
+                if number == _TRIES:
+                    raise
+            else:
+                return
+
+
+def promotions(status: RaftStatus) -> list[int]:
+    """Return the learners of a group that this node leads which may vote now."""
+    learners = set(status.configuration.learners)
+    if status.role != "leader" or status.configuration.voters_outgoing:
+        return []
+    return [
+        node
+        for node, matched, _, state, is_active in status.progress
+        if node in learners
+        and is_active
+        and state == "replicate"
+        and matched + _NEAR >= status.last
+    ]
+
+
+def transfers(node_id: int, statuses: Sequence[RaftStatus]) -> list[tuple[str, int]]:
+    """Return (group, node) for the leaders that had better sit elsewhere."""
+    metadata_leader = next((one.leader for one in statuses if one.name == "metadata"), 0)
+    leads = [
+        Leadership(
+            group=one.name,
+            voters=one.configuration.voters,
+            ready=frozenset(
+                node
+                for node, matched, _, state, is_active in one.progress
+                if node in one.configuration.voters
+                and is_active
+                and _is_level(matched, state, one.last)
+            ),
+        )
+        for one in statuses
+        if one.role == "leader"
+    ]
+    return raft_transfers(node_id, leads, metadata_leader)
+
+
+def _is_level(matched: int, state: str, last: int) -> bool:
+    return state == "replicate" and matched + _NEAR >= last
+
+
+def _is_in(configuration: fmt.Configuration, node_id: int) -> bool:
+    return node_id in {*configuration.voters, *configuration.learners}
+
+
+def look_after(node_id: int, groups: Sequence[MemberGroup], ticks: int) -> None:
+    """On the driver's thread: let learners vote, and spread the leaders."""
+    if ticks % PROMOTE_TICKS and ticks % BALANCE_TICKS:
+        return
+    statuses = [group.status for group in groups]
+    for group, status in zip(groups, statuses, strict=True):
+        for node in promotions(status):
+            group.begin_change((VOTER, node))
+    if ticks % BALANCE_TICKS == 0:
+        moves = dict(transfers(node_id, statuses))
+        for group in groups:
+            if group.name.name in moves:
+                group.transfer(moves[group.name.name])

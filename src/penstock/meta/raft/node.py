@@ -1,0 +1,355 @@
+"""A node's part in the cluster: the thread that drives its groups, and the ways in and out.
+
+    clients' threads ──▶ inputs ──▶ the driver's thread: tick, receive, turn ──▶ transport
+                                        │ sync without the GIL
+
+The driver never waits for anything but its disk; clients wait for their own answers. A disk that
+fails stops the node: it leaves its groups, and the others go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Generic, TypeVar
+
+from msgspec import MsgspecError, Struct
+
+from penstock.clock import Clock
+from penstock.errors import BadRequestError, ClosedError, StoreError
+from penstock.log import get_logger
+from penstock.meta import log_format as fmt
+from penstock.meta.database import Database
+from penstock.meta.raft.founding import read_members
+from penstock.meta.raft.frames import Frame, decode_frame, encode_frame
+from penstock.meta.raft.group import RaftGroup, RaftStatus
+from penstock.meta.raft.loading import RaftTiming
+from penstock.meta.raft.multi import MultiRaft
+from penstock.meta.raft.tickets import Proposal
+from penstock.meta.raft.transport import Transport
+from penstock.meta.raft.wire import PROTOCOL, Greeting, Hello, Join, Refusal, Standing
+from penstock.meta.solo_group import ENTRY_SIZE_MAX, GroupName, LogLimits, Machine
+from penstock.meta.state.model import Member
+from penstock.meta.state.view import Reader
+
+_log: Final = get_logger(__name__)
+
+RequestT = TypeVar("RequestT")
+AnswerT = TypeVar("AnswerT")
+
+_INPUTS_A_TURN: Final = 256
+_INPUT_SIZE_A_TURN: Final = 512 << 10
+_MEMBERS_TICKS: Final = 10
+
+
+class NodeTiming(Struct, frozen=True):
+    tick_seconds: float = 0.05
+    raft: RaftTiming = RaftTiming()
+
+
+class GroupHandle(Generic[RequestT, AnswerT]):
+    """A group of this node, for clients on any thread."""
+
+    def __init__(
+        self,
+        node: RaftNode,
+        group: RaftGroup[RequestT, AnswerT],
+        machine: Machine[RequestT, AnswerT],
+    ) -> None:
+        self._node = node
+        self._machine = machine
+        self._is_changing = False
+        self.group: Final = group
+        self.local: Final = group.reader
+        """The rows as they are here: at most as old as the leader's last message."""
+
+    @property
+    def name(self) -> GroupName:
+        return self.group.name
+
+    @property
+    def reader(self) -> Reader:
+        """The rows, with all that was acknowledged anywhere before this was asked for."""
+        if not self._node.reads_are_local:
+            self.barrier()
+        return self.local
+
+    def barrier(self) -> None:
+        """Wait until reads here see everything that was acknowledged before. `DeadlineError`."""
+        outcome: list[StoreError | None] = []
+        woken = threading.Lock()
+        woken.acquire()
+
+        def done(error: StoreError | None) -> None:
+            outcome.append(error)
+            woken.release()
+
+        self._node.post(partial(self.group.read, done), done)
+        woken.acquire()
+        if outcome[0] is not None:
+            raise outcome[0]
+
+    def propose(self, data: bytes) -> AnswerT:
+        """Log `data` in a majority, apply it here and return the answer."""
+        if len(data) > ENTRY_SIZE_MAX:
+            raise BadRequestError(f"a request takes {len(data)} bytes; at most {ENTRY_SIZE_MAX}")
+        try:
+            request = self._machine.decode(data)
+        except MsgspecError as error:
+            raise BadRequestError(str(error)) from error
+        return self._wait(data, request, ())
+
+    def change_members(self, *changes: tuple[int, int]) -> None:
+        """Change who belongs to the group: (0 voter | 1 removed | 2 learner, node)."""
+        self._wait(b"", None, changes)
+
+    @property
+    def configuration(self) -> fmt.Configuration:
+        return self.group.configuration
+
+    @property
+    def status(self) -> RaftStatus:
+        return self.group.status
+
+    def begin_change(self, change: tuple[int, int]) -> None:
+        """Propose a change of the members from the driver's thread, without waiting for it."""
+        if not self._is_changing:
+            self._is_changing = True
+            self.group.propose(Proposal(b"", None, self._end_change, changes=(change,)))
+
+    def _end_change(self, _outcome: AnswerT | StoreError) -> None:
+        self._is_changing = False
+
+    def transfer(self, to: int) -> None:
+        self._node.post(partial(self.group.transfer, to))
+
+    def _wait(
+        self, data: bytes, request: RequestT | None, changes: tuple[tuple[int, int], ...]
+    ) -> AnswerT:
+        outcome: list[AnswerT | StoreError] = []
+        woken = threading.Lock()
+        woken.acquire()
+
+        def done(answer: AnswerT | StoreError) -> None:
+            outcome.append(answer)
+            woken.release()
+
+        proposal: Proposal[RequestT, AnswerT] = Proposal(data, request, done, changes=changes)
+        self._node.post(partial(self.group.propose, proposal), done)
+        woken.acquire()
+        answer = outcome[0]
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+
+class RaftNode:
+    """`add_group` for each, `start`; `close` at the end. The database belongs to the caller."""
+
+    def __init__(
+        self,
+        database: Database,
+        identity: fmt.Identity,
+        *,
+        seed: int,
+        clock: Clock,
+        timing: NodeTiming,
+        limits: LogLimits | None = None,
+    ) -> None:
+        self.identity: Final = identity
+        self.reads_are_local = False
+        self._clock = clock
+        self._timing = timing
+        self._multi = MultiRaft(
+            database,
+            node_id=identity.node_id,
+            seed=seed,
+            send=self._send,
+            timing=timing.raft,
+            limits=limits,
+        )
+        self._inputs: deque[tuple[Callable[[], None], int]] = deque()
+        self._wake = threading.Event()
+        self._transport: Transport | None = None
+        self._is_closing = False
+        self._members: list[Member] = []
+        self.first_members: list[Member] = []
+        """Whom to talk to while no state has come that says so; their lives are not known."""
+        self._members_reader: Reader | None = None
+        self._ticks = 0
+        self.on_tick: Callable[[int], None] = lambda _ticks: None
+        self.on_join: Callable[[Join], Greeting] = lambda _join: Refusal("not ready yet")
+        self._thread = threading.Thread(target=self._run, name="penstock-meta-raft", daemon=True)
+
+    def add_group(
+        self,
+        name: GroupName,
+        number: int,
+        machine: Machine[RequestT, AnswerT],
+        *,
+        on_applied: Callable[[AnswerT], None] | None = None,
+        on_reset: Callable[[], None] | None = None,
+    ) -> GroupHandle[RequestT, AnswerT]:
+        group = self._multi.add_group(
+            name, number, machine, on_applied=on_applied, on_reset=on_reset
+        )
+        if number == 0:
+            self._members_reader = group.reader
+        return GroupHandle(self, group, machine)
+
+    def start(self, transport: Transport) -> None:
+        self._transport = transport
+        self._note_members()
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._multi.stop()
+        self._refuse_inputs()
+
+    @property
+    def failure(self) -> StoreError | None:
+        return None if self._is_closing else self._multi.failure
+
+    @property
+    def status(self) -> list[RaftStatus]:
+        """Where the groups stand, asked of the driver's thread."""
+        found: list[list[RaftStatus]] = []
+        woken = threading.Event()
+
+        def look() -> None:
+            found.append(self._multi.status)
+            woken.set()
+
+        self.post(look, lambda _error: woken.set())
+        woken.wait()
+        if not found:
+            raise self._multi.failure or ClosedError("the meta service is closed")
+        return found[0]
+
+    @property
+    def members(self) -> list[Member]:
+        return list(self._members)
+
+    def post(
+        self,
+        work: Callable[[], None],
+        refused: Callable[[StoreError], None] | None = None,
+        size: int = 0,
+    ) -> None:
+        """Have the driver's thread do `work`; `refused` is told when it never will."""
+        failure = self._multi.failure
+        if failure is not None or self._is_closing:
+            if refused is not None:
+                refused(failure or ClosedError("the meta service is closed"))
+            return
+        self._inputs.append((_Guarded(work, refused), size))
+        self._wake.set()
+
+    # -- what the transport asks ------------------------------------------------------------------
+
+    def check_hello(self, hello: Hello) -> str | None:
+        mine = self.identity
+        if hello.protocol != PROTOCOL:
+            return f"protocol {hello.protocol} is spoken; this node speaks {PROTOCOL}"
+        if hello.cluster_id != mine.cluster_id:
+            return f"cluster {hello.cluster_id} is meant; this node belongs to {mine.cluster_id}"
+        if hello.to_node != mine.node_id:
+            return f"node {hello.to_node} is meant; this is node {mine.node_id}"
+        if hello.to_incarnation not in {"", mine.incarnation}:
+            return f"an earlier life of node {mine.node_id} is meant; its disk was replaced"
+        return None
+
+    def hello_to(self, member: Member) -> Hello:
+        mine = self.identity
+        return Hello(PROTOCOL, mine.cluster_id, mine.node_id, member.node_id, member.incarnation)
+
+    def standing(self) -> Greeting:
+        mine = self.identity
+        return Standing(mine.node_id, mine.cluster_id, (), tuple(self._members))
+
+    def join(self, join: Join) -> Greeting:
+        return self.on_join(join)
+
+    def receive(self, sender: int, data: bytes) -> None:
+        frame = decode_frame(data)
+        self.post(partial(self._multi.receive, sender, frame), size=len(data))
+
+    def unreachable(self, node: int) -> None:
+        self.post(partial(self._multi.report_unreachable, node))
+
+    # -- the driver's thread ----------------------------------------------------------------------
+
+    def _send(self, to: int, frame: Frame) -> None:
+        if self._transport is not None:
+            self._transport.send(to, encode_frame(frame))
+
+    def _run(self) -> None:
+        clock, tick = self._clock, self._timing.tick_seconds
+        next_tick = clock.monotonic() + tick
+        while not self._is_closing and self._multi.failure is None:
+            wait = next_tick - clock.monotonic()
+            if wait > 0 and not self._inputs and not self._multi.has_work:
+                self._wake.wait(wait)
+            self._wake.clear()
+            self._take_inputs()
+            now = clock.monotonic()
+            if now >= next_tick:
+                # A process that was stopped for a while has not heard of anybody meanwhile: what
+                # it missed counts as one tick, not as a thousand.
+                next_tick = max(next_tick + tick, now)
+                self._tick()
+            self._multi.turn()
+        self._refuse_inputs()
+
+    def _take_inputs(self) -> None:
+        size = count = 0
+        while self._inputs and count < _INPUTS_A_TURN and size < _INPUT_SIZE_A_TURN:
+            work, work_size = self._inputs.popleft()
+            work()
+            count += 1
+            size += work_size
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        self._multi.tick()
+        if self._ticks % _MEMBERS_TICKS == 0:
+            self._note_members()
+        self.on_tick(self._ticks)
+
+    def _note_members(self) -> None:
+        if self._members_reader is None or self._transport is None:
+            return
+        members = read_members(self._members_reader) or self.first_members
+        if members != self._members:
+            self._members = members
+            others = [one for one in members if one.node_id != self.identity.node_id]
+            self._transport.set_members(others)
+
+    def _refuse_inputs(self) -> None:
+        error = self._multi.failure or ClosedError("the meta service is closed")
+        while self._inputs:
+            work, _ = self._inputs.popleft()
+            assert isinstance(work, _Guarded), "inputs are posted"
+            if work.refused is not None:
+                work.refused(error)
+
+
+class _Guarded:
+    """Work for the driver, and whom to tell when it will not be done."""
+
+    __slots__ = ("refused", "work")
+
+    def __init__(
+        self, work: Callable[[], None], refused: Callable[[StoreError], None] | None
+    ) -> None:
+        self.work = work
+        self.refused = refused
+
+    def __call__(self) -> None:
+        self.work()
