@@ -113,7 +113,9 @@ _configuration_decoder: Final = Decoder(Configuration)
 
 
 def encode_identity(identity: Identity) -> bytes:
-    return _encoder.encode(identity)
+    fields = (identity.version, identity.cluster_id, identity.node_id, identity.offset_groups)
+    # A single node writes four fields, as it always did.
+    return _encoder.encode((*fields, identity.incarnation) if identity.incarnation else fields)
 
 
 def decode_identity(row: bytes) -> Identity:

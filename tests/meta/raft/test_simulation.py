@@ -10,7 +10,7 @@ pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 SEEDS_A_TEST = 10
 
 
-@pytest.mark.parametrize("start", range(0, 200, SEEDS_A_TEST))
+@pytest.mark.parametrize("start", range(0, 300, SEEDS_A_TEST))
 def test_nothing_acknowledged_is_lost_and_reads_are_linearizable(start: int) -> None:
     for seed in range(start, start + SEEDS_A_TEST):
         RandomHistory(seed).play(ticks=120)
