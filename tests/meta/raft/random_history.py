@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tests.meta.raft.simulated_cluster import SimulatedCluster, SimulatedNode
 
@@ -117,7 +118,7 @@ class RandomHistory:
         outcome: list[object] = []
         for _ in range(5):
             outcome = self.cluster.change(through, group, change)
-            self.cluster.run_until(lambda outcome=outcome: bool(outcome))  # type: ignore[misc]
+            self.cluster.run_until(partial(bool, outcome))
             if outcome == [None]:
                 return
         raise AssertionError(f"seed {self.cluster.seed}: {outcome}")

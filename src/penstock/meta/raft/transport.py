@@ -11,6 +11,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from penstock.errors import BadRequestError, DeadlineError, SetupError, StoreError
@@ -233,7 +234,7 @@ class Transport:
             try:
                 _, connection = await asyncio.wait_for(
                     self.loop.create_connection(
-                        lambda hello=hello, lost=lost: _Outgoing(hello, lost),  # type: ignore[misc]
+                        partial(_Outgoing, hello, lost),
                         host,
                         int(port),
                     ),
