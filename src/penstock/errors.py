@@ -10,7 +10,8 @@
     │   ├── ProducerFencedError       a newer epoch of this producer has written
     │   ├── SequenceGapError          records between the last write and this one are missing
     │   ├── NotSupportedError         this engine, kind of queue or build cannot do that
-    │   └── StaleWriteError           a compare-and-set found another value
+    │   ├── StaleWriteError           a compare-and-set found another value
+    │   └── TransactionRefusedError   a transaction is not where this request expects it
     ├── RetryableError            nothing is wrong with the request; send it again later
     │   ├── NotLeaderError
     │   ├── BusyError                 a bounded queue stayed full for the whole deadline
@@ -116,6 +117,14 @@ class NotSupportedError(RequestError):
 
 class StaleWriteError(RequestError):
     pass
+
+
+class TransactionRefusedError(RequestError):
+    """`code` says why: fenced, unknown_transaction, in_progress (try again soon), bad_state."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class RetryableError(StoreError):

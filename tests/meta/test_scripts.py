@@ -46,6 +46,8 @@ from penstock.meta.state.offset_commands import (
     Saved,
 )
 from penstock.meta.state.offset_rows import scan_groups, scan_offsets
+from penstock.meta.state.transaction_commands import TransactionResult, TransactionState
+from penstock.meta.state.transaction_rows import scan_aborted, scan_transactions
 from penstock.meta.state.view import MemoryView
 
 TESTDATA = Path(__file__).parent / "testdata"
@@ -159,6 +161,21 @@ def offset_result_text(result: OffsetResult) -> str:
             groups = ", ".join(f"{one.namespace}/{one.group}" for one in result.groups)
             left = ", more are left" if result.has_more else ""
             return f"removed {result.rows} rows" + (f" and {groups}" if groups else "") + left
+        case TransactionResult():
+            return "done" if result.state is None else transaction_text(result.state)
+
+
+def transaction_text(state: TransactionState) -> str:
+    partitions = " ".join(f"{one.shard}@{one.first_offset}" for one in state.partitions)
+    offsets = " ".join(
+        f"{staged.group}:{one.shard}={one.offset}"
+        for staged in state.offsets
+        for one in staged.offsets
+    )
+    return (
+        f"transaction {state.transactional_id} {state.status} by "
+        f"{state.producer_id}.{state.epoch} [{partitions}] [{offsets}]"
+    )
 
 
 class Offsets:
@@ -186,6 +203,9 @@ class Offsets:
             for shard, at in scan_offsets(view, namespace, name):
                 note = f" {at.metadata!r}" if at.metadata else ""
                 yield f"  {shard} {at.offset} by {at.epoch}.{at.sequence}{note}"
+        yield from map(transaction_text, scan_transactions(view))
+        for one in scan_aborted(view):
+            yield f"aborted {one.shard} [{one.first_offset}, {one.last_offset}] {one.producer_id}"
 
 
 MACHINES: dict[str, Shown] = {"metadata": Metadata(), "offset": Offsets()}

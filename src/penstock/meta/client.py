@@ -20,10 +20,10 @@ from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic, TopicC
 from penstock.meta.state.offset_commands import (
     GroupName,
     GroupOffsets,
-    NewOffset,
     OffsetEntry,
     StaleEntry,
 )
+from penstock.meta.state.offset_entries import NewOffset
 from penstock.meta.state.offset_rows import CommittedOffset
 from penstock.meta.state.vocabulary import DEFAULT_NAMESPACE
 from penstock.meta.watch import Update, Watch

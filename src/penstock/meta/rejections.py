@@ -10,6 +10,7 @@ from penstock.errors import (
     BadRequestError,
     StaleWriteError,
     StoreError,
+    TransactionRefusedError,
     UnknownGroupError,
     UnknownShardError,
     UnknownTopicError,
@@ -32,6 +33,8 @@ def error_of(rejected: Rejected) -> StoreError:
             return UnknownGroupError(rejected.subject)
         case "stale" | "held":
             return StaleWriteError(rejected.reason)
+        case "fenced" | "unknown_transaction" | "in_progress" | "bad_state":
+            return TransactionRefusedError(rejected.code, rejected.reason)
         case "bad_request" | "unknown_node":
             return BadRequestError(rejected.reason)
 

@@ -20,6 +20,7 @@ from penstock.meta.solo_group import GroupStatus, LogLimits
 from penstock.meta.solo_log import METADATA, SoloLog, offset_group_name, open_identity
 from penstock.meta.solo_metadata import SoloMetadata
 from penstock.meta.solo_offsets import SoloOffsets
+from penstock.meta.solo_transactions import SoloTransactions
 from penstock.meta.state import metadata, offset
 from penstock.meta.state.metadata_commands import Answer, Request
 from penstock.meta.state.offset_commands import OffsetAnswer, OffsetRequest
@@ -47,7 +48,7 @@ class OffsetMachine:
         return offset.apply(view, request)
 
 
-class SoloMetaClient(SoloMetadata, SoloOffsets):
+class SoloMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     """Use `open`; `close` when done. Safe to use from many threads."""
 
     def __init__(
@@ -88,6 +89,7 @@ class SoloMetaClient(SoloMetadata, SoloOffsets):
             entropy=entropy,
         )
         SoloOffsets.__init__(self, groups, node_id=node_id, clock=clock)
+        SoloTransactions.__init__(self, groups, clock=clock)
         self._solo_log.start()
 
     @classmethod

@@ -20,6 +20,7 @@ from penstock.meta.solo_group import GroupLog
 from penstock.meta.state import offset_commands as cmd
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.keys import encode_key
+from penstock.meta.state.offset_entries import NewOffset
 from penstock.meta.state.offset_rows import (
     CommittedOffset,
     Group,
@@ -77,7 +78,7 @@ class SoloOffsets:
         self._ask(self._home(namespace, group), command, cmd.Saved)
 
     def reset_offsets(
-        self, namespace: str, group: str, offsets: Sequence[cmd.NewOffset], *, request_id: str = ""
+        self, namespace: str, group: str, offsets: Sequence[NewOffset], *, request_id: str = ""
     ) -> int:
         if len(offsets) > cmd.ROWS_MAX:
             raise BadRequestError(f"{len(offsets)} offsets to reset; at most {cmd.ROWS_MAX}")

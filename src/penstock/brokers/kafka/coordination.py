@@ -1,4 +1,4 @@
-"""Builds what coordinates clients: groups of consumers."""
+"""Builds what coordinates clients: groups of consumers, and transactions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
 from penstock.brokers.kafka.groups.model import Limits
 from penstock.brokers.kafka.groups.registration import register_groups
 from penstock.brokers.kafka.registry import ApiRegistry
+from penstock.brokers.kafka.transacting.api import TransactionApi
+from penstock.brokers.kafka.transacting.coordinator import TransactionCoordinator
+from penstock.brokers.kafka.transacting.index import TransactionIndex
+from penstock.meta.solo_transactions import TransactionClient
+from penstock.record import ShardId
 
 
 def register(registry: ApiRegistry, broker: KafkaBroker) -> None:
@@ -18,4 +23,30 @@ def register(registry: ApiRegistry, broker: KafkaBroker) -> None:
         members_max=settings.group_members_max,
     )
     groups = GroupCoordinator(broker.clock, limits)
-    register_groups(registry, broker, groups, lambda _group: ())
+    transactions = _register_transactions(registry, broker, groups)
+    pending = transactions.pending_offsets if transactions is not None else _nothing_pending
+    register_groups(registry, broker, groups, pending)
+
+
+def _nothing_pending(_group: str) -> tuple[ShardId, ...]:
+    return ()
+
+
+def _register_transactions(
+    registry: ApiRegistry, broker: KafkaBroker, groups: GroupCoordinator
+) -> TransactionCoordinator | None:
+    """Offer transactions where the meta service keeps their state."""
+    if not isinstance(broker.meta, TransactionClient):
+        return None
+    index = TransactionIndex()
+    coordinator = TransactionCoordinator(broker, broker.meta, index)
+    coordinator.recover()
+    broker.transactions = index
+    api = TransactionApi(broker, coordinator, groups)
+    broker.init_transactional = api.init_producer
+    registry.add(24, 0, 3, api.add_partitions)
+    registry.add(25, 0, 4, api.add_offsets)
+    registry.add(26, 0, 4, api.end)
+    registry.add(28, 0, 4, api.commit_offsets)
+    broker.spawn(coordinator.watch(), "transactions")
+    return coordinator

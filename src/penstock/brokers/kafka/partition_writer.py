@@ -46,9 +46,9 @@ class PartitionWriter:
                 )
                 if code:
                     return code, -1, None
-            written = self._append(partition, head, records)
-            if head.is_transactional and not written.repeated:
-                self._broker.transactions.note_written(partition.shard, head, written.first)
+                written = self._append_in_transaction(partition, head, records)
+            else:
+                written = self._append(partition, head, records)
         except BadBatchError as error:
             return error.code, -1, str(error)
         except NotLeaderError:
@@ -56,6 +56,18 @@ class PartitionWriter:
         except StoreError as error:
             return int(code_of(error)), -1, str(error)
         return 0, written.first, None
+
+    def _append_in_transaction(
+        self, partition: Partition, head: BatchHead, body: memoryview
+    ) -> Written:
+        first: int | None = None
+        try:
+            written = self._append(partition, head, body)
+            if not written.repeated:
+                first = written.first
+        finally:
+            self._broker.transactions.note_written(partition.shard, head, first)
+        return written
 
     def _append(self, partition: Partition, head: BatchHead, body: memoryview) -> Written:
         producer = None

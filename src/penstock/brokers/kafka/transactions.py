@@ -14,14 +14,14 @@ class AbortedTransaction(NamedTuple):
 
 
 class Transactions(Protocol):
-    """What the data path asks. Methods are called on the event loop and only touch memory."""
+    """What the data path asks. Methods are called from any thread and only touch memory."""
 
     def check_write(self, shard: str, head: BatchHead, transactional_id: str | None) -> int:
         """Return an error code for a batch that says it belongs to a transaction, 0 to take it."""
         ...
 
-    def note_written(self, shard: str, head: BatchHead, first_offset: int) -> None:
-        """A batch of a transaction was written."""
+    def note_written(self, shard: str, head: BatchHead, first_offset: int | None) -> None:
+        """What `check_write` let through is done: the batch was written, or (None) it was not."""
         ...
 
     def stable_until(self, shard: str) -> int | None:
@@ -39,7 +39,7 @@ class NoTransactions:
     def check_write(self, shard: str, head: BatchHead, transactional_id: str | None) -> int:
         return 48  # INVALID_TXN_STATE
 
-    def note_written(self, shard: str, head: BatchHead, first_offset: int) -> None:
+    def note_written(self, shard: str, head: BatchHead, first_offset: int | None) -> None:
         raise AssertionError("nothing was let through")
 
     def stable_until(self, shard: str) -> int | None:

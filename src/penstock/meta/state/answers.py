@@ -38,6 +38,10 @@ RejectCode = Literal[
     "unknown_node",
     "stale",
     "held",
+    "fenced",
+    "unknown_transaction",
+    "in_progress",
+    "bad_state",
 ]
 
 

@@ -54,6 +54,7 @@ from penstock.meta.state.offset_rows import (
     write_group,
 )
 from penstock.meta.state.requests import find_answer, remember_answer
+from penstock.meta.state.transaction import change_transaction
 from penstock.meta.state.view import View
 
 _encoder: Final = Encoder()
@@ -100,7 +101,7 @@ def _change(view: View, request: OffsetRequest, head: Head) -> OffsetResult | Re
         case DeleteOffsets() | DeleteGroup() | PurgeGroup() | ExpireGroups() | ForgetShards():
             return _remove(view, command, head, request.time_ms)
         case _:
-            assert_never(command)
+            return change_transaction(view, command, request.time_ms)
 
 
 def _remove(

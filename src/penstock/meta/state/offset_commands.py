@@ -13,9 +13,18 @@ from msgspec import Meta, Struct
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.metadata_commands import RequestId
 from penstock.meta.state.model import Count, Name, NodeId, Positive, Signed
+from penstock.meta.state.offset_entries import METADATA_SIZE_MAX, NewOffset
+from penstock.meta.state.transaction_commands import (
+    BeginProducer,
+    Decide,
+    Enlist,
+    Finish,
+    ForgetAborted,
+    ForgetTransactions,
+    StageOffsets,
+    TransactionResult,
+)
 
-METADATA_SIZE_MAX: Final = 4_096
-"""Characters of the text that a consumer may leave beside an offset; Kafka's default."""
 ROWS_MAX: Final = 5_000
 """Rows that one command may remove; what is left takes another command."""
 
@@ -36,15 +45,6 @@ class GroupOffsets(Struct, frozen=True, array_like=True):
     namespace: Name
     group: Name
     entries: tuple[OffsetEntry, ...]
-
-
-class NewOffset(Struct, frozen=True, array_like=True):
-    """An offset that a reset sets; the machine gives it its pair."""
-
-    shard: Name
-    offset: Count
-    leader_epoch: Signed = -1
-    metadata: Annotated[str, Meta(max_length=METADATA_SIZE_MAX)] = ""
 
 
 class GroupName(Struct, frozen=True, array_like=True, order=True):
@@ -133,6 +133,13 @@ OffsetCommand = (
     | PurgeGroup
     | ExpireGroups
     | ForgetShards
+    | BeginProducer
+    | Enlist
+    | StageOffsets
+    | Decide
+    | Finish
+    | ForgetAborted
+    | ForgetTransactions
 )
 
 
@@ -170,7 +177,7 @@ class Removed(Struct, frozen=True, array_like=True, tag="removed"):
     has_more: bool = False
 
 
-OffsetResult = Epochs | Saved | Removed
+OffsetResult = Epochs | Saved | Removed | TransactionResult
 
 
 class OffsetApplied(Struct, frozen=True, array_like=True):

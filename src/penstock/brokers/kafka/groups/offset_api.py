@@ -18,7 +18,7 @@ from penstock.brokers.kafka.groups.subscriptions import subscribed_topics
 from penstock.brokers.kafka.topic_finder import TopicFinder, named, shard_of
 from penstock.errors import StoreError, UnknownGroupError
 from penstock.meta.client import CommittedOffset
-from penstock.meta.state.offset_commands import METADATA_SIZE_MAX
+from penstock.meta.state.offset_entries import METADATA_SIZE_MAX
 from penstock.offsets.strategy import OffsetCommit
 from penstock.record import Offset, ShardId
 
@@ -53,7 +53,7 @@ class OffsetApi:
         if commits:
             error = await self._store(group_id, commits)
             if error is not ErrorCode.none:
-                _refuse_taken(topics, error)
+                refuse_taken(topics, error)
         return {"topics": topics}
 
     async def _store(self, group_id: str, commits: dict[ShardId, OffsetCommit]) -> ErrorCode:
@@ -174,7 +174,7 @@ def _problem(wanted: Fields) -> ErrorCode:
     return ErrorCode.none
 
 
-def _refuse_taken(topics: list[Answer], error: ErrorCode) -> None:
+def refuse_taken(topics: list[Answer], error: ErrorCode) -> None:
     """All or none: partitions whose offsets could have been taken get the error of the store."""
     for topic in topics:
         partitions = topic["partitions"]

@@ -1,0 +1,170 @@
+"""InitProducerId with a transactional id, and the requests of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.error_codes import code_of
+from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
+from penstock.brokers.kafka.groups.model import Caller
+from penstock.brokers.kafka.groups.offset_api import collect_commits, refuse_taken
+from penstock.brokers.kafka.topic_finder import TopicFinder, shard_of
+from penstock.brokers.kafka.transacting.coordinator import TransactionCoordinator
+from penstock.errors import StoreError, TransactionRefusedError
+from penstock.meta.client import Topic
+from penstock.meta.state.offset_entries import NewOffset
+from penstock.record import ShardId
+
+_SAYS_FENCED_FROM: Final = {22: 4, 24: 2, 25: 2, 26: 2}
+"""The first version of each API that can say PRODUCER_FENCED."""
+_CODES: Final = {
+    "unknown_transaction": ErrorCode.invalid_producer_id_mapping,
+    "in_progress": ErrorCode.concurrent_transactions,
+    "bad_state": ErrorCode.invalid_txn_state,
+}
+BATCH_QUEUES: Final = "BatchCQ"
+
+_Step = Callable[[], Coroutine[None, None, None]]
+
+
+class TransactionApi:
+    def __init__(
+        self,
+        broker: KafkaBroker,
+        coordinator: TransactionCoordinator,
+        groups: GroupCoordinator,
+    ) -> None:
+        self._broker: Final = broker
+        self._coordinator: Final = coordinator
+        self._groups: Final = groups
+
+    async def init_producer(self, context: RequestContext, request: Fields) -> Answer:
+        refused = {"producer_id": -1, "producer_epoch": -1}
+        transactional_id = request.text("transactional_id")
+        if not transactional_id:
+            return refused | {"error_code": ErrorCode.invalid_request}
+        timeout_ms = request.number("transaction_timeout")
+        if not 0 < timeout_ms <= self._broker.settings.transaction_timeout_max_ms:
+            return refused | {"error_code": ErrorCode.invalid_transaction_timeout}
+        expected = (request.number("producer_id", -1), request.number("producer_epoch", -1))
+        try:
+            state = await self._coordinator.begin_producer(transactional_id, timeout_ms, expected)
+        except StoreError as error:
+            return refused | {"error_code": _code(error, context)}
+        return {
+            "error_code": ErrorCode.none,
+            "producer_id": state.producer_id,
+            "producer_epoch": state.epoch,
+        }
+
+    async def add_partitions(self, context: RequestContext, request: Fields) -> Answer:
+        finder = TopicFinder(self._broker)
+        shards: list[ShardId] = []
+        is_whole = True
+        codes: dict[tuple[str, int], ErrorCode] = {}
+        for one in request.items_of("v3_and_below_topics"):
+            name = one.text("name")
+            topic = finder.find_name(name)
+            for number in one.numbers("partitions"):
+                shard = shard_of(topic, number)
+                code = _partition_problem(topic, shard)
+                codes[name, number] = code
+                is_whole = is_whole and code is ErrorCode.none
+                if shard is not None:
+                    shards.append(shard)
+        if is_whole:
+            producer = _producer(request, "v3_and_below_")
+            code = await self._try(context, lambda: self._coordinator.enlist(producer, shards))
+        else:
+            code = ErrorCode.operation_not_attempted
+        for key, found in codes.items():
+            if found is ErrorCode.none:
+                codes[key] = code
+        return {"results_by_topic_v3_and_below": _by_topic(codes)}
+
+    async def add_offsets(self, context: RequestContext, request: Fields) -> Answer:
+        group = request.text("group_id")
+        if not group:
+            return {"error_code": ErrorCode.invalid_group_id}
+        code = await self._try(
+            context, lambda: self._coordinator.enlist(_producer(request), groups=[group])
+        )
+        return {"error_code": code}
+
+    async def commit_offsets(self, context: RequestContext, request: Fields) -> Answer:
+        group = request.text("group_id")
+        caller = Caller(
+            request.text("member_id"),
+            request.number("generation_id", -1),
+            request.optional_text("group_instance_id"),
+        )
+        refusal = self._groups.check_commit(group, caller, in_transaction=True)
+        commits, topics = collect_commits(request, TopicFinder(self._broker), refusal)
+        offsets = [
+            NewOffset(shard.name, commit.offset, commit.leader_epoch, commit.metadata)
+            for shard, commit in commits.items()
+        ]
+        if offsets:
+            code = await self._try(
+                context, lambda: self._coordinator.stage(_producer(request), group, offsets)
+            )
+            if code is not ErrorCode.none:
+                refuse_taken(topics, code)
+        return {"topics": topics}
+
+    async def end(self, context: RequestContext, request: Fields) -> Answer:
+        commit = request.flag("committed")
+        code = await self._try(
+            context, lambda: self._coordinator.end(_producer(request), commit=commit)
+        )
+        return {"error_code": code}
+
+    async def _try(self, context: RequestContext, step: _Step) -> ErrorCode:
+        try:
+            await step()
+        except StoreError as error:
+            return _code(error, context)
+        return ErrorCode.none
+
+
+def _producer(request: Fields, prefix: str = "") -> tuple[str, int, int]:
+    return (
+        request.text(f"{prefix}transactional_id"),
+        request.number(f"{prefix}producer_id"),
+        request.number(f"{prefix}producer_epoch"),
+    )
+
+
+def _partition_problem(topic: Topic | None, shard: ShardId | None) -> ErrorCode:
+    if topic is None or shard is None:
+        return ErrorCode.unknown_topic_or_partition
+    # Only a log of batches can hold the markers that tell readers what was aborted.
+    if topic.config.queue_kind != BATCH_QUEUES or topic.config.storage_type != "EngineSegment":
+        return ErrorCode.unsupported_for_message_format
+    return ErrorCode.none
+
+
+def _by_topic(codes: dict[tuple[str, int], ErrorCode]) -> list[Answer]:
+    topics: dict[str, list[Answer]] = {}
+    for (name, number), code in codes.items():
+        topics.setdefault(name, []).append(
+            {"partition_index": number, "partition_error_code": code}
+        )
+    return [{"name": name, "results_by_partition": results} for name, results in topics.items()]
+
+
+def _code(error: StoreError, context: RequestContext) -> ErrorCode:
+    if not isinstance(error, TransactionRefusedError):
+        code = code_of(error)
+        is_busy = code is ErrorCode.leader_not_available
+        return ErrorCode.coordinator_not_available if is_busy else code
+    if error.code == "fenced":
+        says_fenced = context.api_version >= _SAYS_FENCED_FROM.get(context.api_key, 99)
+        return ErrorCode.producer_fenced if says_fenced else ErrorCode.invalid_producer_epoch
+    return _CODES[error.code]

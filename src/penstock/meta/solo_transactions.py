@@ -1,0 +1,62 @@
+"""`TransactionClient`: the coordinators of transactions, over the log of a single node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol, runtime_checkable
+from zlib import crc32
+
+from penstock.clock import Clock
+from penstock.meta.rejections import encode_checked, error_of
+from penstock.meta.solo_offsets import OffsetGroup
+from penstock.meta.state import offset_commands as cmd
+from penstock.meta.state import transaction_commands as txn
+from penstock.meta.state.answers import Rejected
+from penstock.meta.state.keys import encode_key
+from penstock.meta.state.transaction_rows import scan_aborted, scan_transactions
+
+
+@runtime_checkable
+class TransactionClient(Protocol):
+    """What a coordinator needs to keep. As with `MetaClient`: synchronous, from any thread, and
+    what was changed is on the device when the call returns."""
+
+    def change_transaction(self, command: txn.TransactionCommand) -> txn.TransactionState | None:
+        """Apply a command and return the state that it leads to. Raises
+        `TransactionRefusedError`."""
+        ...
+
+    def list_transactions(self) -> list[txn.TransactionState]: ...
+
+    def list_aborted(self) -> list[txn.AbortedRange]: ...
+
+
+class SoloTransactions:
+    """See `TransactionClient`."""
+
+    def __init__(self, groups: Sequence[OffsetGroup], *, clock: Clock) -> None:
+        self._transaction_groups: Final = tuple(groups)
+        self._transactions_clock: Final = clock
+
+    def change_transaction(self, command: txn.TransactionCommand) -> txn.TransactionState | None:
+        groups = self._transaction_groups
+        if isinstance(command, txn.ForgetTransactions | txn.ForgetAborted):
+            homes = groups  # what is not in a group is not forgotten there
+        else:
+            key = encode_key(0, command.namespace, command.transactional_id)
+            homes = (groups[crc32(key) % len(groups)],)
+        request = cmd.OffsetRequest(self._transactions_clock.now_ms(), command)
+        state = None
+        for home in homes:
+            answer = home.propose(encode_checked(request))
+            if isinstance(answer, Rejected):
+                raise error_of(answer)
+            assert isinstance(answer.result, txn.TransactionResult), "the answer to such a command"
+            state = answer.result.state
+        return state
+
+    def list_transactions(self) -> list[txn.TransactionState]:
+        return [one for home in self._transaction_groups for one in scan_transactions(home.reader)]
+
+    def list_aborted(self) -> list[txn.AbortedRange]:
+        return [one for home in self._transaction_groups for one in scan_aborted(home.reader)]
