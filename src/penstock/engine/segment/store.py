@@ -250,7 +250,8 @@ class SegmentStore:
 
     def append(self, shard: ShardId, record: Record) -> int:
         """Append one record; return its offset."""
-        offset = self._put(shard, record)
+        put = self._put  # a call of the attribute itself would look it up as a method first
+        offset = put(shard, record)
         return offset if offset >= 0 else self._writer.write(self._table.get(shard), record, offset)
 
     def append_many(
@@ -285,12 +286,11 @@ class SegmentStore:
         columns = columns_of(values, keys, tags, timestamps)
         if columns.rows == 0:
             raise BadRequestError("an append needs at least one row")
-        appender = self._log.appender
         return self._writer.run_for_producer(
             log,
             producer,
             columns.rows,
-            lambda text: appender.append_columns(
+            lambda text: self._log.appender.append_columns(
                 log.handle,
                 columns.rows,
                 columns.values,
