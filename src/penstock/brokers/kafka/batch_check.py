@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -15,7 +16,6 @@ from penstock.brokers.kafka.batch_head import (
     MAGIC,
     BatchHead,
 )
-from penstock.engine.segment.twin import native_only
 
 COUNT_MAX: Final = 32_767
 """Messages that one record of the log can hold; clients split a larger batch when told so."""
@@ -32,7 +32,9 @@ class BadBatchError(Exception):
         self.code = int(code)
 
 
-def check_batch(records: memoryview, size_max: int) -> BatchHead:
+def check_batch(
+    records: memoryview, size_max: int, crc32c: Callable[[memoryview], int]
+) -> BatchHead:
     """Return the head of the one batch that `records` must be; raise `BadBatchError`."""
     size = len(records)
     if size < HEAD_SIZE:
@@ -46,7 +48,7 @@ def check_batch(records: memoryview, size_max: int) -> BatchHead:
         raise BadBatchError(ErrorCode.invalid_record, "a partition takes one whole batch at a time")
     if size > size_max:
         raise BadBatchError(ErrorCode.message_too_large, f"{size} bytes; {size_max} are taken")
-    if native_only().crc32c(records[CHECKED_FROM:]) != head.checksum:
+    if crc32c(records[CHECKED_FROM:]) != head.checksum:
         raise BadBatchError(ErrorCode.corrupt_message, "the checksum of the batch does not match")
     _check_head(head)
     return head

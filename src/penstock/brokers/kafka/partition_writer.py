@@ -17,6 +17,7 @@ from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.partitions import Partition
 from penstock.brokers.kafka.records import records_of
 from penstock.engine.contract import Written
+from penstock.engine.segment.twin import native_only
 from penstock.errors import NotLeaderError, StoreError
 from penstock.record import Producer
 
@@ -28,18 +29,15 @@ class PartitionWriter:
         self._broker: Final = broker
         self._handler: Final = broker.handler
         self._size_max: Final = broker.all_settings.engine.record_size_max
+        self._crc32c: Final = native_only().crc32c
         self._tag_header: Final = broker.settings.tag_header
-
-    def may_wait(self, partition: Partition) -> bool:
-        """Say whether a write could wait for a device, so that the event loop must not do it."""
-        return partition.is_sync or not (partition.is_raw or partition.topic.is_segment)
 
     def write(
         self, partition: Partition, records: memoryview, transactional_id: str | None
     ) -> tuple[int, int, str | None]:
         """Return an error code, the base offset and a message for people."""
         try:
-            head = check_batch(records, self._size_max)
+            head = check_batch(records, self._size_max, self._crc32c)
             if head.is_transactional:
                 code = self._broker.transactions.check_write(
                     partition.shard, head, transactional_id

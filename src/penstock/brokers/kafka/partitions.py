@@ -38,9 +38,9 @@ class Partition:
         "entry",
         "index",
         "is_raw",
-        "is_sync",
         "is_watched",
         "known_bounds",
+        "may_wait",
         "shard",
         "topic",
         "waiters",
@@ -54,7 +54,8 @@ class Partition:
         self.shard: Final = entry.name
         self.is_raw: Final = config.kind is QueueKind.BATCH and topic.is_segment
         """Whether batches are kept as they come."""
-        self.is_sync: Final = config.flush is Flush.SYNC
+        self.may_wait: Final = config.flush is Flush.SYNC or not topic.is_segment
+        """Whether a write could wait for a device, so that the event loop must not do it."""
         self.checks_keys: Final = config.cleanup.value == "compact"
         self.waiters: Final[set[Waiter]] = set()
         self.is_watched = False

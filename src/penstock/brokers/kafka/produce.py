@@ -43,6 +43,8 @@ class _Request(NamedTuple):
     transactional_id: str | None
     acks: int
     writes: list[_Write]
+    may_wait: bool
+    """Whether a write could wait for a device."""
 
 
 _Result = tuple[int, int, str | None]
@@ -61,7 +63,7 @@ class Producing:
             request = self._parse(version, body)
         except (error, IndexError, UnicodeDecodeError) as bad:
             raise MalformedRequestError(f"Produce: {bad}") from bad
-        if any(one.partition and self._writer.may_wait(one.partition) for one in request.writes):
+        if request.may_wait:
             self._write_later(connection, version, correlation_id, request)
             return False
         results = [self._write(request, one) for one in request.writes]
@@ -106,6 +108,7 @@ class Producing:
         acks = cursor.int16()
         cursor.int32()
         writes: list[_Write] = []
+        may_wait = False
         for _ in range(cursor.item_count(flexible=False)):
             name = bytes(cursor.take(cursor.int16()))
             topic = self._partitions.by_name(name)
@@ -113,8 +116,9 @@ class Producing:
                 index = cursor.int32()
                 records = cursor.take(max(cursor.int32(), 0))
                 partition = None if topic is None else topic.get(index)
+                may_wait |= partition is not None and partition.may_wait
                 writes.append(_Write(name, index, partition, records))
-        return _Request(transactional_id, acks, writes)
+        return _Request(transactional_id, acks, writes, may_wait)
 
     def _parse_flexible(self, body: memoryview) -> _Request:
         size, at = varint(body, 0)
@@ -125,6 +129,7 @@ class Producing:
         acks, _ = _ACKS(body, at)
         topics, at = varint(body, at + 6)
         writes: list[_Write] = []
+        may_wait = False
         for _ in range(count_of(topics, body, at)):
             size, at = varint(body, at)
             name = bytes(take(body, at, size - 1))
@@ -138,9 +143,10 @@ class Producing:
                 records = take(body, at, size)
                 at = skip_tags(body, at + size)
                 partition = None if topic is None else topic.get(index)
+                may_wait |= partition is not None and partition.may_wait
                 writes.append(_Write(name, index, partition, records))
             at = skip_tags(body, at)
-        return _Request(transactional_id, acks, writes)
+        return _Request(transactional_id, acks, writes, may_wait)
 
 
 # Answering

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.brokers.kafka.flexible import FIRST_FLEXIBLE
 from penstock.brokers.kafka.layout import Layout, request_layout, response_layout
 
 Handler = Callable[[RequestContext, Fields], Awaitable[Answer]]
@@ -45,13 +46,7 @@ class ApiRegistry:
     ) -> None:
         """Answer the versions [min_version, max_version] of an API with `handler`."""
         assert key not in self._apis, f"API {key} is registered twice"
-        flexible = [
-            version
-            for version in range(min_version, max_version + 1)
-            if request_layout(key, version).flexible
-        ]
-        first_flexible = min(flexible, default=max_version + 1)
-        self._apis[key] = Api(key, min_version, max_version, handler, first_flexible)
+        self._apis[key] = Api(key, min_version, max_version, handler, FIRST_FLEXIBLE[key])
 
     def find(self, key: int) -> Api | None:
         return self._apis.get(key)

@@ -11,6 +11,8 @@ from typing import Final
 PARTS_PER_CALL: Final = 512
 """The system takes 1,024; more than it can send at once only costs time."""
 
+JOINED_SIZE_MAX: Final = 4 << 10
+
 Part = bytes | bytearray | memoryview
 
 
@@ -24,11 +26,23 @@ class SendQueue:
         """Bytes that wait."""
 
     def push(self, parts: Iterable[Part]) -> None:
+        small: list[Part] = []
         for part in parts:
             size = len(part)
-            if size:
-                self._parts.append(part)
-                self.size += size
+            self.size += size
+            if size <= JOINED_SIZE_MAX:
+                small.append(part)
+                continue
+            self._push_small(small)
+            small = []
+            self._parts.append(part)
+        self._push_small(small)
+
+    def _push_small(self, parts: list[Part]) -> None:
+        """Join small parts: handing each to the system costs more than the copy."""
+        joined = b"".join(parts) if len(parts) != 1 else parts[0]
+        if joined:
+            self._parts.append(joined)
 
     def flush(self) -> bool:
         """Send what the socket takes; return whether nothing is left. Raises OSError when the
