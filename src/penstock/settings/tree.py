@@ -70,6 +70,9 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
     idle_timeout_ms: Annotated[
         int, Meta(ge=1, description="How long a connection may be silent before it is closed.")
     ] = 600_000
+    sweep_interval_ms: Annotated[
+        int, Meta(ge=1, description="How often silent connections are looked for.")
+    ] = 5_000
     buffer_size_max: Annotated[
         int, Meta(ge=MIB, description="Bytes of requests that are only partly there, all together.")
     ] = 512 * MIB

@@ -20,6 +20,8 @@ from penstock.record import Offset
 
 CONVERTED_MAX: Final = 2_000
 """Records that are made into one batch at a time."""
+HOT_RECORDS: Final = 10_000
+"""Records before the end of a partition that count as still in memory."""
 _MEMORY: Final = "EngineMemory"
 
 
@@ -50,7 +52,11 @@ class PartitionReader:
         """Say whether a read could wait for a device, so that the event loop must not do it."""
         if partition.topic.topic.config.storage_type == _MEMORY:
             return False
-        reader = self._handler.batch_reader(partition.entry) if partition.is_raw else None
+        if not partition.is_raw:
+            return True
+        if self.bounds(partition)[1] - offset <= HOT_RECORDS:
+            return False
+        reader = self._handler.batch_reader(partition.entry)
         return reader is None or not reader.is_hot(partition.entry.id, offset)
 
     def has_records(self, partition: Partition, wanted: Wanted, *, is_committed: bool) -> bool:

@@ -24,7 +24,6 @@ from penstock.log import get_logger
 
 BACKLOG: Final = 1024
 ACCEPTED_AT_ONCE: Final = 64
-SWEEP_INTERVAL_S: Final = 5.0
 ACCEPT_PAUSE_S: Final = 1.0
 START_TIMEOUT_S: Final = 30.0
 _ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
@@ -55,6 +54,10 @@ class KafkaServer:
         self._started.wait(START_TIMEOUT_S)
         if self._failure is not None:
             raise SetupError(f"the Kafka front end did not start: {self._failure}")
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
 
     @property
     def advertised(self) -> tuple[str, int]:
@@ -169,7 +172,7 @@ class KafkaServer:
         """End connections that say nothing, or that do not take what they asked for."""
         assert self._loop is not None
         while True:
-            await asyncio.sleep(SWEEP_INTERVAL_S)
+            await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
             before = self._loop.time() - self._settings.idle_timeout_ms / 1000
             held = 0
             for connection in list(self._connections.values()):

@@ -189,9 +189,14 @@ class ShardLog:
         if self.kind is QueueKind.SIMPLE:
             return offset
         known_offset, known_unit = self._last_lookup
-        low, high = self.first_unit, self.next_unit
-        if known_offset <= offset and low <= known_unit < high:
-            low = known_unit
+        high = self.next_unit
+        held, _ = self.log.appender.held_units(self.handle)
+        if known_offset <= offset and held <= known_unit < high:
+            low = known_unit  # in memory: no look at the files
+        else:
+            low = self.first_unit
+            if known_offset <= offset and low <= known_unit < high:
+                low = known_unit
         while low < high:
             middle = (low + high) // 2
             if self.batch_end(middle) <= offset:
