@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_a_request_reads_as_kio_wrote_it(version: int) -> None:
     request = load_request_schema(3, version)
     module = __import__(request.__module__, fromlist=["MetadataRequestTopic"])
     topic_class = module.MetadataRequestTopic
-    names = {one for one in topic_class.__dataclass_fields__}
+    names = set(topic_class.__dataclass_fields__)
     topic = topic_class(**{"name": "orders", **({"topic_id": None} if "topic_id" in names else {})})
     values: dict[str, object] = {
         "topics": (topic,),
@@ -98,16 +99,14 @@ def test_an_array_that_cannot_be_there_is_refused_before_anything_is_allocated()
 
 
 @settings(max_examples=300, deadline=None)
-@given(data=st.binary(max_size=200), key=st.sampled_from(sorted(FIRST_FLEXIBLE)))
+@given(
+    data=st.binary(max_size=200),
+    key=st.sampled_from([0, 1, 2, 3, 8, 9, 11, 13, 14, 18, 19, 22, 32, 44]),
+)
 def test_any_bytes_are_a_request_or_refused(data: bytes, key: int) -> None:
-    try:
-        layout = request_layout(key, FIRST_FLEXIBLE[key] if FIRST_FLEXIBLE[key] != NEVER else 0)
-    except Exception as error:
-        pytest.skip(str(error))
-    try:
+    layout = request_layout(key, FIRST_FLEXIBLE[key])
+    with contextlib.suppress(MalformedRequestError):
         read_message(layout, Cursor(data))
-    except MalformedRequestError:
-        pass
 
 
 def test_topics_have_uuids_of_their_own() -> None:

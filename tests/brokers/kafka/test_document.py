@@ -1,0 +1,23 @@
+"""docs/kafka.md lists exactly what is served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kio.schema.index import api_key_map
+from tests.brokers.kafka.running import WireClient, running
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "kafka.md"
+
+
+def test_the_table_of_versions_is_current(tmp_path: Path) -> None:
+    with running(tmp_path) as one, WireClient(one.server.port) as client:
+        served = client.ask(18, 3).items_of("api_keys")
+    lines = []
+    for api in served:
+        key = api.number("api_key")
+        name = "".join(word.title() for word in api_key_map[key].split("_"))
+        versions = f"{api.number('min_version')}–{api.number('max_version')}"
+        lines.append(f"| {key} | {name} | {versions} |")
+    listed = [line for line in DOCUMENT.read_text().splitlines() if line[2:3].isdigit()]
+    assert listed == lines, "the table should be:\n" + "\n".join(lines)
