@@ -50,7 +50,7 @@ from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.shard_metrics import ShardMetrics
 from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
-from penstock.engine.storage_cache import StorageCacheManager
+from penstock.engine.storage_cache import StorageCacheManager, share_topics
 from penstock.errors import NotAStoreError
 from penstock.log import get_logger
 from penstock.meta.client import TopicConfig, Update
@@ -188,6 +188,7 @@ class Node:
         )
 
     def _take_over(self, update: Update) -> None:
+        update = share_topics(update)
         # Shards before topics, routes last: what a topic's name leads to is there when it is shown.
         self.storage_cache.apply(update)
         self.broker_cache.apply(update)

@@ -11,7 +11,6 @@ from typing import Final
 
 from penstock.clock import Clock, SystemClock
 from penstock.engine.cache_waiters import CacheWaiters
-from penstock.engine.storage_cache import share_config
 from penstock.errors import UnknownTopicError
 from penstock.meta.client import DEFAULT_NAMESPACE, Node, Topic, Update
 from penstock.meta.state import metadata_commands as event
@@ -63,7 +62,6 @@ class BrokerCacheManager:
     def _apply(self, one: event.Event) -> None:
         match one:
             case event.TopicPut(topic):
-                topic = share_config(topic)
                 self.topics[topic.namespace, topic.name] = topic
             case event.TopicDeleted(topic):
                 key = (topic.namespace, topic.name)

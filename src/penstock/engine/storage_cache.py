@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from sys import intern
 from typing import Final
 
 from msgspec.structs import replace
@@ -188,7 +189,7 @@ class StorageCacheManager:
                 pass
 
     def _put_topic(self, topic: Topic) -> None:
-        topic = share_config(topic)
+        topic = _share_topic(topic)
         try:
             shard_config(topic.config)
         except ValueError as error:
@@ -219,7 +220,13 @@ class StorageCacheManager:
             self.shards[entry.name] = entry
         nodes = _same_nodes(shard.replicas)
         in_sync = nodes if nodes == shard.in_sync else shard.in_sync
-        entry.meta = replace(shard, topic_id=entry.id.topic, replicas=nodes, in_sync=in_sync)
+        entry.meta = replace(
+            shard,
+            topic_id=entry.id.topic,
+            replicas=nodes,
+            in_sync=in_sync,
+            status=intern(shard.status),
+        )
         entry.forget_derived()
 
     def _drop_shard(self, topic_id: str, partition: int) -> None:
@@ -237,7 +244,9 @@ class StorageCacheManager:
         entry = self._entry(segment.topic_id, segment.partition)
         if entry is not None:
             others = [one for one in entry.segments if one.number != segment.number]
-            _set_segments(entry, [*others, replace(segment, topic_id=entry.id.topic)])
+            status = intern(segment.status)
+            own = replace(segment, topic_id=entry.id.topic, status=status)
+            _set_segments(entry, [*others, own])
 
     def _drop_segment(self, topic_id: str, partition: int, number: int) -> None:
         entry = self._entry(topic_id, partition)
@@ -270,9 +279,23 @@ def _same_nodes(nodes: tuple[int, ...]) -> tuple[int, ...]:
     return nodes
 
 
-def share_config(topic: Topic) -> Topic:
-    """Return a topic that holds the same configuration object as others with an equal one."""
-    return replace(topic, config=_same_config(topic.config))
+def share_topics(update: Update) -> Update:
+    """Return an update whose topics hold what is equal in them once, and which several caches can
+    hold without a copy of their own."""
+    events = tuple(
+        event.TopicPut(_share_topic(one.topic)) if isinstance(one, event.TopicPut) else one
+        for one in update.events
+    )
+    return replace(update, events=events)
+
+
+def _share_topic(topic: Topic) -> Topic:
+    config = _same_config(topic.config)
+    if config is topic.config:
+        return topic  # shared already, or the first one of its kind
+    return replace(
+        topic, config=config, namespace=intern(topic.namespace), status=intern(topic.status)
+    )
 
 
 def _set_segments(entry: ShardEntry, segments: list[Segment]) -> None:

@@ -7,6 +7,7 @@ what a later record of the same key replaced. A shard's configuration is kept wi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -50,6 +51,7 @@ from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 RECORD_OVERHEAD_MAX: Final = 96 << 10
 """Bytes that a record takes in the log beyond its contents: head, topic, properties."""
 _LARGE: Final = RECORD_SIZE_MAX // 2
+_CONFIGS_REMEMBERED: Final = 256
 _FAR: Final = 1 << 60
 """Past any offset, size or time of a store: what callers may ask for has no bound, machine words
 have one."""
@@ -78,8 +80,7 @@ class SegmentEngine:
         check_config(config)
         if shard in self._configs and self._configs[shard].kind is config.kind:
             return
-        packed = msgspec.msgpack.encode(config)
-        self.store.create_shard(shard, config.kind, config.flush, packed)
+        self.store.create_shard(shard, config.kind, config.flush, _pack(config))
         self._apply(shard, config)
 
     def alter_shard(self, shard: ShardId, config: ShardConfig) -> None:
@@ -92,16 +93,8 @@ class SegmentEngine:
     def _apply(self, shard: ShardId, config: ShardConfig) -> None:
         self._configs[shard] = config
         self.store.set_flush(shard, config.flush)
-        self.store.set_config(shard, msgspec.msgpack.encode(config))
-        self.store.retention.set_policy(
-            shard,
-            RetentionPolicy(
-                time_ms=config.retention_ms,
-                size=config.retention_bytes,
-                records=config.retention_records,
-                keep=config.cleanup is Cleanup.COMPACT,
-            ),
-        )
+        self.store.set_config(shard, _pack(config))
+        self.store.retention.set_policy(shard, _policy(config))
 
     def _config(self, shard: ShardId) -> ShardConfig:
         config = self._configs.get(shard)
@@ -322,6 +315,25 @@ def _check_page(offset: object, max_records: object, max_size: object) -> None:
     check_limit(max_size, "max_size")
 
 
+# Ten thousand shards with equal settings hold them once.
+
+
+@lru_cache(_CONFIGS_REMEMBERED)
+def _pack(config: ShardConfig) -> bytes:
+    return msgspec.msgpack.encode(config)
+
+
+@lru_cache(_CONFIGS_REMEMBERED)
+def _policy(config: ShardConfig) -> RetentionPolicy:
+    return RetentionPolicy(
+        time_ms=config.retention_ms,
+        size=config.retention_bytes,
+        records=config.retention_records,
+        keep=config.cleanup is Cleanup.COMPACT,
+    )
+
+
+@lru_cache(_CONFIGS_REMEMBERED)
 def _unpack(config: bytes) -> ShardConfig:
     """Return the configuration kept with a state; a shard of RocketMQ's has none."""
     return msgspec.msgpack.decode(config, type=ShardConfig) if config else ShardConfig()

@@ -30,7 +30,16 @@ def parse_json(data: bytes, path: str) -> Json:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise CorruptionError(path, position=error.start, reason="not UTF-8") from error
-    return _Parser(text, path).parse()
+    try:
+        # Nearly always it is JSON, and the library is many times faster.
+        found: Json = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return _Parser(text, path).parse()
+    return found
+
+
+def _refuse(word: str) -> Json:
+    raise ValueError(f"{word} is no JSON")
 
 
 def write_json(value: Json) -> str:

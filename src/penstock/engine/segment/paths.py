@@ -58,11 +58,10 @@ class StorePaths:
         return f"{self.queue_root(kind)}/{shard.topic}/{shard.partition}"
 
 
-def sums_directory(shard: ShardId, kind: QueueKind) -> str:
-    """Where below `penstock/sums` the page checksums of a shard's queue files lie."""
-    root = "consumequeue" if kind is QueueKind.SIMPLE else "batchconsumequeue"
-    return f"{root}/{shard.topic}/{shard.partition}"
+def sums_root(kind: QueueKind) -> str:
+    """Where below `penstock/sums` the page checksums of the queue files of all shards lie."""
+    return "consumequeue" if kind is QueueKind.SIMPLE else "batchconsumequeue"
 
 
 def sums_path(shard: ShardId, kind: QueueKind, path: str) -> str:
-    return f"{sums_directory(shard, kind)}/{path.rpartition('/')[2]}"
+    return f"{sums_root(kind)}/{shard.topic}/{shard.partition}/{path.rpartition('/')[2]}"

@@ -86,6 +86,11 @@ class RecoveryReport(Struct):
     rebuilt: list[str] = []
     seconds: float = 0.0
 
+    @property
+    def was_in_order(self) -> bool:
+        """Whether everything was as the last stop left it."""
+        return self.clean_stop and not (self.records_scanned or self.rebuilt)
+
 
 class Replay:
     """One pass over the log that fills the queues and the index, and folds control records.

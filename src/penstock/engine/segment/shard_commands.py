@@ -25,6 +25,12 @@ class ShardCommands:
         self._writer: Final = parts.writer
         self._checkpointer: Final = parts.checkpointer
 
+    def set_config(self, log: ShardLog, config: bytes) -> None:
+        if log.state.config != config:
+            self.keep(log, config)
+        else:
+            log.state.config = config  # the same object for all shards that are kept alike
+
     def keep(self, log: ShardLog, config: bytes) -> None:
         """Write into the journal that the shard exists."""
         shard = log.shard

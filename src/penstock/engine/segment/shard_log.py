@@ -34,6 +34,7 @@ _BLANK_SIZE: Final = int(QUEUE_UNIT.unpack(PRE_BLANK)[1])
 _ROWS_PER_STEP: Final = 4096
 _SIZE_SAMPLES: Final = 32
 _NO_OFFSET: Final = 1 << 62
+_NONE_HEALED: Final[frozenset[int]] = frozenset()  # one for all: it takes 216 bytes
 KIND_NUMBER: Final = {QueueKind.SIMPLE: 0, QueueKind.BATCH: 1}
 
 
@@ -94,7 +95,7 @@ class ShardLog:
         """Held from the look at what is deleted to the deletion; taken before any other lock."""
         self.flush = Flush.ASYNC
         self.epoch = max(0, state.epochs.latest)
-        self.healed: frozenset[int] = frozenset()
+        self.healed = _NONE_HEALED
         """Offsets for which rebuilding the queue did not help: their records are damaged."""
         self._commit_limit: int | None = None
         self._sealed = sealed

@@ -8,7 +8,7 @@ from typing import Final
 from penstock.engine.segment.commit_log import CommitLog
 from penstock.engine.segment.control import is_control
 from penstock.engine.segment.format import BATCH_UNIT, BLOCK_MAX_UNKNOWN, TIME_BLOCK
-from penstock.engine.segment.paths import StorePaths, sums_directory
+from penstock.engine.segment.paths import StorePaths, sums_root
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes
 from penstock.engine.segment.shard_log import KIND_NUMBER, ShardLog
@@ -35,6 +35,7 @@ class ShardTable:
         self._sizes: Final = sizes
         self._open_files: Final = open_files
         self._sealed: Final = sealed
+        self._sums_roots: Final = {kind: f"{paths.sums}/{sums_root(kind)}" for kind in QueueKind}
         self._by_shard: dict[ShardId, ShardLog] = {}
         self._by_handle: dict[int, ShardLog] = {}
         self.handles: Final[dict[ShardId, int]] = {}
@@ -76,6 +77,9 @@ class ShardTable:
         return sorted(
             log.shard for log in self if not log.state.dropped and not is_control(log.shard)
         )
+
+    def user_kinds(self) -> list[tuple[ShardId, QueueKind]]:
+        return [(shard, self._by_shard[shard].kind) for shard in self.user_shards()]
 
     def add(self, shard: ShardId, state: ShardState, next_offset: int, next_unit: int) -> ShardLog:
         """Add a shard and its queue, which goes on at `next_offset`."""
@@ -119,9 +123,7 @@ class ShardTable:
             self._log,
             state,
             self.unit_files(shard, state.kind),
-            TimeBlocks(
-                self._open_files.disk, f"{self._paths.times}/{shard.topic}/{shard.partition}"
-            ),
+            TimeBlocks(self._open_files.disk, self._paths.times, shard),
             self._sealed,
         )
         self._by_shard[shard] = log
@@ -143,10 +145,11 @@ class ShardTable:
         size = self._sizes.consume_queue_file_size if simple else self._sizes.batch_queue_file_size
         return UnitFiles(
             self._open_files,
-            self._paths.queue(shard, kind),
+            self._paths.queue_root(kind),
+            shard,
             kind,
             size,
-            f"{self._paths.sums}/{sums_directory(shard, kind)}",
+            self._sums_roots[kind],
         )
 
     def drain_dirty(self) -> list[ShardLog]:

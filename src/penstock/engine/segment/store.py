@@ -85,9 +85,11 @@ class SegmentStore:
             self._heal_queue,
             self._heal_index,
         )
-        self._topics: Final = TopicsFile(parts.disk, parts.paths.topics, parts.clock)
-        for shard in self.shards():
-            self._topics.note(shard, self.kind(shard))
+        self._topics: Final = TopicsFile(
+            parts.disk, parts.paths.topics, parts.clock, parts.table.user_kinds
+        )
+        if not parts.report.was_in_order:
+            self._topics.note_change()
         self.retention: Final = Retention(parts, self.delete_before)
         self.dispatch: Final = DispatchPipeline(
             parts.disk,
@@ -182,7 +184,7 @@ class SegmentStore:
             found.state.dropped = True
             found.note_state()
             raise
-        self._topics.note(shard, kind)
+        self._topics.note_change()
 
     def _revive(self, log: ShardLog, kind: QueueKind) -> None:
         if log.kind is not kind:
@@ -198,9 +200,7 @@ class SegmentStore:
 
     def set_config(self, shard: ShardId, config: bytes) -> None:
         """Keep an engine's own description of a shard with its state."""
-        log = self._table.get(shard)
-        if log.state.config != config:
-            self._commands.keep(log, config)
+        self._commands.set_config(self._table.get(shard), config)
 
     def delete_shard(self, shard: ShardId) -> None:
         """Forget `shard` and its records; a shard of that name may be created again, empty. That
@@ -215,7 +215,7 @@ class SegmentStore:
             written = self._commands.drop(log)
         self.dispatch.cut(shard, 0)
         self._batch_keys.cut(shard, 0)
-        self._topics.forget(shard.topic, self._table.has_user_shard)
+        self._topics.note_deleted(shard.topic)
         if not written:
             self.checkpoint()
             return

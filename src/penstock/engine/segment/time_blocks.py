@@ -31,6 +31,7 @@ from penstock.disk import Disk
 from penstock.engine.segment.sidecar import read_whole
 from penstock.errors import NotSupportedError
 from penstock.layout import Field, Layout
+from penstock.record import ShardId
 
 UNKNOWN: Final = (1 << 63) - 1
 """The maximum of a block about which nothing is known: no time is past it."""
@@ -78,11 +79,23 @@ class _Table(NamedTuple):
 
 
 class TimeBlocks:
-    __slots__ = ("_created", "_damaged", "_disk", "_dropped", "_lock", "_path", "_stale", "_table")
+    __slots__ = (
+        "_created",
+        "_damaged",
+        "_disk",
+        "_dropped",
+        "_lock",
+        "_root",
+        "_shard",
+        "_stale",
+        "_table",
+    )
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, root: str, shard: ShardId) -> None:
+        """`root` is the directory of all shards' tables."""
         self._disk = disk
-        self._path = path
+        self._root = root
+        self._shard = shard
         self._lock = threading.Lock()
         self._table: _Table | None = None
         self._dropped = 0
@@ -90,6 +103,10 @@ class TimeBlocks:
         self._created = False
         # True while the file holds entries that were cut: the cut failed, and must be done first.
         self._stale = False
+
+    @property
+    def _path(self) -> str:
+        return f"{self._root}/{self._shard.topic}/{self._shard.partition}"
 
     @property
     def damaged(self) -> bool:

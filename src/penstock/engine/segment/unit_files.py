@@ -15,12 +15,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from penstock.disk import Disk, File
 from penstock.engine.segment.file_set import file_name, is_file_name
 from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
-from penstock.record import QueueKind
+from penstock.record import QueueKind, ShardId
 
 
 class _Held:
@@ -76,8 +77,9 @@ class UnitFiles:
         "_dirty",
         "_files",
         "_filled",
-        "_sums",
-        "directory",
+        "_root",
+        "_shard",
+        "_sums_root",
         "file_units",
         "unit_size",
     )
@@ -85,20 +87,28 @@ class UnitFiles:
     def __init__(
         self,
         files: OpenFiles,
-        directory: str,
+        root: str,
+        shard: ShardId,
         kind: QueueKind,
         file_size: int,
-        sums: str | None = None,
+        sums_root: str | None = None,
     ) -> None:
-        """`sums` is the directory of the files' page checksums: they go with the files."""
+        """`root` is the directory of all queues of this kind; below `sums_root` lie the files' page
+        checksums, which go with the files. Paths are put together when they are needed: an idle
+        shard needs none."""
         self._files = files
-        self._sums = sums
-        self.directory = directory
+        self._root = root
+        self._shard = shard
+        self._sums_root = sums_root
         self.unit_size = (QUEUE_UNIT if kind is QueueKind.SIMPLE else BATCH_UNIT).size
-        self.file_units = file_size // self.unit_size
+        self.file_units = _units_in(file_size, self.unit_size)
         self._dirty: set[str] | None = None
         self._filled: set[str] | None = None
         self._created = False
+
+    @property
+    def directory(self) -> str:
+        return f"{self._root}/{self._shard.topic}/{self._shard.partition}"
 
     def path_of(self, unit: int) -> str:
         first = unit - unit % self.file_units
@@ -210,8 +220,9 @@ class UnitFiles:
         self._created = True
 
     def _remove_sums(self, path: str) -> None:
-        if self._sums is not None:
-            self._files.disk.remove(f"{self._sums}/{path.rpartition('/')[2]}")
+        if self._sums_root is not None:
+            shard, name = self._shard, path.rpartition("/")[2]
+            self._files.disk.remove(f"{self._sums_root}/{shard.topic}/{shard.partition}/{name}")
 
     def remove_all(self) -> None:
         for name in self.names():
@@ -226,3 +237,9 @@ class UnitFiles:
         if self._created:
             self._files.disk.sync_directory(self.directory)
             self._created = False
+
+
+@lru_cache(16)
+def _units_in(file_size: int, unit_size: int) -> int:
+    """The same object for all shards."""
+    return file_size // unit_size

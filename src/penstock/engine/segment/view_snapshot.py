@@ -149,8 +149,8 @@ class Snapshot:
         return ShardView(
             shard,
             kind,
-            UnitFiles(self._open_files, source.paths.queue(shard, kind), kind, size),
-            TimeBlocks(source.disk, f"{source.paths.times}/{shard.topic}/{shard.partition}"),
+            UnitFiles(self._open_files, source.paths.queue_root(kind), shard, kind, size),
+            TimeBlocks(source.disk, source.paths.times, shard),
             source.sealed,
             state=state,
             log_start=self.files.start,

@@ -12,7 +12,7 @@ from penstock.engine.segment.control import DeleteBefore, DeleteOffsets, Seal
 from penstock.engine.segment.format import CHECKPOINT
 from penstock.engine.segment.inspect.report import Findings
 from penstock.engine.segment.page_sums import PAGE_SIZE, PageSums
-from penstock.engine.segment.paths import sums_directory
+from penstock.engine.segment.paths import sums_root
 from penstock.engine.segment.reader import Query
 from penstock.engine.segment.rocketmq_json import read_topics
 from penstock.engine.segment.shard_state import ShardState
@@ -163,7 +163,8 @@ class StateCheck:
                     self._findings.add(path, 0, "this queue file has no checksums")
 
     def _sums_directory(self, log: ShardView) -> str:
-        return f"{self._snapshot.paths.sums}/{sums_directory(log.shard, log.kind)}"
+        root = f"{self._snapshot.paths.sums}/{sums_root(log.kind)}"
+        return f"{root}/{log.shard.topic}/{log.shard.partition}"
 
     def _check_sums(self) -> None:
         if self._closed:
