@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from prometheus_client import CollectorRegistry
 
@@ -54,12 +54,16 @@ from penstock.engine.storage_cache import StorageCacheManager, share_topics
 from penstock.errors import NotAStoreError
 from penstock.log import get_logger
 from penstock.meta.client import TopicConfig, Update
+from penstock.meta.raft.loading import require_core
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.state.vocabulary import STORAGE_ALIASES
 from penstock.metrics import SegmentMetrics
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
 from penstock.settings import EMBEDDED, Settings
+
+if TYPE_CHECKING:
+    from penstock.meta.raft.client import RaftMetaClient
 
 MEMORY: Final = STORAGE_ALIASES["memory"]
 ROCKSDB: Final = STORAGE_ALIASES["rocksdb"]
@@ -86,11 +90,13 @@ class Node:
         forwarder: Forwarder | None = None,
         registry: CollectorRegistry | None = None,
         background: bool = True,
+        stopping: threading.Event | None = None,
     ) -> None:
         """Start on the data in `path`, created when there is none.
 
         Raises `LockedError` when another process uses it, `NotAStoreError` for a directory that
-        holds something else. `background=False` starts no upkeep of shards: for tests.
+        holds something else. `background=False` starts no upkeep of shards: for tests. `stopping`
+        ends the wait for a cluster.
         """
         self.path: Final = path.rstrip("/") or "/"
         self.settings: Final = settings
@@ -102,9 +108,7 @@ class Node:
         with ExitStack() as undo:
             undo.callback(self._stack.close)
             self._lock_directory()
-            self.meta: Final = SoloMetaClient.open(
-                f"{self.path}/meta", node_id=settings.node.id, clock=self.clock
-            )
+            self.meta: Final = self._open_meta(stopping)
             self._stack.callback(self.meta.close)
             self.offset_manager: Final = self._open_offsets()
             self._stack.callback(self.offset_manager.stop)
@@ -174,6 +178,22 @@ class Node:
             )
         lock = self._disk.lock(f"{self.path}/{_LOCK}")
         self._stack.callback(lock.release)
+
+    def _open_meta(self, stopping: threading.Event | None) -> SoloMetaClient | RaftMetaClient:
+        node = self.settings.node
+        path = self._at("meta")
+        if not node.peers:
+            return SoloMetaClient.open(path, node_id=node.id, clock=self.clock)
+        require_core()
+        from penstock.meta.raft.client import Place, RaftMetaClient
+
+        place = Place(
+            node_id=node.id,
+            peers=node.peers,
+            listen=node.meta_listen,
+            offset_groups=node.offset_groups,
+        )
+        return RaftMetaClient.open(path, place, clock=self.clock, stopping=stopping)
 
     def _open_offsets(self) -> OffsetManager:
         offsets = self.settings.offsets

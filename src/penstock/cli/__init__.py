@@ -17,7 +17,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from penstock.cli import groups, messages, pipeline, serve, store, topic
+from penstock.cli import cluster, groups, messages, pipeline, serve, store, topic
 from penstock.errors import StoreError
 
 FAILED: Final = 2
@@ -40,6 +40,7 @@ retention.command("run")(messages.retention_run)
 retention.callback()(lambda: None)
 app.add_typer(retention, name="retention")
 app.add_typer(store.app, name="store")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(pipeline.app, name="pipeline")
 
 

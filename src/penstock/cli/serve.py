@@ -76,7 +76,7 @@ def serve(
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    with Server(data, settings) as server:
+    with Server(data, settings, stopping=stopping) as server:
         _greet(server, data)
         stopping.wait()
         typer.echo("stopping: calls under way end, everything goes to the device", err=True)

@@ -16,6 +16,7 @@ from penstock.errors import StoreError
 from penstock.meta import log_format as fmt
 from penstock.meta.database import Database, RocksDatabase
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
+from penstock.meta.service import MetaService
 from penstock.meta.solo_group import GroupStatus, LogLimits
 from penstock.meta.solo_log import METADATA, SoloLog, offset_group_name, open_identity
 from penstock.meta.solo_metadata import SoloMetadata
@@ -115,6 +116,11 @@ class SoloMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         except BaseException:
             database.close()
             raise
+
+    def service(self) -> MetaService:
+        """Return the gRPC service over this node."""
+        groups = [self._group, *self._offset_groups]
+        return MetaService(self, groups, [group.reader for group in groups])
 
     @property
     def failure(self) -> StoreError | None:

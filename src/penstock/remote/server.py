@@ -6,11 +6,13 @@ way get `GRACE_S` to end, then the node puts everything on the device.
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.api import EmbeddedBackend
 from penstock.errors import SetupError
+from penstock.meta.service import meta_handlers
 from penstock.node import Node
 from penstock.remote.http import MonitoringServer
 from penstock.remote.service import start_server
@@ -41,12 +43,16 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
 class Server:
     """A running server; `close` stops it."""
 
-    def __init__(self, path: str, settings: Settings) -> None:
+    def __init__(
+        self, path: str, settings: Settings, *, stopping: threading.Event | None = None
+    ) -> None:
+        """`stopping` ends the wait for a cluster."""
         listen = settings.server
-        self.node: Final = Node(path, settings)
+        self.node: Final = Node(path, settings, stopping=stopping)
         try:
             backend = EmbeddedBackend(self.node)
-            self._rpc, self.port = start_server(backend, listen.host, listen.port)
+            meta = meta_handlers(self.node.meta.service())
+            self._rpc, self.port = start_server(backend, listen.host, listen.port, also=[meta])
             try:
                 self._http: Final = MonitoringServer(
                     listen.host, listen.http_port, self.node.registry, self._health

@@ -6,7 +6,7 @@ their type on the way (see `wire`); anything else is a fault of ours: logged, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
@@ -263,8 +263,11 @@ def _namespace(request: pb.ListRequest) -> str | None:
 # The server
 
 
-def start_server(backend: Backend, host: str, port: int) -> tuple[grpc.Server, int]:
-    """Serve `backend`; return the server and its port (chosen when `port` is 0).
+def start_server(
+    backend: Backend, host: str, port: int, *, also: Sequence[grpc.GenericRpcHandler] = ()
+) -> tuple[grpc.Server, int]:
+    """Serve `backend`, and `also` other services; return the server and its port (chosen when
+    `port` is 0).
 
     Raises `SetupError` when the port is taken.
     """
@@ -276,7 +279,7 @@ def start_server(backend: Backend, host: str, port: int) -> tuple[grpc.Server, i
             ("grpc.so_reuseport", 0),
         ],
     )
-    server.add_generic_rpc_handlers((_handlers(StorageService(backend)),))
+    server.add_generic_rpc_handlers((_handlers(StorageService(backend)), *also))
     try:
         bound = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError:

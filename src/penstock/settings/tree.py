@@ -24,6 +24,25 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     id: Annotated[
         int, Meta(ge=1, description="Number of this node; fixed when its data is created.")
     ] = 1
+    peers: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="The nodes that keep the cluster's metadata, `NODE@HOST:PORT` each, this "
+            "one among them; empty: this node is alone."
+        ),
+    ] = ()
+    meta_listen: Annotated[
+        str,
+        Meta(description="`HOST:PORT` that the peers reach; empty: as `peers` says of this node."),
+    ] = ""
+    roles: Annotated[
+        tuple[str, ...],
+        Meta(description="What this node does: `meta` keeps metadata, `broker` keeps messages."),
+    ] = ("meta", "broker")
+    offset_groups: Annotated[
+        int,
+        Meta(ge=1, le=64, description="Raft groups for offsets; fixed when a cluster begins."),
+    ] = 1
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from penstock.meta import log_format as fmt
 from penstock.meta.controller import ONLINE, place_shards
 from penstock.meta.database import Database, RocksDatabase
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
+from penstock.meta.raft.controller_loop import ControllerLoop
 from penstock.meta.raft.founding import (
     Peer,
     enter_cluster,
@@ -32,7 +33,6 @@ from penstock.meta.raft.founding import (
     load_identity,
     parse_peers,
 )
-from penstock.meta.raft.group import RaftStatus
 from penstock.meta.raft.loading import require_core
 from penstock.meta.raft.membership import (
     MemberGroup,
@@ -40,10 +40,12 @@ from penstock.meta.raft.membership import (
     look_after,
 )
 from penstock.meta.raft.node import GroupHandle, NodeTiming, RaftNode
+from penstock.meta.raft.status import RaftStatus
 from penstock.meta.raft.transport import Transport
 from penstock.meta.raft.wire import Greeting, Hello, Join, Refusal, Standing
+from penstock.meta.service import MetaService
 from penstock.meta.solo_client import MetadataMachine, OffsetMachine
-from penstock.meta.solo_group import LogLimits
+from penstock.meta.solo_group import GroupLog, LogLimits
 from penstock.meta.solo_metadata import SoloMetadata
 from penstock.meta.solo_offsets import SoloOffsets
 from penstock.meta.state import metadata_commands as cmd
@@ -163,8 +165,17 @@ class RaftMetaClient(SoloMetadata, SoloOffsets):
             Member(node_id=peer.node_id, address=peer.address, incarnation="") for peer in peers
         ]
         transport.host = self.node
+        self._controller: Final = ControllerLoop(
+            identity.node_id,
+            clock=clock,
+            rows=self._metadata.local,
+            status=lambda: self.node.status[0],
+            decide=self._propose,
+            register=self._register,
+        )
         self.node.start(transport)
         self._deliverer.start()
+        self._controller.start()
 
     @classmethod
     def open(
@@ -248,6 +259,16 @@ class RaftMetaClient(SoloMetadata, SoloOffsets):
         """Choose how reads are answered from now on; see the head of this module."""
         self.node.reads_are_local = are_local
 
+    def remove_member(self, node_id: int) -> None:
+        """Take a node out of all groups; see `Membership.remove`."""
+        self.membership.remove(node_id)
+
+    def service(self) -> MetaService:
+        """Return the gRPC service over this node."""
+        groups: list[GroupLog[object]] = [self._metadata, *self._offset_handles]
+        locals_ = [self._metadata.local, *[handle.local for handle in self._offset_handles]]
+        return MetaService(self, groups, locals_, self)
+
     def transfer(self, group: str, to: int) -> None:
         """Ask the leader of `group`, if it is this node, to let `to` lead."""
         for handle in self._all_groups:
@@ -269,6 +290,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets):
             return
         self._is_closing = True
         self.node.close()
+        self._controller.close()
         self._transport.close()
         self._watchers_thread_wake.set()
         self._deliverer.join()
@@ -305,6 +327,11 @@ class RaftMetaClient(SoloMetadata, SoloOffsets):
                 load[node] = load.get(node, 0) + 1
         nodes.add(self._node_id)
         return place_shards(partitions, 1, nodes, load, preferred=self._node_id)
+
+    def _register(self) -> None:
+        members = {member.node_id: member.address for member in self.node.members}
+        address = members.get(self._node_id, "")
+        self.register_node(address, roles=("meta",), boot_id=self._nonce)
 
     def _record_member(self, member: Member) -> None:
         command = cmd.PutMember(member.node_id, member.address, member.incarnation)

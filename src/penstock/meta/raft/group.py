@@ -35,6 +35,7 @@ from penstock.meta.raft.snapshots import (
     delete_generations,
     pinned_state,
 )
+from penstock.meta.raft.status import RaftStatus
 from penstock.meta.raft.tickets import Proposal, Proposals, ReadDone, Reads
 from penstock.meta.solo_group import ENTRY_SIZE_MAX, GroupName, LogLimits, Machine
 from penstock.meta.state.view import Overlay, Row
@@ -55,22 +56,6 @@ _PROPOSED_SIZE_MAX: Final = 256 << 10
 
 Committed = tuple[int, int, int, bytes, bytes]
 _CoreConfiguration = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int], bool]
-
-
-class RaftStatus(Struct, frozen=True):
-    """Where a group stands on this node, for people and tests."""
-
-    name: str
-    role: str
-    term: int
-    leader: int
-    commit: int
-    applied: int
-    first: int
-    last: int
-    configuration: fmt.Configuration
-    progress: tuple[tuple[int, int, int, str, bool], ...] = ()
-    """While it leads: (node, matched, next, state, recently heard of)."""
 
 
 class GroupOptions(Struct, frozen=True):

@@ -15,7 +15,7 @@ from penstock.errors import BadRequestError, RetryableError, StoreError
 from penstock.log import get_logger
 from penstock.meta import log_format as fmt
 from penstock.meta.controller import Leadership, raft_transfers
-from penstock.meta.raft.group import RaftStatus
+from penstock.meta.raft.status import RaftStatus
 from penstock.meta.raft.wire import PROTOCOL, Greeting, Join, Refusal, Welcome
 from penstock.meta.solo_group import GroupName
 from penstock.meta.state.model import Member

@@ -16,9 +16,10 @@ from penstock.errors import BadRequestError, ClosedError, StoreError
 from penstock.log import get_logger
 from penstock.meta.database import Batch, Database
 from penstock.meta.raft.frames import Frame
-from penstock.meta.raft.group import GroupOptions, RaftGroup, RaftStatus, Send
+from penstock.meta.raft.group import GroupOptions, RaftGroup, Send
 from penstock.meta.raft.loading import RaftTiming
 from penstock.meta.raft.snapshots import CHUNK_SIZE
+from penstock.meta.raft.status import RaftStatus
 from penstock.meta.solo_group import GroupName, LogLimits, Machine
 
 _log: Final = get_logger(__name__)

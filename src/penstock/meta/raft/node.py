@@ -24,9 +24,10 @@ from penstock.meta import log_format as fmt
 from penstock.meta.database import Database
 from penstock.meta.raft.founding import read_members
 from penstock.meta.raft.frames import Frame, decode_frame, encode_frame
-from penstock.meta.raft.group import RaftGroup, RaftStatus
+from penstock.meta.raft.group import RaftGroup
 from penstock.meta.raft.loading import RaftTiming
 from penstock.meta.raft.multi import MultiRaft
+from penstock.meta.raft.status import RaftStatus
 from penstock.meta.raft.tickets import Proposal
 from penstock.meta.raft.transport import Transport
 from penstock.meta.raft.wire import PROTOCOL, Greeting, Hello, Join, Refusal, Standing

@@ -1,0 +1,76 @@
+"""`penstock cluster`: the groups of a cluster, their leaders, and who belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+import typer
+
+from penstock.cli.output import print_line
+from penstock.cli.target import DEFAULT_ADDRESS, Server
+from penstock.clock import SystemClock
+from penstock.meta.proto import meta_pb2 as pb
+from penstock.meta.remote_client import MetaConnection
+
+app: Final = typer.Typer(help="The nodes that keep the metadata.", no_args_is_help=True)
+
+_DEADLINE_S: Final = 20.0
+
+
+@contextmanager
+def _connection(server: str | None) -> Iterator[MetaConnection]:
+    addresses = [server or DEFAULT_ADDRESS]
+    connection = MetaConnection(addresses, deadline_s=_DEADLINE_S, clock=SystemClock())
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@app.command()
+def status(server: Server = None) -> None:
+    """Show groups, leaders, terms and how far the members are."""
+    with _connection(server) as connection:
+        reply = connection.call("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusReply)
+    print_line(f"cluster {reply.cluster_id}, seen from node {reply.node_id}")
+    if not reply.groups:
+        print_line("a single node: no group has other members")
+    for member in reply.members:
+        print_line(f"node {member.node_id}  {member.address}")
+    for group in reply.groups:
+        voters = ",".join(str(node) for node in group.voters)
+        learners = ",".join(str(node) for node in group.learners)
+        print_line(
+            f"{group.name}: leader {group.leader or 'unknown'}, term {group.term}, "
+            f"commit {group.commit}, applied {group.applied}, log {group.first} to {group.last}, "
+            f"voters {voters}" + (f", learners {learners}" if learners else "")
+        )
+        for one in group.progress:
+            lag = max(0, group.last - one.matched)
+            heard = "" if one.is_active else ", silent"
+            print_line(f"  node {one.node}: {one.state}, {lag} entries behind{heard}")
+
+
+@app.command()
+def remove(
+    node: Annotated[int, typer.Argument(help="Number of the node that leaves for good.")],
+    server: Server = None,
+) -> None:
+    """Take a node out of all groups."""
+    with _connection(server) as connection:
+        connection.call("RemoveNode", pb.RemoveNodeRequest(node_id=node), pb.Nothing)
+    print_line(f"node {node} belongs to no group any more")
+
+
+@app.command()
+def transfer(
+    group: Annotated[str, typer.Argument(help="metadata, offset-0, …")],
+    to: Annotated[int, typer.Argument(help="The node that is to lead.")],
+    server: Server = None,
+) -> None:
+    """Ask for another leader of a group; any node passes it on."""
+    with _connection(server) as connection:
+        connection.call("Transfer", pb.TransferRequest(group=group, to=to), pb.Nothing)
+    print_line(f"node {to} was asked to lead {group}")

@@ -1,0 +1,1 @@
+"""The messages of the meta service; `meta.proto` is what they are made of."""

@@ -1,0 +1,261 @@
+"""`MetaClient` over gRPC, for nodes and tools outside of the groups.
+
+It asks one node after the other until one answers. A command keeps its request id on the way, so
+that one whose answer was lost is done once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Generic, TypeVar
+
+import grpc
+from google.protobuf.message import Message as WireMessage
+from msgspec.msgpack import Decoder
+
+from penstock import errors
+from penstock.clock import Clock, SystemClock
+from penstock.errors import ClosedError, DeadlineError, RetryableError, StoreError
+from penstock.meta.proto import meta_pb2 as pb
+from penstock.meta.raft.founding import group_names
+from penstock.meta.service import ERROR_KEY, SERVICE
+from penstock.meta.solo_group import GroupName
+from penstock.meta.solo_metadata import SoloMetadata
+from penstock.meta.solo_offsets import SoloOffsets
+from penstock.meta.state import metadata_commands as cmd
+from penstock.meta.state import offset_commands as offset_cmd
+from penstock.meta.state.answers import Rejected
+from penstock.meta.state.view import Row
+from penstock.meta.watch import Update, Watch, Watchers
+
+DEADLINE_S: Final = 30.0
+_TRY_S: Final = 10.0
+_PAUSE_S: Final = 0.1
+_MESSAGE_SIZE_MAX: Final = 16 << 20
+
+R = TypeVar("R", bound=WireMessage)
+AnswerT = TypeVar("AnswerT")
+
+_rejected_decoder: Final = Decoder(Rejected)
+_events_decoder: Final = Decoder(tuple[cmd.Event, ...])
+
+
+class MetaConnection:
+    """Calls of the service, at whichever of some addresses answers."""
+
+    def __init__(self, addresses: Sequence[str], *, deadline_s: float, clock: Clock) -> None:
+        self._addresses = list(addresses)
+        self._deadline_s = deadline_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._channels: dict[str, grpc.Channel] = {}
+        self._never = threading.Event()
+        self.is_closed = False
+
+    def call(self, method: str, request: WireMessage, reply_type: type[R]) -> R:
+        deadline = self._clock.monotonic() + self._deadline_s
+        while True:
+            address = self._addresses[0]
+            try:
+                return self._call(address, method, request, reply_type)
+            except RetryableError:
+                if self._clock.monotonic() > deadline:
+                    raise
+                self._turn_from(address)
+                self._clock.wait(self._never, _PAUSE_S)
+
+    def channel(self, address: str | None = None) -> grpc.Channel:
+        if self.is_closed:
+            raise ClosedError("the connection to the meta service was closed")
+        address = address or self._addresses[0]
+        with self._lock:
+            if address not in self._channels:
+                options = [("grpc.max_receive_message_length", _MESSAGE_SIZE_MAX)]
+                self._channels[address] = grpc.insecure_channel(address, options=options)
+            return self._channels[address]
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._never.set()
+        with self._lock:
+            for channel in self._channels.values():
+                channel.close()
+            self._channels.clear()
+
+    def _call(self, address: str, method: str, request: WireMessage, reply_type: type[R]) -> R:
+        parse: Callable[[bytes], WireMessage] = reply_type.FromString
+        call = self.channel(address).unary_unary(
+            f"/{SERVICE}/{method}", request_serializer=_serialize, response_deserializer=parse
+        )
+        try:
+            reply = call(request, timeout=min(_TRY_S, self._deadline_s))
+        except grpc.RpcError as error:
+            raise error_of_call(address, error) from error
+        assert isinstance(reply, reply_type), "the deserializer makes it"
+        return reply
+
+    def _turn_from(self, address: str) -> None:
+        with self._lock:
+            if self._addresses[0] == address:
+                self._addresses.append(self._addresses.pop(0))
+
+
+def error_of_call(address: str, error: grpc.RpcError) -> StoreError:
+    """Return the error that the other side raised, or that it could not be reached."""
+    # What gRPC raises is both an RpcError and a Call, which its types do not say.
+    call: object = error
+    if not isinstance(call, grpc.Call):
+        return DeadlineError(f"{address}: {error}")
+    for key, value in call.trailing_metadata() or ():
+        kind = getattr(errors, value.decode(), None) if isinstance(value, bytes) else None
+        if key == ERROR_KEY and isinstance(kind, type) and issubclass(kind, StoreError):
+            made: StoreError = kind.__new__(kind)
+            made.args = (call.details(),)
+            return made
+    return DeadlineError(f"{address}: {call.details()}")
+
+
+def _parse_watch(data: bytes) -> pb.WatchReply:
+    return pb.WatchReply.FromString(data)
+
+
+def _serialize(message: WireMessage) -> bytes:
+    return message.SerializeToString()
+
+
+class RemoteRows:
+    """Rows of a group, read over the connection."""
+
+    def __init__(self, connection: MetaConnection, number: int) -> None:
+        self._connection = connection
+        self._number = number
+        self.is_local = False
+
+    def get(self, key: bytes) -> bytes | None:
+        request = pb.GetRequest(group=self._number, key=key, is_local=self.is_local)
+        reply = self._connection.call("Get", request, pb.GetReply)
+        return reply.row if reply.is_there else None
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
+        while True:
+            request = pb.ScanRequest(
+                group=self._number, start=start, end=end, is_local=self.is_local
+            )
+            reply = self._connection.call("Scan", request, pb.ScanReply)
+            for found in reply.rows:
+                yield found.key, found.row
+            if not reply.has_more:
+                return
+            start = reply.rows[-1].key + b"\x00"
+
+
+class RemoteGroup(Generic[AnswerT]):
+    """A group that other nodes keep."""
+
+    def __init__(
+        self,
+        connection: MetaConnection,
+        name: GroupName,
+        number: int,
+        decode: Callable[[bytes], AnswerT],
+    ) -> None:
+        self.name: Final = name
+        self.reader: Final = RemoteRows(connection, number)
+        self._connection = connection
+        self._number = number
+        self._decode = decode
+
+    def propose(self, data: bytes) -> AnswerT | Rejected:
+        request = pb.ProposeRequest(group=self._number, request=data)
+        reply = self._connection.call("Propose", request, pb.ProposeReply)
+        if reply.is_rejected:
+            return _rejected_decoder.decode(reply.answer)
+        return self._decode(reply.answer)
+
+
+class RemoteMetaClient(SoloMetadata, SoloOffsets):
+    """`MetaClient` of a node that keeps no groups itself. `close` when done."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        node_id: int,
+        deadline_s: float = DEADLINE_S,
+        clock: Clock | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        clock = clock if clock is not None else SystemClock()
+        self.connection: Final = MetaConnection(addresses, deadline_s=deadline_s, clock=clock)
+        status = self.connection.call(
+            "ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusReply
+        )
+        names = group_names(status.offset_groups)
+        self._nonce = entropy(8).hex()
+        self._requests = 0
+        self._counting = threading.Lock()
+        SoloMetadata.__init__(
+            self,
+            RemoteGroup(self.connection, names[0], 0, Decoder(cmd.Applied).decode),
+            Watchers(),
+            node_id=node_id,
+            cluster_id=status.cluster_id,
+            clock=clock,
+            entropy=entropy,
+        )
+        groups = [
+            RemoteGroup(self.connection, name, number, Decoder(offset_cmd.OffsetApplied).decode)
+            for number, name in enumerate(names[1:], start=1)
+        ]
+        SoloOffsets.__init__(self, groups, node_id=node_id, clock=clock)
+
+    def watch(self, after: int, callback: Callable[[Update], None]) -> Watch:
+        """As `MetadataClient.watch`, on a thread of its own; a lost connection is made anew and
+        goes on behind the last revision."""
+        watch = Watch(callback, after)
+        threading.Thread(
+            target=self._follow, args=(watch,), name="penstock-meta-watch", daemon=True
+        ).start()
+        return watch
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def _follow(self, watch: Watch) -> None:
+        is_first = True
+        while not self._is_over(watch):
+            try:
+                call = self.connection.channel().unary_stream(
+                    f"/{SERVICE}/Watch",
+                    request_serializer=_serialize,
+                    response_deserializer=_parse_watch,
+                )
+                for reply in call(pb.WatchRequest(after=watch.revision)):
+                    if self._is_over(watch):
+                        return
+                    if reply.revision or reply.is_reset or reply.events:
+                        self._deliver(watch, reply, is_first=is_first)
+                        is_first = False
+            except (grpc.RpcError, StoreError, ValueError):
+                # Gone, or closed meanwhile: the next try goes on where this one ended.
+                threading.Event().wait(_PAUSE_S)
+
+    def _is_over(self, watch: Watch) -> bool:
+        return watch.is_closed or self.connection.is_closed
+
+    def _deliver(self, watch: Watch, reply: pb.WatchReply, *, is_first: bool) -> None:
+        events = _events_decoder.decode(reply.events)
+        if is_first:
+            watch.revision = min(watch.revision, reply.revision - 1)
+        watch.deliver(Update(reply.revision, events, is_reset=reply.is_reset))
+
+    def _request_id(self, given: str) -> str:
+        if given:
+            return given
+        with self._counting:
+            self._requests += 1
+            return f"{self._nonce}-{self._requests}"
+
+    _offset_request_id = _request_id

@@ -1,0 +1,260 @@
+"""`MetaService`: the groups of this node behind gRPC.
+
+A single node has the service, too: a tool need not know which kind it talks to.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol, TypeVar
+
+import grpc
+from google.protobuf.message import Message as WireMessage
+from msgspec.msgpack import Encoder
+
+from penstock.errors import (
+    BadRequestError,
+    DeadlineError,
+    NotSupportedError,
+    RequestError,
+    RetryableError,
+    StoreError,
+)
+from penstock.meta.client import GroupName, GroupOffsets, MetaClient, OffsetEntry, Update
+from penstock.meta.proto import meta_pb2 as pb
+from penstock.meta.raft.status import RaftStatus
+from penstock.meta.solo_group import GroupLog
+from penstock.meta.state.answers import Rejected
+from penstock.meta.state.model import Member
+from penstock.meta.state.view import Reader
+
+SERVICE: Final = "penstock.meta.v1.MetaService"
+ERROR_KEY: Final = "penstock-meta-error-bin"
+_SCAN_ROWS_MAX: Final = 1_000
+_WATCH_QUEUE_MAX: Final = 10_000
+_WATCH_WAIT_SECONDS: Final = 0.5
+
+Q = TypeVar("Q", bound=WireMessage)
+R = TypeVar("R", bound=WireMessage)
+
+_encoder: Final = Encoder()
+_CODES: Final[list[tuple[type[StoreError], grpc.StatusCode]]] = [
+    (BadRequestError, grpc.StatusCode.INVALID_ARGUMENT),
+    (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (RequestError, grpc.StatusCode.FAILED_PRECONDITION),
+    (RetryableError, grpc.StatusCode.UNAVAILABLE),
+]
+
+
+class Cluster(Protocol):
+    """What only a node of a cluster can tell or do."""
+
+    @property
+    def raft_status(self) -> list[RaftStatus]: ...
+    @property
+    def members(self) -> list[Member]: ...
+    def remove_member(self, node_id: int) -> None: ...
+    def transfer(self, group: str, to: int) -> None: ...
+
+
+class MetaService:
+    """The handlers of `meta.proto`."""
+
+    def __init__(
+        self,
+        client: MetaClient,
+        groups: Sequence[GroupLog[object]],
+        locals_: Sequence[Reader],
+        cluster: Cluster | None = None,
+    ) -> None:
+        self._client = client
+        self._groups = groups
+        self._locals = locals_
+        self._cluster = cluster
+        self._sequence = 0
+        self._epochs: dict[GroupName, int] = {}
+        self._counting = threading.Lock()
+
+    def propose(self, request: pb.ProposeRequest) -> pb.ProposeReply:
+        answer = self._group(request.group).propose(request.request)
+        return pb.ProposeReply(
+            is_rejected=isinstance(answer, Rejected), answer=_encoder.encode(answer)
+        )
+
+    def get(self, request: pb.GetRequest) -> pb.GetReply:
+        row = self._reader(request.group, is_local=request.is_local).get(request.key)
+        return pb.GetReply(is_there=row is not None, row=row or b"")
+
+    def scan(self, request: pb.ScanRequest) -> pb.ScanReply:
+        reader = self._reader(request.group, is_local=request.is_local)
+        rows = list(islice(reader.scan(request.start, request.end), _SCAN_ROWS_MAX + 1))
+        found = [pb.Row(key=key, row=row) for key, row in rows[:_SCAN_ROWS_MAX]]
+        return pb.ScanReply(rows=found, has_more=len(rows) > _SCAN_ROWS_MAX)
+
+    def watch(self, request: pb.WatchRequest) -> Iterator[pb.WatchReply]:
+        updates: SimpleQueue[Update] = SimpleQueue()
+        watch = self._client.watch(request.after, updates.put)
+        try:
+            while not watch.is_closed and updates.qsize() < _WATCH_QUEUE_MAX:
+                try:
+                    update = updates.get(timeout=_WATCH_WAIT_SECONDS)
+                except Empty:
+                    yield pb.WatchReply()  # finds out whether somebody still listens
+                    continue
+                yield pb.WatchReply(
+                    revision=update.revision,
+                    events=_encoder.encode(update.events),
+                    is_reset=update.is_reset,
+                )
+        finally:
+            watch.close()
+
+    def save_offset_data(self, request: pb.SaveOffsetDataRequest) -> pb.SaveOffsetDataReply:
+        if request.cluster_name not in {"", self._client.cluster_id}:
+            raise BadRequestError(
+                f"this is cluster {self._client.cluster_id}, not {request.cluster_name!r}"
+            )
+        entries: dict[GroupName, list[OffsetEntry]] = {}
+        for group in request.offsets:
+            for offset in group.offsets:
+                name = GroupName(offset.namespace or "default", group.group)
+                entries.setdefault(name, []).append(self._entry(name, offset))
+        groups = [
+            GroupOffsets(name.namespace, name.group, tuple(found))
+            for name, found in entries.items()
+        ]
+        return pb.SaveOffsetDataReply(stale=len(self._client.save_offsets(groups)))
+
+    def cluster_status(self, _request: pb.ClusterStatusRequest) -> pb.ClusterStatusReply:
+        reply = pb.ClusterStatusReply(
+            cluster_id=self._client.cluster_id,
+            node_id=self._client.node_id,
+            offset_groups=len(self._groups) - 1,
+        )
+        if self._cluster is not None:
+            reply.groups.extend(_group_status(one) for one in self._cluster.raft_status)
+            reply.members.extend(
+                pb.ClusterMember(node_id=one.node_id, address=one.address)
+                for one in self._cluster.members
+            )
+        return reply
+
+    def remove_node(self, request: pb.RemoveNodeRequest) -> pb.Nothing:
+        self._of_cluster().remove_member(request.node_id)
+        return pb.Nothing()
+
+    def transfer(self, request: pb.TransferRequest) -> pb.Nothing:
+        self._of_cluster().transfer(request.group, request.to)
+        return pb.Nothing()
+
+    def _of_cluster(self) -> Cluster:
+        if self._cluster is None:
+            raise NotSupportedError("this is a single node; set `node.peers` to make a cluster")
+        return self._cluster
+
+    def _group(self, number: int) -> GroupLog[object]:
+        if number >= len(self._groups):
+            raise BadRequestError(f"there is no group {number}")
+        return self._groups[number]
+
+    def _reader(self, number: int, *, is_local: bool) -> Reader:
+        group = self._group(number)
+        return self._locals[number] if is_local else group.reader
+
+    def _entry(self, name: GroupName, offset: pb.SaveOffsetDataRequestOffset) -> OffsetEntry:
+        epoch, sequence = offset.coordinator_epoch, offset.sequence
+        if epoch == 0:
+            epoch, sequence = self._own_pair(name)
+        return OffsetEntry(
+            shard=offset.shard_name,
+            offset=offset.offset,
+            epoch=epoch,
+            sequence=sequence,
+            commit_timestamp_ms=offset.commit_timestamp,
+            leader_epoch=offset.leader_epoch if offset.HasField("leader_epoch") else -1,
+            metadata=offset.metadata,
+        )
+
+    def _own_pair(self, name: GroupName) -> tuple[int, int]:
+        """A caller without an epoch commits under one that this node takes for it."""
+        with self._counting:
+            epoch = self._epochs.get(name)
+            if epoch is None:
+                epoch = self._client.take_coordinator_epochs([name])[0]
+                self._epochs[name] = epoch
+            self._sequence += 1
+            return epoch, self._sequence
+
+
+def _group_status(status: RaftStatus) -> pb.GroupStatus:
+    return pb.GroupStatus(
+        name=status.name,
+        role=status.role,
+        term=status.term,
+        leader=status.leader,
+        commit=status.commit,
+        applied=status.applied,
+        first=status.first,
+        last=status.last,
+        voters=status.configuration.voters,
+        learners=status.configuration.learners,
+        progress=[
+            pb.MemberProgress(node=node, matched=matched, state=state, is_active=is_active)
+            for node, matched, _, state, is_active in status.progress
+        ],
+    )
+
+
+def meta_handlers(service: MetaService) -> grpc.GenericRpcHandler:
+    """Return the service as a gRPC server takes it."""
+    handlers: dict[str, grpc.RpcMethodHandler[object, object]] = {}
+    for method in pb.DESCRIPTOR.services_by_name["MetaService"].methods:
+        name = "".join(f"_{c.lower()}" if c.isupper() else c for c in method.name).lstrip("_")
+        request_type = getattr(pb, method.input_type.name)
+        call = getattr(service, name)
+        if method.server_streaming:
+            make, behavior = grpc.unary_stream_rpc_method_handler, _streaming(call)
+        else:
+            make, behavior = grpc.unary_unary_rpc_method_handler, _unary(call)
+        handlers[method.name] = make(behavior, request_type.FromString, _serialize)
+    return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+
+def _serialize(message: object) -> bytes:
+    assert isinstance(message, WireMessage)
+    return message.SerializeToString()
+
+
+def _unary(call: Callable[[Q], R]) -> Callable[[Q, grpc.ServicerContext], R]:
+    def behavior(request: Q, context: grpc.ServicerContext) -> R:
+        try:
+            return call(request)
+        except StoreError as error:
+            _abort(context, error)
+            raise AssertionError("abort raises") from error
+
+    return behavior
+
+
+def _streaming(
+    call: Callable[[Q], Iterator[R]],
+) -> Callable[[Q, grpc.ServicerContext], Iterator[R]]:
+    def behavior(request: Q, context: grpc.ServicerContext) -> Iterator[R]:
+        try:
+            for reply in call(request):
+                if not context.is_active():
+                    return
+                yield reply
+        except StoreError as error:
+            _abort(context, error)
+
+    return behavior
+
+
+def _abort(context: grpc.ServicerContext, error: StoreError) -> None:
+    code = next((c for kind, c in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+    context.set_trailing_metadata(((ERROR_KEY, type(error).__name__.encode()),))
+    context.abort(code, str(error)[:1024])

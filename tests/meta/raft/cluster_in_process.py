@@ -1,0 +1,121 @@
+"""Three nodes of the meta service in this process, with real sockets and real databases."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from penstock.meta.raft.client import Place, RaftMetaClient
+from penstock.meta.raft.loading import RaftTiming
+from penstock.meta.raft.node import NodeTiming
+from penstock.meta.solo_group import LogLimits
+
+TIMING = NodeTiming(
+    tick_seconds=0.02, raft=RaftTiming(election_ticks=15, heartbeat_ticks=3, deadline_ticks=1_500)
+)
+DEADLINE_S = 40.0
+
+
+def free_ports(count: int) -> list[int]:
+    with_sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in with_sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in with_sockets]
+    finally:
+        for one in with_sockets:
+            one.close()
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.02)
+
+
+class ClusterInProcess:
+    def __init__(self, directory: Path, nodes: int = 3, limits: LogLimits | None = None) -> None:
+        self.directory = directory
+        self.limits = limits
+        numbers = range(1, nodes + 1)
+        self.addresses = {
+            node: f"127.0.0.1:{port}" for node, port in zip(numbers, free_ports(nodes), strict=True)
+        }
+        self.clients: dict[int, RaftMetaClient] = {}
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        return tuple(f"{node}@{address}" for node, address in self.addresses.items())
+
+    def start(self, node: int, peers: tuple[str, ...] | None = None) -> RaftMetaClient:
+        place = Place(node_id=node, peers=peers or self.peers)
+        path = str(self.directory / f"node-{node}")
+        client = RaftMetaClient.open(path, place, timing=TIMING, limits=self.limits)
+        self.clients[node] = client
+        return client
+
+    def start_all(self) -> None:
+        threads = [
+            threading.Thread(target=self.start, args=(node,), daemon=True)
+            for node in self.addresses
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        self.wait_for_voters(set(self.addresses))
+
+    def wait_for_voters(self, voters: set[int]) -> None:
+        def all_vote() -> bool:
+            return all(
+                set(status.configuration.voters) == voters
+                for client in self.clients.values()
+                for status in client.raft_status
+            )
+
+        wait_until(all_vote, f"{voters} vote in all groups")
+
+    def stop(self, node: int) -> None:
+        self.clients.pop(node).close()
+
+    def leader(self, group: str = "metadata") -> int:
+        found: list[int] = []
+
+        def is_known() -> bool:
+            found[:] = [
+                node
+                for node, client in self.clients.items()
+                for status in client.raft_status
+                if status.name == group and status.role == "leader"
+            ]
+            return bool(found)
+
+        wait_until(is_known, f"{group} has a leader")
+        return found[0]
+
+    def close(self) -> None:
+        for node in list(self.clients):
+            self.stop(node)
+
+    def __enter__(self) -> ClusterInProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def send_to(address: str, data: bytes) -> bytes:
+    """Send bytes to a node and return what it answers until it hangs up."""
+    host, _, port = address.rpartition(":")
+    with closing(socket.create_connection((host, int(port)), timeout=10)) as connection:
+        connection.sendall(data)
+        connection.settimeout(10)
+        try:
+            return connection.recv(65_536)
+        except ConnectionError:
+            return b""

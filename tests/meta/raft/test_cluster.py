@@ -1,0 +1,210 @@
+"""A cluster of three nodes: founded once, joined, wiped, left by its leader."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.meta.raft.cluster_in_process import ClusterInProcess, send_to, wait_until
+
+from penstock.errors import SettingsError, SetupError
+from penstock.meta import log_format as fmt
+from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
+from penstock.meta.raft import loading
+from penstock.meta.raft.client import Place, RaftMetaClient
+from penstock.meta.raft.wire import (
+    PROTOCOL,
+    FrameReader,
+    Hello,
+    Join,
+    Refusal,
+    decode_greeting,
+    pack_frame,
+    pack_greeting,
+)
+from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.solo_group import LogLimits
+from penstock.meta.watch import Update
+
+pytest.importorskip("penstock._native", reason="a cluster needs the extension")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterInProcess]:
+    limits = LogLimits(entries_max=40, entries_kept=10)
+    with ClusterInProcess(tmp_path, limits=limits) as made:
+        made.start_all()
+        yield made
+
+
+def save(client: RaftMetaClient, group: str, offset: int) -> None:
+    epoch = client.take_coordinator_epochs([GroupName("default", group)])[0]
+    entry = OffsetEntry("shard_0", offset, epoch, 1, 1_000)
+    assert client.save_offsets([GroupOffsets("default", group, (entry,))]) == []
+
+
+def test_fresh_nodes_form_one_cluster_that_outlives_its_leader(cluster: ClusterInProcess) -> None:
+    assert len({client.cluster_id for client in cluster.clients.values()}) == 1
+    for number in range(60):
+        cluster.clients[1 + number % 3].create_topic(f"topic-{number}")
+    save(cluster.clients[2], "readers", 17)
+    for client in cluster.clients.values():
+        assert len(client.list_topics()) == 60
+        found = client.get_offset("default", "readers", "shard_0")
+        assert found is not None
+        assert found.offset == 17
+    leader = cluster.leader()
+    cluster.stop(leader)
+    survivor = next(iter(cluster.clients.values()))
+    survivor.create_topic("after")
+    for client in cluster.clients.values():
+        assert client.get_topic("after") is not None
+    # The old leader comes back behind a log that was cut meanwhile.
+    for number in range(100):
+        survivor.create_topic(f"later-{number}")
+    back = cluster.start(leader)
+    assert len(back.list_topics()) == 161
+
+
+def test_a_wiped_node_that_comes_back_is_complete_again(cluster: ClusterInProcess) -> None:
+    for number in range(50):
+        cluster.clients[1].create_topic(f"topic-{number}")
+    save(cluster.clients[1], "readers", 23)
+    cluster.stop(2)
+    shutil.rmtree(cluster.directory / "node-2")
+    seen: list[Update] = []
+    back = cluster.start(2)
+    back.watch(0, seen.append)
+    cluster.wait_for_voters({1, 2, 3})
+    assert len(back.list_topics()) == 50
+    found = back.get_offset("default", "readers", "shard_0")
+    assert found is not None
+    assert found.offset == 23
+    # It counts again: with another node gone it is half of the majority.
+    cluster.stop(3)
+    back.create_topic("with-two")
+    assert cluster.clients[1].get_topic("with-two") is not None
+    wait_until(lambda: bool(seen) and seen[-1].revision == back.revision(), "the watch is level")
+
+
+def test_a_node_is_removed_and_another_takes_its_place(cluster: ClusterInProcess) -> None:
+    cluster.clients[1].create_topic("orders")
+    cluster.stop(3)
+    cluster.clients[1].remove_member(3)
+    cluster.wait_for_voters({1, 2})
+    cluster.addresses[4] = cluster.addresses.pop(3)
+    fourth = cluster.start(4)
+    cluster.wait_for_voters({1, 2, 4})
+    assert fourth.get_topic("orders") is not None
+    assert {member.node_id for member in cluster.clients[1].members} == {1, 2, 4}
+
+
+def test_changes_are_pushed_to_every_node_in_order(cluster: ClusterInProcess) -> None:
+    seen: dict[int, list[int]] = {node: [] for node in cluster.clients}
+
+    def note(node: int, update: Update) -> None:
+        seen[node].append(update.revision)
+
+    def create(node: int) -> None:
+        for number in range(20):
+            cluster.clients[node].create_topic(f"{node}-{number}")
+
+    for node, client in cluster.clients.items():
+        client.watch(client.revision(), partial(note, node))
+    threads = [threading.Thread(target=create, args=(node,)) for node in cluster.clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_until(lambda: all(len(found) == 60 for found in seen.values()), "all pushes came")
+    assert seen[1] == seen[2] == seen[3] == sorted(seen[1])
+
+
+def test_leaders_of_offsets_move_away_from_the_leader_of_metadata(
+    cluster: ClusterInProcess,
+) -> None:
+    wait_until(lambda: cluster.leader("offset-0") != cluster.leader(), "leaders are apart")
+
+
+def test_strangers_are_refused_and_harm_nobody(cluster: ClusterInProcess) -> None:
+    client, address = cluster.clients[1], cluster.addresses[1]
+    mine = client.node.identity
+
+    def answer_to(hello: Hello | Join) -> str:
+        (frame,) = FrameReader().feed(send_to(address, pack_greeting(hello)))
+        greeting = decode_greeting(frame)
+        assert isinstance(greeting, Refusal)
+        return greeting.reason
+
+    good = Hello(PROTOCOL, mine.cluster_id, 2, 1, mine.incarnation)
+    assert "protocol 9" in answer_to(Hello(9, *_fields(good)))
+    assert "cluster other" in answer_to(Hello(PROTOCOL, "other", 2, 1, mine.incarnation))
+    assert "node 7 is meant" in answer_to(Hello(PROTOCOL, mine.cluster_id, 2, 7, mine.incarnation))
+    assert "earlier life" in answer_to(Hello(PROTOCOL, mine.cluster_id, 2, 1, "wiped"))
+    assert "not other" in answer_to(Join(PROTOCOL, "other", 9, "127.0.0.1:1", "x"))
+    assert "two nodes have one number" in answer_to(
+        Join(PROTOCOL, mine.cluster_id, 1, "127.0.0.1:1", "x")
+    )
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n" * 9, b"\xff" * 64, pack_frame(b"\xc1"), b"\0" * 8):
+        send_to(address, garbage)
+    welcome = pack_greeting(good)
+    send_to(address, welcome + pack_frame(b"no frame"))
+    client.create_topic("still-there")
+
+
+def _fields(hello: Hello) -> tuple[str, int, int, str]:
+    return hello.cluster_id, hello.node_id, hello.to_node, hello.to_incarnation
+
+
+def test_a_single_node_becomes_the_first_of_a_cluster(tmp_path: Path) -> None:
+    with SoloMetaClient.open(str(tmp_path / "node-1")) as solo:
+        for number in range(30):
+            solo.create_topic(f"topic-{number}")
+        cluster_id = solo.cluster_id
+    with ClusterInProcess(tmp_path) as cluster:
+        cluster.start_all()
+        assert {client.cluster_id for client in cluster.clients.values()} == {cluster_id}
+        assert len(cluster.clients[3].list_topics()) == 30
+        cluster.clients[3].create_topic("from-three")
+    # A group that others vote in is no single node's any more.
+    with pytest.raises(SetupError, match="voters 1, 2, 3"):
+        SoloMetaClient.open(str(tmp_path / "node-1"))
+
+
+def test_a_group_of_one_opens_as_a_single_node_and_back(tmp_path: Path) -> None:
+    with ClusterInProcess(tmp_path, nodes=1) as alone:
+        alone.start_all()
+        alone.clients[1].create_topic("raft")
+    with SoloMetaClient.open(str(tmp_path / "node-1")) as solo:
+        assert solo.get_topic("raft") is not None
+        solo.create_topic("solo")
+    with ClusterInProcess(tmp_path, nodes=1) as alone:
+        alone.start_all()
+        assert [topic.name for topic in alone.clients[1].list_topics()] == ["raft", "solo"]
+
+
+def test_without_the_extension_a_cluster_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_core_class", None)
+    with pytest.raises(SetupError, match="install Rust"):
+        RaftMetaClient.open(str(tmp_path), Place(node_id=1, peers=("1@127.0.0.1:0",)))
+
+
+@pytest.mark.parametrize("peers", [("127.0.0.1:1",), ("x@h:1",), ("1@h",), ("1@h:1", "1@h:2")])
+def test_peers_that_make_no_sense_are_refused(tmp_path: Path, peers: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError, match=r"node\.peers"):
+        RaftMetaClient.open(str(tmp_path), Place(node_id=1, peers=peers))
+
+
+def test_a_node_that_waits_for_its_peers_can_be_stopped(tmp_path: Path) -> None:
+    stopping = threading.Event()
+    stopping.set()
+    place = Place(node_id=1, peers=("1@127.0.0.1:0", "2@127.0.0.1:1"))
+    with pytest.raises(TimeoutError):
+        RaftMetaClient.open(str(tmp_path / "1"), place, stopping=stopping)
+    assert fmt.VERSION == 1
