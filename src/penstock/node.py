@@ -54,7 +54,9 @@ from penstock.engine.storage_cache import StorageCacheManager, share_topics
 from penstock.errors import NotAStoreError
 from penstock.log import get_logger
 from penstock.meta.client import TopicConfig, Update
+from penstock.meta.raft.founding import parse_peers
 from penstock.meta.raft.loading import require_core
+from penstock.meta.remote_client import RemoteMetaClient
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.state.vocabulary import STORAGE_ALIASES
 from penstock.metrics import SegmentMetrics
@@ -179,11 +181,16 @@ class Node:
         lock = self._disk.lock(f"{self.path}/{_LOCK}")
         self._stack.callback(lock.release)
 
-    def _open_meta(self, stopping: threading.Event | None) -> SoloMetaClient | RaftMetaClient:
+    def _open_meta(
+        self, stopping: threading.Event | None
+    ) -> SoloMetaClient | RaftMetaClient | RemoteMetaClient:
         node = self.settings.node
         path = self._at("meta")
         if not node.peers:
             return SoloMetaClient.open(path, node_id=node.id, clock=self.clock)
+        if "meta" not in node.roles:
+            addresses = [peer.address for peer in parse_peers(node.peers)]
+            return RemoteMetaClient(addresses, node_id=node.id, clock=self.clock)
         require_core()
         from penstock.meta.raft.client import Place, RaftMetaClient
 

@@ -20,8 +20,8 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import ClosedError, DeadlineError, RetryableError, StoreError
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.founding import group_names
-from penstock.meta.service import ERROR_KEY, SERVICE
-from penstock.meta.solo_group import GroupName
+from penstock.meta.service import ERROR_KEY, SERVICE, MetaService
+from penstock.meta.solo_group import GroupLog, GroupName
 from penstock.meta.solo_metadata import SoloMetadata
 from penstock.meta.solo_offsets import SoloOffsets
 from penstock.meta.state import metadata_commands as cmd
@@ -215,15 +215,29 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets):
         """As `MetadataClient.watch`, on a thread of its own; a lost connection is made anew and
         goes on behind the last revision."""
         watch = Watch(callback, after)
+        begun = threading.Event()
         threading.Thread(
-            target=self._follow, args=(watch,), name="penstock-meta-watch", daemon=True
+            target=self._follow, args=(watch, begun), name="penstock-meta-watch", daemon=True
         ).start()
+        if not begun.wait(DEADLINE_S):
+            watch.close()
+            raise DeadlineError("the meta service sends no changes")
         return watch
+
+    def service(self) -> MetaService:
+        """Return the gRPC service over this client: calls are passed on."""
+        groups: list[GroupLog[object]] = [self._group, *self._offset_groups]
+        return MetaService(self, groups, [group.reader for group in groups])
+
+    @property
+    def failure(self) -> StoreError | None:
+        """A node without groups has none that could fail."""
+        return None
 
     def close(self) -> None:
         self.connection.close()
 
-    def _follow(self, watch: Watch) -> None:
+    def _follow(self, watch: Watch, begun: threading.Event) -> None:
         is_first = True
         while not self._is_over(watch):
             try:
@@ -238,6 +252,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets):
                     if reply.revision or reply.is_reset or reply.events:
                         self._deliver(watch, reply, is_first=is_first)
                         is_first = False
+                    begun.set()
             except (grpc.RpcError, StoreError, ValueError):
                 # Gone, or closed meanwhile: the next try goes on where this one ended.
                 threading.Event().wait(_PAUSE_S)

@@ -28,7 +28,8 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(
             description="The nodes that keep the cluster's metadata, `NODE@HOST:PORT` each, this "
-            "one among them; empty: this node is alone."
+            "one among them; empty: this node is alone. Without the role `meta`: the addresses of "
+            "those nodes' storage API."
         ),
     ] = ()
     meta_listen: Annotated[
@@ -37,8 +38,11 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     ] = ""
     roles: Annotated[
         tuple[str, ...],
-        Meta(description="What this node does: `meta` keeps metadata, `broker` keeps messages."),
-    ] = ("meta", "broker")
+        Meta(
+            description="`meta`: takes part in keeping the cluster's metadata. Every node keeps "
+            "records."
+        ),
+    ] = ("meta",)
     offset_groups: Annotated[
         int,
         Meta(ge=1, le=64, description="Raft groups for offsets; fixed when a cluster begins."),
