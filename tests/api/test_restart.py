@@ -223,6 +223,7 @@ def test_a_growth_that_was_cut_short_is_finished(
     with Node(str(directory)) as node:
         topic = node.admin.create_topic_full("orders", 2, {"storage": "rocksdb"})
         if by == "alter":
+            assert isinstance(node.meta, SoloMetaClient)
             cut_short(node.meta, topic.topic_id, monkeypatch)
             assert node.topics.routes.find("orders").partitions == 2
             node.admin.alter_topic("orders", partitions=4)

@@ -69,7 +69,11 @@ class MetaService:
         groups: Sequence[GroupLog[object]],
         locals_: Sequence[Reader],
         cluster: Cluster | None = None,
+        *,
+        deliver: Callable[[], None] = lambda: None,
     ) -> None:
+        """`deliver` is called after each change: on a single node the changer calls the watchers."""
+        self._deliver = deliver
         self._client = client
         self._groups = groups
         self._locals = locals_
@@ -80,6 +84,7 @@ class MetaService:
 
     def propose(self, request: pb.ProposeRequest) -> pb.ProposeReply:
         answer = self._group(request.group).propose(request.request)
+        self._deliver()
         return pb.ProposeReply(
             is_rejected=isinstance(answer, Rejected), answer=_encoder.encode(answer)
         )

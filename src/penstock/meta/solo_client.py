@@ -120,7 +120,8 @@ class SoloMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def service(self) -> MetaService:
         """Return the gRPC service over this node."""
         groups = [self._group, *self._offset_groups]
-        return MetaService(self, groups, [group.reader for group in groups])
+        readers = [group.reader for group in groups]
+        return MetaService(self, groups, readers, deliver=self._watchers.deliver)
 
     @property
     def failure(self) -> StoreError | None:
