@@ -72,7 +72,8 @@ class MetaService:
         *,
         deliver: Callable[[], None] = lambda: None,
     ) -> None:
-        """`deliver` is called after each change: on a single node the changer calls the watchers."""
+        """`deliver` is called after each change: on a single node whoever changes something calls
+        the watchers."""
         self._deliver = deliver
         self._client = client
         self._groups = groups
