@@ -149,22 +149,12 @@ class RaftMetaClient(SoloMetadata, SoloOffsets):
         )
         SoloOffsets.__init__(self, self._offset_handles, node_id=identity.node_id, clock=clock)
         self._all_groups: Final[list[MemberGroup]] = [self._metadata, *self._offset_handles]
-        self.membership: Final = Membership(
-            identity,
-            self._all_groups,
-            find=lambda node: MEMBERS.get(self._metadata.reader, node),
-            record=self._record_member,
-            forget=self._forget_member,
-        )
+        self.membership: Final = self._build_membership()
         self.node.on_tick = lambda ticks: look_after(identity.node_id, self._all_groups, ticks)
         self.node.on_join = self.membership.join
         self._deliverer = threading.Thread(
             target=self._deliver, name="penstock-meta-watch", daemon=True
         )
-        self.node.first_members = [
-            Member(node_id=peer.node_id, address=peer.address, incarnation="") for peer in peers
-        ]
-        transport.host = self.node
         self._controller: Final = ControllerLoop(
             identity.node_id,
             clock=clock,
@@ -173,7 +163,23 @@ class RaftMetaClient(SoloMetadata, SoloOffsets):
             decide=self._propose,
             register=self._register,
         )
-        self.node.start(transport)
+        self._start(peers)
+
+    def _build_membership(self) -> Membership:
+        return Membership(
+            self.node.identity,
+            self._all_groups,
+            find=lambda node: MEMBERS.get(self._metadata.reader, node),
+            record=self._record_member,
+            forget=self._forget_member,
+        )
+
+    def _start(self, peers: Sequence[Peer]) -> None:
+        self.node.first_members = [
+            Member(node_id=peer.node_id, address=peer.address, incarnation="") for peer in peers
+        ]
+        self._transport.host = self.node
+        self.node.start(self._transport)
         self._deliverer.start()
         self._controller.start()
 
