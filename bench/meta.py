@@ -154,12 +154,7 @@ def saves(cluster: Cluster, label: str, seconds: float) -> None:
     for size, threads in ((1, 32), (100, 8), (1_000, 4)):
         times = repeat(threads, seconds, lambda number, size=size: saver(cluster, size, number))
         rate = len(times) * size / seconds
-        say(
-            f"{label}: save {size}",
-            offsets_per_s=round(rate),
-            p50=p(times, 0.5),
-            p99=p(times, 0.99),
-        )
+        say(f"{label}: save {size}", offsets_per_s=round(rate), **quantiles(times))
 
 
 def topics(cluster: Cluster, label: str, seconds: float) -> None:
@@ -169,9 +164,7 @@ def topics(cluster: Cluster, label: str, seconds: float) -> None:
         return lambda: client.create_topic(f"{label}-{number}-{next(names)}")
 
     times = repeat(8, seconds, creator)
-    say(
-        f"{label}: topics", per_s=round(len(times) / seconds), p50=p(times, 0.5), p99=p(times, 0.99)
-    )
+    say(f"{label}: topics", per_s=round(len(times) / seconds), **quantiles(times))
 
 
 def watch_latency(cluster: Cluster, label: str) -> None:
@@ -190,11 +183,7 @@ def watch_latency(cluster: Cluster, label: str) -> None:
             time.sleep(0.0001)
         delays.append((came[revision] - began) * 1e3)
     watch.close()
-    say(
-        f"{label}: create until pushed",
-        p50=round(statistics.median(delays), 2),
-        max=round(max(delays), 2),
-    )
+    say(f"{label}: create until pushed", **quantiles(sorted(delays)))
 
 
 def flood(cluster: Cluster, label: str, seconds: float) -> None:
