@@ -65,6 +65,20 @@ class Capabilities(Struct, frozen=True):
     power_safe: bool  # records written with `Flush.SYNC` survive a power cut
 
 
+class ShardTiering(Struct, frozen=True):
+    """What becomes of a shard's old records: they live on in a tier. Engines that have none ignore
+    it."""
+
+    url: str = ""
+    """Where the tier is; empty: the node's own."""
+    uploader: str = "broker"
+    local_retention_ms: int | None = None
+    """How long records that the tier holds stay in the engine as well; None: as for others."""
+    local_retention_bytes: int | None = None
+    retention_ms: int | None = None
+    """How long the tier keeps records; None: as long as the shard does."""
+
+
 class ShardConfig(Struct, frozen=True):
     """How one shard is kept. The queue kind is fixed at creation; the rest can be altered."""
 
@@ -78,6 +92,7 @@ class ShardConfig(Struct, frozen=True):
     retention_records: int | None = None
     memory_records_max: int | None = None
     memory_bytes_max: int | None = None
+    tiering: ShardTiering | None = None
 
 
 class ShardInfo(Struct, frozen=True):

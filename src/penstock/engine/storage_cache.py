@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from penstock.clock import Clock, SystemClock
 from penstock.engine.cache_waiters import CacheWaiters
-from penstock.engine.contract import Cleanup, ShardConfig, StorageEngine
+from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering, StorageEngine
 from penstock.engine.segment_status import Answer, allowed
 from penstock.log import get_logger
 from penstock.meta.state import metadata_commands as event
@@ -48,6 +48,20 @@ def shard_config(config: TopicConfig) -> ShardConfig:
         retention_records=config.retention_records,
         memory_records_max=config.memory_records_max,
         memory_bytes_max=config.memory_bytes_max,
+        tiering=_shard_tiering(config),
+    )
+
+
+def _shard_tiering(config: TopicConfig) -> ShardTiering | None:
+    policy = config.tiering
+    if policy is None or policy.storage_level == "DISABLE":
+        return None
+    return ShardTiering(
+        url=policy.provider,
+        uploader=policy.uploader,
+        local_retention_ms=policy.local_retention_ms,
+        local_retention_bytes=policy.local_retention_bytes,
+        retention_ms=policy.tier_retention_ms,
     )
 
 

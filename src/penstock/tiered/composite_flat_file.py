@@ -149,6 +149,13 @@ class CompositeFlatFile:
             self.reset()
             return self._epoch
 
+    def release(self) -> None:
+        """Give the epoch up; `acquire` takes a new one."""
+        with self._lock:
+            self._epoch = None
+            self.manifest.load()
+            self.reset()
+
     def reset(self) -> None:
         """Forget everything that is not committed; the manifest says where to go on."""
         with self._lock:

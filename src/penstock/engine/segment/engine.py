@@ -325,6 +325,12 @@ def _pack(config: ShardConfig) -> bytes:
 
 @lru_cache(_CONFIGS_REMEMBERED)
 def _policy(config: ShardConfig) -> RetentionPolicy:
+    """Return how long the log keeps a shard. With a tier, that is another question than how long
+    the shard is kept: the log is its hot window."""
+    if config.tiering is not None:
+        return RetentionPolicy(
+            time_ms=config.tiering.local_retention_ms, size=config.tiering.local_retention_bytes
+        )
     return RetentionPolicy(
         time_ms=config.retention_ms,
         size=config.retention_bytes,

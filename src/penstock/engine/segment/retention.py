@@ -65,6 +65,9 @@ class Retention:
         self._sized: dict[ShardId, int] = {}
         self._lock: Final = threading.Lock()
         self._hour: Final = _hour_of(parts.settings.delete_when)
+        self.keep_from: Callable[[ShardId], int | None] = _keep_nothing
+        """Tells from which offset on a shard's records are needed here, because a tier lacks them;
+        None: no tier is concerned."""
 
     def set_policy(self, shard: ShardId, policy: RetentionPolicy | None) -> None:
         if policy is None:
@@ -100,8 +103,14 @@ class Retention:
             if expired and (policy is None or policy.time_ms is None) and not _keeps(policy):
                 floor = max(floor, self._floor_by_reserved_time(log, first_file_end))
             if floor > log.earliest:
+                floor = self._at_most_needed(log.shard, floor)
+            if floor > log.earliest:
                 report.records += floor - log.earliest
                 self._raise_floor(log, floor)
+
+    def _at_most_needed(self, shard: ShardId, floor: int) -> int:
+        needed = self.keep_from(shard)
+        return floor if needed is None else min(floor, needed)
 
     def _raise_floor(self, log: ShardLog, floor: int) -> None:
         """Write down in the log that a shard begins later now; on a full disk, which this may
@@ -268,7 +277,10 @@ class Retention:
             if log.state.dropped or log.earliest >= log.next_offset or is_control(log.shard):
                 continue
             floor = log.offset_at(file_end)
-            kept = _keeps(self._policies.get(log.shard)) and not by_hand
+            kept = not by_hand and (
+                _keeps(self._policies.get(log.shard))
+                or self._at_most_needed(log.shard, floor) < floor
+            )
             if floor > log.earliest and (kept or floor > log.commit):
                 return False
             floors[log] = floor
@@ -281,6 +293,10 @@ class Retention:
         _log.warning("oldest_records_dropped", file=files.path_of(files.start), by_hand=by_hand)
         self._remove_first(report)
         return True
+
+
+def _keep_nothing(_: ShardId) -> int | None:
+    return None
 
 
 def _keeps(policy: RetentionPolicy | None) -> bool:

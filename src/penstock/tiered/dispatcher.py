@@ -1,0 +1,282 @@
+"""`TieredDispatcher`: brings what is committed from the log into the tier.
+
+It is a dispatcher of the store's pipeline, so it hears of committed records only. It keeps no copy
+of them: a shard is uploaded when `chunk_size` bytes have come or the oldest has waited for
+`interval_ms`, and its records are then read from the log, from where the manifest ends. So memory
+does not grow with the number of shards, and a restart needs to know nothing.
+
+Each shard is uploaded by one thread at a time; shards do not wait for each other, and writers wait
+for none. While the tier does not answer, a shard is tried again after 1 s, 2 s, … 60 s; what the
+tier lacks is not removed from the log meanwhile (`keep_from`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from penstock.clock import Clock, SystemClock
+from penstock.engine.segment.store import SegmentStore
+from penstock.errors import (
+    ClosedError,
+    RetryableError,
+    StaleWriteError,
+    StoreError,
+    UnknownShardError,
+)
+from penstock.log import get_logger
+from penstock.record import ShardId, StoredRecord
+from penstock.tiered.append_result import AppendResult
+from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.tier_metrics import TierMetrics
+from penstock.tiered.tier_set import TierSet
+
+RETRY_FIRST_S: Final = 1.0
+RETRY_MAX_S: Final = 60.0
+RECORD_OVERHEAD: Final = 150
+"""Bytes that a record takes in the log beyond key and value, about."""
+_RECORDS_PER_READ: Final = 4096
+_IDLE_S: Final = 0.25
+_JOIN_S: Final = 30.0
+
+_log: Final = get_logger(__name__)
+
+
+class UploadLease(Protocol):
+    """The right to upload a shard, so that two uploaders do not take it from each other in turns.
+    Safety does not depend on it: the epochs in manifests do that."""
+
+    def hold(self, shard: ShardId) -> bool:
+        """Take or extend the lease; return whether this process has it."""
+        ...
+
+
+class _Pending(Struct):
+    """What a shard has that its tier lacks."""
+
+    size: int = 0
+    since: float = 0.0
+    failures: int = 0
+    retry_at: float = 0.0
+    reason: str = ""
+
+
+class TieredDispatcher:
+    name: Final = "tier"
+
+    def __init__(
+        self,
+        store: SegmentStore,
+        tiers: TierSet,
+        *,
+        interval_ms: int = 60_000,
+        threads: int = 2,
+        lease: UploadLease | None = None,
+        metrics: TierMetrics | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._store: Final = store
+        self._tiers: Final = tiers
+        self._interval_s: Final = interval_ms / 1000
+        self._lease: Final = lease
+        self._metrics: Final = metrics or TierMetrics()
+        self._clock: Final = clock or SystemClock()
+        self._lock: Final = threading.Lock()
+        self._pending: dict[ShardId, _Pending] = {}
+        self._busy: set[ShardId] = set()
+        self._wake: Final = threading.Event()
+        self._stopping = False
+        self._threads: Final = [
+            threading.Thread(target=self._run, name=f"penstock-tier-{n}", daemon=True)
+            for n in range(threads)
+        ]
+        self.when_idle: Callable[[], None] = lambda: None
+        """Called now and then by a thread that has nothing to upload."""
+
+    def start(self) -> None:
+        self.note_all()
+        for thread in self._threads:
+            thread.start()
+
+    def note_all(self) -> None:
+        """Look at every shard soon: what came before a restart may not be in the tier."""
+        for shard in self._tiers.shards():
+            self._note(shard, 0)
+
+    # The pipeline's side
+
+    def dispatch(self, shard: ShardId, records: Sequence[StoredRecord]) -> None:
+        """Note that records were committed."""
+        config = self._tiers.config_of(shard)
+        if config is None or config.tiering is None or config.tiering.uploader != "broker":
+            return
+        size = sum(RECORD_OVERHEAD + len(one.value or b"") + len(one.key or b"") for one in records)
+        self._note(shard, size)
+
+    def _note(self, shard: ShardId, size: int) -> None:
+        with self._lock:
+            found = self._pending.get(shard)
+            if found is None:
+                found = self._pending[shard] = _Pending(since=self._clock.monotonic())
+            found.size += size
+            due = found.size >= self._tiers.config.chunk_size
+        if due:
+            self._wake.set()
+
+    # Uploading
+
+    def run_once(self, *, force: bool = False) -> int:
+        """Upload every shard that is due, with `force` all that lag; return how many were."""
+        uploaded = 0
+        while (shard := self._take_due(force=force)) is not None:
+            uploaded += 1
+            self._upload_one(shard)
+        return uploaded
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            if not self.run_once():
+                self.when_idle()
+                self._clock.wait(self._wake, _IDLE_S)
+
+    def _take_due(self, *, force: bool) -> ShardId | None:
+        now = self._clock.monotonic()
+        with self._lock:
+            for shard, pending in self._pending.items():
+                if shard in self._busy or self._stopping:
+                    continue
+                due = (
+                    force
+                    or pending.size >= self._tiers.config.chunk_size
+                    or now - pending.since >= self._interval_s
+                )
+                if due and (force or now >= pending.retry_at):
+                    self._busy.add(shard)
+                    return shard
+        return None
+
+    def _upload_one(self, shard: ShardId) -> None:
+        with self._lock:
+            pending = self._pending.pop(shard)
+        try:
+            self.upload(shard)
+        except (ClosedError, UnknownShardError):
+            return  # deleted, or the store is closing: there is nothing to upload to
+        except StoreError as error:
+            self._note_failure(shard, pending, error)
+        else:
+            if pending.failures:
+                _log.info("tier_reached_again", shard=shard.name)
+        finally:
+            with self._lock:
+                self._busy.discard(shard)
+            self._metrics.failing_shards.set(len(self.failures()))
+
+    def upload(self, shard: ShardId) -> None:
+        """Bring a shard's tier up to what is committed now."""
+        flat = self._tiers.flat(shard)
+        if flat is None or (self._lease is not None and not self._lease.hold(shard)):
+            return
+        try:
+            if flat.epoch is None:
+                flat.acquire()
+            uploaded = upload_shard(self._store, flat)
+        except StaleWriteError:
+            # Somebody else has uploaded: the next attempt begins where that one ended.
+            flat.release()
+            raise
+        except StoreError:
+            flat.reset()
+            raise
+        self._metrics.uploaded_bytes.inc(uploaded)
+
+    def _note_failure(self, shard: ShardId, before: _Pending, error: StoreError) -> None:
+        failures = before.failures + 1
+        pause_s = min(RETRY_FIRST_S * 2 ** (failures - 1), RETRY_MAX_S)
+        if failures == 1:
+            _log.warning("tier_upload_failed", shard=shard.name, reason=str(error))
+        self._metrics.upload_failures.inc()
+        with self._lock:
+            now = self._pending.setdefault(shard, _Pending(since=before.since))
+            now.size += before.size
+            now.since = before.since
+            now.failures = failures
+            now.retry_at = self._clock.monotonic() + pause_s
+            now.reason = str(error)
+
+    def failures(self) -> dict[ShardId, str]:
+        """Return the shards that could not be uploaded the last time, and why."""
+        with self._lock:
+            return {shard: one.reason for shard, one in self._pending.items() if one.failures}
+
+    def keep_from(self, shard: ShardId) -> int | None:
+        """Return from which offset on the log is needed, because the tier lacks it."""
+        flat = self._tiers.flat(shard)
+        if flat is None:
+            return None
+        try:
+            found = flat.current()
+            if found is None or not found.initialized:
+                return 0
+            sync_deleted(self._store, flat)
+        except (RetryableError, StaleWriteError):
+            return 0
+        return flat.commit_offset
+
+    def forget(self, shard: ShardId) -> None:
+        with self._lock:
+            self._pending.pop(shard, None)
+
+    def stop(self) -> None:
+        """End after the chunks under way; the rest is uploaded after the next start."""
+        self._stopping = True
+        self._wake.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(_JOIN_S)
+
+
+def upload_shard(store: SegmentStore, flat: CompositeFlatFile) -> int:
+    """Append and commit everything that is committed in the log and that the tier lacks; return
+    how many bytes. The flat file must be acquired."""
+    uploaded = 0
+    while True:
+        bounds = store.bounds(flat.shard)
+        begin = max(flat.dispatch_offset, int(bounds.earliest))
+        if begin >= bounds.commit:
+            break
+        messages = store.read_raw(
+            flat.shard, begin, max_records=_RECORDS_PER_READ, max_size=flat.config.chunk_size
+        )
+        for message in messages:
+            result = flat.append(message)
+            if result is AppendResult.BUFFER_FULL:
+                flat.commit(sync=True)
+                result = flat.append(message)
+            if result is AppendResult.OFFSET_INCORRECT:
+                raise StaleWriteError(f"{flat.shard.name!r} was cut while it was uploaded")
+            if result is AppendResult.FILE_CLOSED:
+                raise ClosedError(f"the tier of {flat.shard.name!r} was closed")
+            uploaded += len(message)
+        if not messages:
+            flat.commit(sync=True)
+            flat.advance(int(bounds.commit))
+    flat.commit(sync=True)
+    sync_deleted(store, flat)
+    return uploaded
+
+
+def sync_deleted(store: SegmentStore, flat: CompositeFlatFile) -> None:
+    """Let the manifest know what was deleted in the log after it was uploaded."""
+    found = flat.current()
+    if found is None:
+        return
+    state = store.state(flat.shard)
+    begin = max(found.start_offset, int(store.bounds(flat.shard).earliest))
+    ranges = state.deleted_between(begin, found.end_offset)
+    if ranges:
+        flat.upkeep.delete_ranges(ranges)

@@ -1,0 +1,261 @@
+"""The segment engine with a tier behind it: one shard, without a seam.
+
+    offsets    tier start … tier end
+                       local earliest … commit       the log is the hot window; where both hold an
+                                                      offset, the log answers
+
+A shard begins where its tier does. Reads that begin before the log's first offset are answered by
+the tier and go on in the log; keys and times are looked for in both. Deletes reach the tier's
+manifest before the log lets go of the records concerned.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock.engine.arguments import check_key, check_limit, check_offset, check_text, check_time
+from penstock.engine.contract import (
+    RECORDS_PER_READ,
+    SIZE_PER_READ,
+    AdapterOffsetStrategy,
+    Cleanup,
+    Compacted,
+    Isolation,
+    ShardConfig,
+    ShardInfo,
+)
+from penstock.engine.segment.engine import SegmentEngine
+from penstock.engine.segment.store import SegmentStore
+from penstock.record import Offset, ShardId, StoredRecord
+from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.dispatcher import TieredDispatcher
+from penstock.tiered.index_service import IndexService
+from penstock.tiered.tier_compaction import delete_superseded
+from penstock.tiered.tier_metrics import TierMetrics
+from penstock.tiered.tier_reader import TierQuery
+from penstock.tiered.tier_set import TierSet
+
+_FAR: Final = 1 << 60
+
+
+class TieredSegmentEngine(SegmentEngine):
+    def __init__(
+        self,
+        store: SegmentStore,
+        tiers: TierSet,
+        dispatcher: TieredDispatcher,
+        metrics: TierMetrics | None = None,
+    ) -> None:
+        self._tiers: Final = tiers
+        self._dispatcher: Final = dispatcher
+        self._metrics: Final = metrics or TierMetrics()
+        self._compacted: dict[ShardId, int] = {}
+        self.index_service: Final = IndexService(
+            tiers.flat, store.by_key, lambda shard: int(store.bounds(shard).earliest)
+        )
+        super().__init__(store)
+        store.retention.keep_from = dispatcher.keep_from
+
+    # Shards
+
+    def _apply(self, shard: ShardId, config: ShardConfig) -> None:
+        super()._apply(shard, config)
+        self._tiers.watch(shard, config)
+
+    def delete_shard(self, shard: ShardId) -> None:
+        self._dispatcher.forget(shard)
+        super().delete_shard(shard)
+        flat = self._tiers.forget(shard)
+        if flat is not None:
+            flat.destroy()
+
+    def shard_info(self, shard: ShardId) -> ShardInfo:
+        info = super().shard_info(shard)
+        flat = self._tiers.flat(shard)
+        if flat is None:
+            return info
+        start, end = self._tiers.bounds(shard)
+        if not start < info.earliest <= end:
+            return info
+        found = flat.manifest.current
+        size = 0 if found is None else found.data_size
+        return replace(info, earliest=Offset(start), size=max(info.size, size))
+
+    def _start_of_log(self, shard: ShardId) -> int:
+        return int(self.store.bounds(shard).earliest)
+
+    def _cold(self, shard: ShardId) -> CompositeFlatFile | None:
+        """Return the flat file when the log does not hold all of the shard."""
+        flat = self._tiers.flat(shard)
+        return flat if flat is not None and self._start_of_log(shard) > 0 else None
+
+    # Reading
+
+    def read_by_offset(
+        self,
+        shard: ShardId,
+        offset: Offset,
+        *,
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+        isolation: Isolation = Isolation.COMMITTED,
+    ) -> list[StoredRecord]:
+        found = super().read_by_offset(
+            shard, offset, max_records=max_records, max_size=max_size, isolation=isolation
+        )
+        # Looked at behind the read: retention may have moved the log's start meanwhile.
+        if offset >= self._start_of_log(shard):
+            return found
+        return self._read_cold(shard, TierQuery(offset, _FAR, max_records, max_size))
+
+    def read_by_tag(
+        self,
+        shard: ShardId,
+        tag: str,
+        *,
+        start_offset: Offset = Offset(0),
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+    ) -> list[StoredRecord]:
+        found = super().read_by_tag(
+            shard, tag, start_offset=start_offset, max_records=max_records, max_size=max_size
+        )
+        if start_offset >= self._start_of_log(shard):
+            return found
+        check_text(tag, "tag")
+        return self._read_cold(shard, TierQuery(start_offset, _FAR, max_records, max_size, tag))
+
+    def _read_cold(self, shard: ShardId, query: TierQuery) -> list[StoredRecord]:
+        """Read from the tier, and go on in the log when the tier's part is exhausted."""
+        flat = self._cold(shard)
+        records: list[StoredRecord] = []
+        offset, size_left = query.offset, min(query.max_size, _FAR)
+        count_left = min(query.max_records, _FAR)
+        if flat is not None:
+            start = self._start_of_log(shard)
+            self._metrics.cold_reads.inc()
+            page = flat.reader.read(
+                query._replace(until=start, max_records=count_left, max_size=size_left)
+            )
+            records, offset = page.records, page.next_offset
+            size_left -= sum(_size(one) for one in records)
+            count_left -= len(records)
+            tier_end = self._tiers.bounds(shard)[1]
+            if offset < min(start, tier_end) or size_left <= 0 or count_left <= 0:
+                return records
+        page_of_log = self.store.read_page(
+            shard, offset, max_records=count_left, max_size=size_left, tag=query.tag
+        )
+        if records and page_of_log.records and _size(page_of_log.records[0]) > size_left:
+            return records
+        return records + page_of_log.records
+
+    def read_raw(
+        self, shard: ShardId, offset: int, *, max_records: int, max_size: int
+    ) -> list[bytes]:
+        """Return whole records (batches) as log and tier hold them, for protocols that send them
+        on as they are; a page never mixes the two."""
+        flat = self._cold(shard)
+        start = self._start_of_log(shard)
+        if flat is not None and offset < start:
+            query = TierQuery(offset, start, max_records, max_size)
+            found = flat.reader.read_raw(query)
+            if found:
+                return found
+        return self.store.read_raw(shard, offset, max_records=max_records, max_size=max_size)
+
+    def read_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
+        found = super().read_by_key(shard, key)
+        if found is not None or self._cold(shard) is None:
+            return found
+        return next(self.index_service.by_key(shard, key), None)
+
+    def query_by_key(
+        self,
+        shard: ShardId,
+        key: bytes,
+        *,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        limit: int = 64,
+    ) -> list[StoredRecord]:
+        found = super().query_by_key(shard, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit)
+        if len(found) >= limit or self._cold(shard) is None:
+            return found
+        check_key(key)
+        check_limit(limit, "limit")
+        return self.index_service.query(
+            shard, key, begin_ms=begin_ms, end_ms=end_ms, limit=min(limit, _FAR)
+        )
+
+    def get_offset_by_timestamp(
+        self, shard: ShardId, timestamp_ms: int, strategy: AdapterOffsetStrategy
+    ) -> Offset:
+        found = super().get_offset_by_timestamp(shard, timestamp_ms, strategy)
+        flat = self._cold(shard)
+        if flat is None:
+            return found
+        check_time(timestamp_ms, "timestamp_ms")
+        cold = flat.reader.offset_by_time(timestamp_ms, self._start_of_log(shard))
+        if cold is not None:
+            return Offset(cold)
+        nothing = self.store.offset_by_timestamp(shard, max(-_FAR, min(timestamp_ms, _FAR))) is None
+        if nothing and strategy is AdapterOffsetStrategy.EARLIEST:
+            return self.shard_info(shard).earliest
+        return found
+
+    # Deleting
+
+    def delete_by_key(self, shard: ShardId, key: bytes) -> int:
+        flat = self._cold(shard)
+        deleted = 0
+        if flat is not None:
+            check_key(key)
+            cold = [one.offset for one in flat.reader.by_key(key, self._start_of_log(shard))]
+            flat.upkeep.delete_ranges((offset, offset + 1) for offset in cold)
+            deleted = len(cold)
+        return deleted + super().delete_by_key(shard, key)
+
+    def delete_by_offset(self, shard: ShardId, offset: Offset) -> bool:
+        flat = self._cold(shard)
+        if flat is not None and offset < self._start_of_log(shard):
+            check_offset(offset)
+            found = flat.reader.read(TierQuery(offset, offset + 1, 1)).records
+            flat.upkeep.delete_ranges([(offset, offset + 1)])
+            return bool(found)
+        return super().delete_by_offset(shard, offset)
+
+    def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
+        flat = self._tiers.flat(shard)
+        if flat is None:
+            return super().delete_records_before(shard, offset)
+        check_offset(offset)
+        target = min(offset, int(self.store.bounds(shard).commit))
+        if flat.current() is not None:
+            flat.upkeep.truncate_before(target)
+        super().delete_records_before(shard, Offset(target))
+        return self.shard_info(shard).earliest
+
+    def compact(self, shard: ShardId) -> Compacted:
+        done = super().compact(shard)
+        config, flat = self._config(shard), self._cold(shard)
+        found = None if flat is None else flat.current()
+        if config.cleanup is not Cleanup.COMPACT or flat is None or found is None:
+            return done
+        bounds = self.store.bounds(shard)
+        if self._compacted.get(shard) == bounds.commit:
+            return done
+        cold = delete_superseded(self.store, flat)
+        self._compacted[shard] = int(bounds.commit)
+        return Compacted(done.records + cold.records, done.size + cold.size)
+
+    def close(self) -> None:
+        self._dispatcher.stop()
+        super().close()
+        self._tiers.close()
+
+
+def _size(record: StoredRecord) -> int:
+    return 100 + len(record.value or b"") + len(record.key or b"")

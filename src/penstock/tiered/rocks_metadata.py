@@ -1,0 +1,201 @@
+"""`TieredMetadataStore` on RocksDB: one row for each topic, queue and file segment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+from rocksdict import Options, Rdict, WriteBatch
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import BadRequestError
+from penstock.record import ShardId
+from penstock.tiered.file_segment import FileSegmentMetadata, FileSegmentType
+from penstock.tiered.metadata_store import QueueMetadata, TopicMetadata
+from penstock.tiered.names import shard_prefix, topic_prefix
+
+_MAX_ID: Final = b"m"
+
+
+class RocksDbMetadataStore:
+    def __init__(self, path: str, *, clock: Clock | None = None) -> None:
+        """Open the store at `path`, created if there is none."""
+        self._database: Final = Rdict(path, Options(raw_mode=True))
+        self._clock: Final = clock or SystemClock()
+        self._lock: Final = threading.Lock()
+
+    # Topics
+
+    def set_max_topic_id(self, max_topic_id: int) -> None:
+        with self._lock:
+            self._database[_MAX_ID] = max_topic_id.to_bytes(8, "big")
+
+    def get_topic(self, topic: str) -> TopicMetadata | None:
+        found = self._database.get(_topic_key(topic))
+        return None if found is None else msgspec.msgpack.decode(found, type=TopicMetadata)
+
+    def iterate_topic(self, callback: Callable[[TopicMetadata], None]) -> None:
+        for row in self._rows(b"t"):
+            callback(msgspec.msgpack.decode(row, type=TopicMetadata))
+
+    def add_topic(self, topic: str, reserve_time: int) -> TopicMetadata:
+        with self._lock:
+            found = self.get_topic(topic)
+            if found is not None:
+                return found
+            number = int.from_bytes(self._database.get(_MAX_ID) or b"", "big") + 1
+            added = TopicMetadata(
+                topic_id=number,
+                topic=topic,
+                reserve_time=reserve_time,
+                update_ms=self._clock.now_ms(),
+            )
+            batch = WriteBatch(raw_mode=True)
+            batch.put(_MAX_ID, number.to_bytes(8, "big"))
+            batch.put(_topic_key(topic), msgspec.msgpack.encode(added))
+            self._database.write(batch)
+            return added
+
+    def update_topic_reserve_time(self, topic: str, reserve_time: int) -> None:
+        self._change_topic(topic, "reserve_time", reserve_time)
+
+    def update_topic_status(self, topic: str, status: int) -> None:
+        self._change_topic(topic, "status", status)
+
+    def _change_topic(self, topic: str, field: str, value: int) -> None:
+        with self._lock:
+            found = self.get_topic(topic)
+            if found is None:
+                raise BadRequestError(f"the tier's metadata has no topic {topic!r}")
+            changed = {**msgspec.structs.asdict(found), field: value}
+            changed["update_ms"] = self._clock.now_ms()
+            self._database[_topic_key(topic)] = msgspec.msgpack.encode(changed)
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic, its queues and their segments, in one write. Again: nothing."""
+        queues: list[QueueMetadata] = []
+        self.iterate_queue(topic, queues.append)
+        with self._lock:
+            batch = WriteBatch(raw_mode=True)
+            batch.delete(_topic_key(topic))
+            for each in queues:
+                self._delete_queue(batch, each.queue)
+            self._database.write(batch)
+
+    # Queues
+
+    def get_queue(self, queue: ShardId) -> QueueMetadata | None:
+        found = self._database.get(_queue_key(queue))
+        return None if found is None else msgspec.msgpack.decode(found, type=QueueMetadata)
+
+    def iterate_queue(self, topic: str, callback: Callable[[QueueMetadata], None]) -> None:
+        for row in self._rows(b"q" + topic_prefix(topic).encode()):
+            callback(msgspec.msgpack.decode(row, type=QueueMetadata))
+
+    def add_queue(self, queue: ShardId, base_offset: int) -> QueueMetadata:
+        self.add_topic(queue.topic, -1)
+        with self._lock:
+            found = self.get_queue(queue)
+            if found is None:
+                found = QueueMetadata(
+                    queue=queue,
+                    min_offset=base_offset,
+                    max_offset=base_offset,
+                    update_ms=self._clock.now_ms(),
+                )
+                self._database[_queue_key(queue)] = msgspec.msgpack.encode(found)
+            return found
+
+    def update_queue(self, metadata: QueueMetadata) -> None:
+        changed = msgspec.structs.replace(metadata, update_ms=self._clock.now_ms())
+        with self._lock:
+            self._database[_queue_key(metadata.queue)] = msgspec.msgpack.encode(changed)
+
+    def note_queue(self, queue: ShardId, min_offset: int, max_offset: int) -> None:
+        self.add_queue(queue, min_offset)
+        self.update_queue(QueueMetadata(queue=queue, min_offset=min_offset, max_offset=max_offset))
+
+    def delete_queue(self, queue: ShardId) -> None:
+        with self._lock:
+            batch = WriteBatch(raw_mode=True)
+            self._delete_queue(batch, queue)
+            self._database.write(batch)
+
+    def _delete_queue(self, batch: WriteBatch, queue: ShardId) -> None:
+        batch.delete(_queue_key(queue))
+        for key, _ in self._items(_segments_key(queue)):
+            batch.delete(key)
+
+    # File segments
+
+    def get_file_segment(self, segment: FileSegmentMetadata) -> FileSegmentMetadata | None:
+        found = self._database.get(_segment_key(segment))
+        return None if found is None else msgspec.msgpack.decode(found, type=FileSegmentMetadata)
+
+    def iterate_file_segment(
+        self,
+        callback: Callable[[FileSegmentMetadata], None],
+        type_: FileSegmentType | None = None,
+        queue: ShardId | None = None,
+    ) -> None:
+        for row in self._rows(b"s" if queue is None else _segments_key(queue)):
+            found = msgspec.msgpack.decode(row, type=FileSegmentMetadata)
+            if type_ is None or found.type is type_:
+                callback(found)
+
+    def update_file_segment(self, segment: FileSegmentMetadata) -> FileSegmentMetadata:
+        with self._lock:
+            self._database[_segment_key(segment)] = msgspec.msgpack.encode(segment)
+        return segment
+
+    def delete_file_segment(self, segment: FileSegmentMetadata | ShardId) -> None:
+        with self._lock:
+            batch = WriteBatch(raw_mode=True)
+            if isinstance(segment, FileSegmentMetadata):
+                batch.delete(_segment_key(segment))
+            else:
+                for key, _ in self._items(_segments_key(segment)):
+                    batch.delete(key)
+            self._database.write(batch)
+
+    def destroy(self) -> None:
+        with self._lock:
+            batch = WriteBatch(raw_mode=True)
+            for key, _ in self._items(b""):
+                batch.delete(key)
+            self._database.write(batch)
+
+    def close(self) -> None:
+        self._database.flush_wal(True)
+        self._database.close()
+
+    def _rows(self, prefix: bytes) -> Iterator[bytes]:
+        return (value for _, value in self._items(prefix))
+
+    def _items(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        found: list[tuple[bytes, bytes]] = []
+        for key, value in self._database.items(from_key=prefix or b"\x00"):
+            assert isinstance(key, bytes), "the database is opened in raw mode"
+            if not key.startswith(prefix):
+                break
+            found.append((key, bytes(value)))
+        return found
+
+
+def _topic_key(topic: str) -> bytes:
+    return b"t" + topic.encode("utf-8", "surrogateescape")
+
+
+def _queue_key(queue: ShardId) -> bytes:
+    return b"q" + shard_prefix(queue).encode()
+
+
+def _segments_key(queue: ShardId) -> bytes:
+    return b"s" + shard_prefix(queue).encode()
+
+
+def _segment_key(segment: FileSegmentMetadata) -> bytes:
+    """Paths begin with the shard's prefix, so that the segments of a queue lie together."""
+    return f"s{segment.path}/{int(segment.type)}/{segment.base_offset:020d}".encode()

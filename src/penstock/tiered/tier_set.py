@@ -1,0 +1,115 @@
+"""The tiers of one node: a flat file for each shard that has one, providers shared by URL."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock.clock import Clock, SystemClock
+from penstock.engine.contract import ShardConfig
+from penstock.errors import TierUnavailableError
+from penstock.record import ShardId
+from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.fetcher import Fetcher
+from penstock.tiered.metadata_store import TieredMetadataStore
+from penstock.tiered.providers import TierProvider
+from penstock.tiered.tier_config import TierConfig
+
+
+class TierSet:
+    def __init__(
+        self,
+        config: TierConfig,
+        *,
+        metadata_store: TieredMetadataStore | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`config` is the node's own tier; a shard may name another URL."""
+        self.config: Final = config
+        self.metadata_store: Final = metadata_store
+        self.clock: Final = clock or SystemClock()
+        self._lock: Final = threading.Lock()
+        self._opened: dict[str, tuple[TierProvider, Fetcher]] = {}
+        self._flats: dict[ShardId, CompositeFlatFile] = {}
+        self._configs: dict[ShardId, ShardConfig] = {}
+
+    def watch(self, shard: ShardId, config: ShardConfig) -> None:
+        """Keep a shard in a tier from now on, or no longer, as its configuration says."""
+        with self._lock:
+            known = self._configs.get(shard)
+            if config.tiering is None:
+                self._configs.pop(shard, None)
+                self._flats.pop(shard, None)
+                return
+            self._configs[shard] = config
+            if known is None or known.tiering is None or known.tiering.url != config.tiering.url:
+                self._flats.pop(shard, None)
+
+    def shards(self) -> list[ShardId]:
+        with self._lock:
+            return sorted(self._configs)
+
+    def config_of(self, shard: ShardId) -> ShardConfig | None:
+        return self._configs.get(shard)
+
+    def flat(self, shard: ShardId) -> CompositeFlatFile | None:
+        """Return the flat file of a shard; None when it has no tier. Opens no connection."""
+        found = self._flats.get(shard)
+        if found is not None:
+            return found
+        with self._lock:
+            config = self._configs.get(shard)
+            if config is None or config.tiering is None:
+                return None
+            if shard not in self._flats:
+                url = config.tiering.url or self.config.url
+                provider, fetcher = self._open(url)
+                self._flats[shard] = CompositeFlatFile(
+                    replace(self.config, url=url),
+                    shard,
+                    config.kind,
+                    provider=provider,
+                    fetcher=fetcher,
+                    metadata_store=self.metadata_store,
+                    clock=self.clock,
+                )
+            return self._flats[shard]
+
+    def _open(self, url: str) -> tuple[TierProvider, Fetcher]:
+        if url not in self._opened:
+            config = replace(self.config, url=url)
+            provider = config.open()
+            self._opened[url] = (provider, config.fetcher(provider))
+        return self._opened[url]
+
+    def forget(self, shard: ShardId) -> CompositeFlatFile | None:
+        """Return the flat file of a shard for the last time."""
+        flat = self.flat(shard)
+        with self._lock:
+            self._configs.pop(shard, None)
+            self._flats.pop(shard, None)
+        return flat
+
+    def bounds(self, shard: ShardId) -> tuple[int, int]:
+        """Return [start, end) of what the tier holds, as last seen; from the metadata store when
+        the tier does not answer."""
+        flat = self.flat(shard)
+        if flat is None:
+            return (0, 0)
+        try:
+            found = flat.current()
+        except TierUnavailableError:
+            known = None if self.metadata_store is None else self.metadata_store.get_queue(shard)
+            return (0, 0) if known is None else (known.min_offset, known.max_offset)
+        return (0, 0) if found is None else (found.start_offset, found.end_offset)
+
+    def close(self) -> None:
+        with self._lock:
+            for flat in self._flats.values():
+                flat.shutdown()
+            for provider, fetcher in self._opened.values():
+                fetcher.close()
+                provider.close()
+            self._opened = {}
