@@ -4,6 +4,8 @@
     DATA/meta            the metadata log (RocksDB)
     DATA/segment         the segment engine: commit log, queues, indexes
     DATA/rocksdb         the RocksDB engine
+    DATA/tier            flat files of topics with tiering, unless they are elsewhere
+    DATA/tier-meta       what is known of the tiers (RocksDB)
     DATA/offsets         commits that wait to be saved (RocksDB)
     DATA/reconciled      the revision of the metadata that the engines agreed with at the last start
 
@@ -17,10 +19,12 @@ opened.
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry
 
@@ -63,6 +67,12 @@ from penstock.metrics import SegmentMetrics
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
 from penstock.settings import EMBEDDED, Settings
+from penstock.tiered.building import build_tiered_engine
+from penstock.tiered.engine import TieredSegmentEngine
+from penstock.tiered.fetcher import FetchSettings
+from penstock.tiered.meta_lease import MetaLease
+from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.tier_upkeep import TierLimits
 
 if TYPE_CHECKING:
     from penstock.meta.raft.client import RaftMetaClient
@@ -73,7 +83,9 @@ SEGMENT: Final = STORAGE_ALIASES["segment"]
 
 _LOCK: Final = "penstock.lock"
 _RECONCILED: Final = "reconciled"
-_OURS: Final = frozenset({_LOCK, _RECONCILED, "meta", "segment", "rocksdb", "offsets"})
+_OURS: Final = frozenset(
+    {_LOCK, _RECONCILED, "meta", "segment", "rocksdb", "offsets", "tier", "tier-meta"}
+)
 _HOUR_MS: Final = 3_600_000
 
 _log: Final = get_logger(__name__)
@@ -150,6 +162,9 @@ class Node:
         self.upkeep.run_once(thorough=True)
         segment = self.engines.opened().get(SEGMENT)
         if isinstance(segment, SegmentEngine):
+            segment.store.run_upkeep()
+        if isinstance(segment, TieredSegmentEngine):
+            segment.upload_now()
             segment.store.run_upkeep()
 
     def close(self) -> None:
@@ -364,10 +379,41 @@ class Node:
             metrics=SegmentMetrics(self.registry),
         )
         try:
-            return SegmentEngine(store)
+            return self._with_tiers(store)
         except BaseException:
             store.close()
             raise
+
+    def _with_tiers(self, store: SegmentStore) -> SegmentEngine:
+        tiering = self.settings.tiering
+        directory = f"{os.path.abspath(self.path)}/tier"
+        config = TierConfig(
+            url=tiering.url or f"file://{quote(directory)}",
+            chunk_size=tiering.chunk_size,
+            segment_size=tiering.segment_size,
+            segment_age_ms=round(tiering.segment_age_h * _HOUR_MS),
+            grace_ms=tiering.grace_ms,
+            fetch=FetchSettings(
+                part_size=tiering.read_size,
+                window=tiering.read_window,
+                cache_size=tiering.cache_size,
+            ),
+        )
+        return build_tiered_engine(
+            store,
+            config,
+            metadata_path=self._at("tier-meta"),
+            limits=TierLimits(
+                all_shards=tiering.topics == "all",
+                upload_interval_ms=tiering.upload_interval_ms,
+                interval_ms=tiering.upkeep_interval_ms,
+                garbage_interval_ms=tiering.garbage_interval_ms,
+                scrub_size=tiering.scrub_size,
+            ),
+            lease=MetaLease(self.meta),
+            registry=self.registry,
+            clock=self.clock,
+        )
 
     def _at(self, name: str) -> str:
         return f"{self.path}/{name}"

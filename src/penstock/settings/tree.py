@@ -269,6 +269,57 @@ class TopicSettings(Struct, frozen=True, kw_only=True):
     ] = "round_robin"
 
 
+class TieringSettings(Struct, frozen=True, kw_only=True):
+    """Flat files that old records of segment topics live on in; see `docs/tiered.md`. A topic has
+    them when its `tiering` option says so, or when `topics` is `all`."""
+
+    url: Annotated[
+        str,
+        Meta(
+            description="Where they are: `file:///directory`, `s3://bucket/prefix`, `gs://…`, "
+            "`az://…`; empty: the directory `tier` in the data directory."
+        ),
+    ] = ""
+    topics: Annotated[
+        Literal["chosen", "all"],
+        Meta(description="Which segment topics have flat files: those that say so, or all."),
+    ] = "chosen"
+    upload_interval_ms: Annotated[
+        int, Meta(ge=1, description="How long a committed record waits at most to be uploaded.")
+    ] = 60_000
+    chunk_size: Annotated[
+        int, Meta(ge=4096, le=1 << 30, description="Bytes of records in one object.")
+    ] = 4 * MIB
+    segment_size: Annotated[
+        int, Meta(ge=4096, description="Bytes after which a segment is sealed.")
+    ] = 256 * MIB
+    segment_age_h: Annotated[
+        float, Meta(gt=0, description="Hours after which a segment is sealed.")
+    ] = 24
+    grace_ms: Annotated[
+        int,
+        Meta(ge=0, description="How long objects stay that nothing refers to any more."),
+    ] = 3_600_000
+    cache_size: Annotated[
+        int, Meta(ge=0, description="Bytes of the tier kept in memory for readers.")
+    ] = 64 * MIB
+    read_window: Annotated[
+        int, Meta(ge=2, le=64, description="Requests of one cold read at the same time.")
+    ] = 8
+    read_size: Annotated[
+        int, Meta(ge=64 << 10, description="Bytes of one request of a cold read.")
+    ] = 4 * MIB
+    upkeep_interval_ms: Annotated[
+        int, Meta(ge=1, description="How often expiry, sealing and scrubbing are looked at.")
+    ] = 60_000
+    garbage_interval_ms: Annotated[
+        int, Meta(ge=1, description="How often objects without a reference are looked for.")
+    ] = 3_600_000
+    scrub_size: Annotated[
+        int, Meta(ge=0, description="Bytes of the tier verified in each round; 0: none.")
+    ] = 16 * MIB
+
+
 class LogSettings(Struct, frozen=True, kw_only=True):
     """What the `penstock` command writes about itself."""
 
@@ -290,6 +341,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     engine: EngineSettings = EngineSettings()
     offsets: OffsetSettings = OffsetSettings()
     topics: TopicSettings = TopicSettings()
+    tiering: TieringSettings = TieringSettings()
     log: LogSettings = LogSettings()
 
 

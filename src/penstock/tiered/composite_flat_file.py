@@ -77,6 +77,10 @@ class CompositeFlatFile:
         self.upkeep: Final = CompositeUpkeep(self.manifest, config, self.clock)
         self._metadata: Final = metadata_store
         self._lock: Final = threading.RLock()
+        self.uploading: Final = threading.Lock()
+        """Held by whoever appends and commits several messages in a row."""
+        self.deleting: Final = threading.Lock()
+        """Held while records are found and deleted: each counts for one caller."""
         self._epoch: int | None = None
         self._staged: list[tuple[ChunkEntry, float]] = []
         self._files = ChunkFiles(self, None)

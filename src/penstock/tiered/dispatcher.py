@@ -103,15 +103,23 @@ class TieredDispatcher:
 
     def note_all(self) -> None:
         """Look at every shard soon: what came before a restart may not be in the tier."""
-        for shard in self._tiers.shards():
+        for shard in self._own_shards():
             self._note(shard, 0)
+
+    def _own_shards(self) -> list[ShardId]:
+        """Return the shards that this node uploads, and no job of Spark's."""
+        return [shard for shard in self._tiers.shards() if self._is_own(shard)]
+
+    def _is_own(self, shard: ShardId) -> bool:
+        config = self._tiers.config_of(shard)
+        tiering = None if config is None else config.tiering
+        return tiering is not None and tiering.uploader == "broker"
 
     # The pipeline's side
 
     def dispatch(self, shard: ShardId, records: Sequence[StoredRecord]) -> None:
         """Note that records were committed."""
-        config = self._tiers.config_of(shard)
-        if config is None or config.tiering is None or config.tiering.uploader != "broker":
+        if not self._is_own(shard):
             return
         size = sum(RECORD_OVERHEAD + len(one.value or b"") + len(one.key or b"") for one in records)
         self._note(shard, size)
@@ -135,6 +143,15 @@ class TieredDispatcher:
             uploaded += 1
             self._upload_one(shard)
         return uploaded
+
+    def upload_all(self) -> None:
+        """Bring every shard that this node uploads up to what is committed now; wait for uploads
+        under way. What fails is tried again later."""
+        for shard in self._own_shards():
+            try:
+                self.upload(shard)
+            except StoreError as error:
+                self._note_failure(shard, _Pending(since=self._clock.monotonic()), error)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -181,10 +198,14 @@ class TieredDispatcher:
         flat = self._tiers.flat(shard)
         if flat is None or (self._lease is not None and not self._lease.hold(shard)):
             return
+        with flat.uploading:
+            self._metrics.uploaded_bytes.inc(self._upload(flat))
+
+    def _upload(self, flat: CompositeFlatFile) -> int:
         try:
             if flat.epoch is None:
                 flat.acquire()
-            uploaded = upload_shard(self._store, flat)
+            return upload_shard(self._store, flat)
         except StaleWriteError:
             # Somebody else has uploaded: the next attempt begins where that one ended.
             flat.release()
@@ -192,7 +213,6 @@ class TieredDispatcher:
         except StoreError:
             flat.reset()
             raise
-        self._metrics.uploaded_bytes.inc(uploaded)
 
     def _note_failure(self, shard: ShardId, before: _Pending, error: StoreError) -> None:
         failures = before.failures + 1

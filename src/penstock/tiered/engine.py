@@ -25,6 +25,7 @@ from penstock.engine.contract import (
     Isolation,
     ShardConfig,
     ShardInfo,
+    ShardTiering,
 )
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.segment.store import SegmentStore
@@ -36,6 +37,7 @@ from penstock.tiered.tier_compaction import delete_superseded
 from penstock.tiered.tier_metrics import TierMetrics
 from penstock.tiered.tier_reader import TierQuery
 from penstock.tiered.tier_set import TierSet
+from penstock.tiered.tier_upkeep import TierUpkeep
 
 _FAR: Final = 1 << 60
 
@@ -46,10 +48,18 @@ class TieredSegmentEngine(SegmentEngine):
         store: SegmentStore,
         tiers: TierSet,
         dispatcher: TieredDispatcher,
+        upkeep: TierUpkeep,
+        *,
         metrics: TierMetrics | None = None,
+        background: bool = True,
+        all_shards: bool = False,
     ) -> None:
-        self._tiers: Final = tiers
-        self._dispatcher: Final = dispatcher
+        self.tiers: Final = tiers
+        self.dispatcher: Final = dispatcher
+        self.tier_upkeep: Final = upkeep
+        self._background: Final = background
+        self._all_shards: Final = all_shards
+        self._begun = False
         self._metrics: Final = metrics or TierMetrics()
         self._compacted: dict[ShardId, int] = {}
         self.index_service: Final = IndexService(
@@ -61,22 +71,40 @@ class TieredSegmentEngine(SegmentEngine):
     # Shards
 
     def _apply(self, shard: ShardId, config: ShardConfig) -> None:
+        if self._all_shards and config.tiering is None:
+            config = replace(config, tiering=ShardTiering())
         super()._apply(shard, config)
-        self._tiers.watch(shard, config)
+        self.tiers.watch(shard, config)
+        if config.tiering is not None:
+            self._begin()
+            self.dispatcher.note_all()
+
+    def _begin(self) -> None:
+        """Start what tiers need, with the first shard that has one."""
+        if not self._begun:
+            self._begun = True
+            self.store.register(self.dispatcher)
+            if self._background:
+                self.dispatcher.start()
+
+    def upload_now(self) -> None:
+        """Bring all tiers up to what is committed, and do their upkeep."""
+        self.dispatcher.upload_all()
+        self.tier_upkeep.run_once()
 
     def delete_shard(self, shard: ShardId) -> None:
-        self._dispatcher.forget(shard)
+        self.dispatcher.forget(shard)
         super().delete_shard(shard)
-        flat = self._tiers.forget(shard)
+        flat = self.tiers.forget(shard)
         if flat is not None:
             flat.destroy()
 
     def shard_info(self, shard: ShardId) -> ShardInfo:
         info = super().shard_info(shard)
-        flat = self._tiers.flat(shard)
+        flat = self.tiers.flat(shard)
         if flat is None:
             return info
-        start, end = self._tiers.bounds(shard)
+        start, end = self.tiers.bounds(shard)
         if not start < info.earliest <= end:
             return info
         found = flat.manifest.current
@@ -88,7 +116,7 @@ class TieredSegmentEngine(SegmentEngine):
 
     def _cold(self, shard: ShardId) -> CompositeFlatFile | None:
         """Return the flat file when the log does not hold all of the shard."""
-        flat = self._tiers.flat(shard)
+        flat = self.tiers.flat(shard)
         return flat if flat is not None and self._start_of_log(shard) > 0 else None
 
     # Reading
@@ -128,29 +156,50 @@ class TieredSegmentEngine(SegmentEngine):
         return self._read_cold(shard, TierQuery(start_offset, _FAR, max_records, max_size, tag))
 
     def _read_cold(self, shard: ShardId, query: TierQuery) -> list[StoredRecord]:
-        """Read from the tier, and go on in the log when the tier's part is exhausted."""
-        flat = self._cold(shard)
+        """Read from the tier, and go on in the log when the tier's part is exhausted. When the log
+        lets go of more meanwhile, the tier has it."""
         records: list[StoredRecord] = []
         offset, size_left = query.offset, min(query.max_size, _FAR)
         count_left = min(query.max_records, _FAR)
-        if flat is not None:
+        while size_left > 0 and count_left > 0:
             start = self._start_of_log(shard)
-            self._metrics.cold_reads.inc()
-            page = flat.reader.read(
-                query._replace(until=start, max_records=count_left, max_size=size_left)
+            wanted = query._replace(
+                offset=offset, until=start, max_records=count_left, max_size=size_left
             )
-            records, offset = page.records, page.next_offset
-            size_left -= sum(_size(one) for one in records)
-            count_left -= len(records)
-            tier_end = self._tiers.bounds(shard)[1]
-            if offset < min(start, tier_end) or size_left <= 0 or count_left <= 0:
+            found, after = self._read_one_tier(shard, wanted)
+            if after is None:
+                if self._start_of_log(shard) > max(offset, start):
+                    continue
+                over = records and found and _size(found[0]) > size_left
+                return records if over else records + found
+            if records and found and _size(found[0]) > size_left:
                 return records
+            records += found
+            size_left -= sum(_size(one) for one in found)
+            count_left -= len(found)
+            if after < start:
+                return records
+            offset = after
+        return records
+
+    def _read_one_tier(
+        self, shard: ShardId, query: TierQuery
+    ) -> tuple[list[StoredRecord], int | None]:
+        """Return records of the tier and where to go on; of the log, and None."""
+        flat = self._cold(shard)
+        if flat is not None and query.offset < min(query.until, self.tiers.bounds(shard)[1]):
+            self._metrics.cold_reads.inc()
+            page = flat.reader.read(query)
+            at_end = page.next_offset >= self.tiers.bounds(shard)[1]
+            return page.records, query.until if at_end else page.next_offset
         page_of_log = self.store.read_page(
-            shard, offset, max_records=count_left, max_size=size_left, tag=query.tag
+            shard,
+            query.offset,
+            max_records=query.max_records,
+            max_size=query.max_size,
+            tag=query.tag,
         )
-        if records and page_of_log.records and _size(page_of_log.records[0]) > size_left:
-            return records
-        return records + page_of_log.records
+        return page_of_log.records, None
 
     def read_raw(
         self, shard: ShardId, offset: int, *, max_records: int, max_size: int
@@ -213,22 +262,25 @@ class TieredSegmentEngine(SegmentEngine):
         deleted = 0
         if flat is not None:
             check_key(key)
-            cold = [one.offset for one in flat.reader.by_key(key, self._start_of_log(shard))]
-            flat.upkeep.delete_ranges((offset, offset + 1) for offset in cold)
+            with flat.deleting:
+                cold = [one.offset for one in flat.reader.by_key(key, self._start_of_log(shard))]
+                flat.upkeep.delete_ranges((offset, offset + 1) for offset in cold)
             deleted = len(cold)
         return deleted + super().delete_by_key(shard, key)
 
     def delete_by_offset(self, shard: ShardId, offset: Offset) -> bool:
+        self._config(shard)
+        check_offset(offset)
         flat = self._cold(shard)
         if flat is not None and offset < self._start_of_log(shard):
-            check_offset(offset)
-            found = flat.reader.read(TierQuery(offset, offset + 1, 1)).records
-            flat.upkeep.delete_ranges([(offset, offset + 1)])
+            with flat.deleting:
+                found = flat.reader.read(TierQuery(offset, offset + 1, 1)).records
+                flat.upkeep.delete_ranges([(offset, offset + 1)])
             return bool(found)
         return super().delete_by_offset(shard, offset)
 
     def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
-        flat = self._tiers.flat(shard)
+        flat = self.tiers.flat(shard)
         if flat is None:
             return super().delete_records_before(shard, offset)
         check_offset(offset)
@@ -252,9 +304,9 @@ class TieredSegmentEngine(SegmentEngine):
         return Compacted(done.records + cold.records, done.size + cold.size)
 
     def close(self) -> None:
-        self._dispatcher.stop()
+        self.dispatcher.stop()
         super().close()
-        self._tiers.close()
+        self.tiers.close()
 
 
 def _size(record: StoredRecord) -> int:

@@ -21,10 +21,19 @@ _MAX_ID: Final = b"m"
 
 class RocksDbMetadataStore:
     def __init__(self, path: str, *, clock: Clock | None = None) -> None:
-        """Open the store at `path`, created if there is none."""
-        self._database: Final = Rdict(path, Options(raw_mode=True))
+        """Use the store at `path`; it is opened, or created, when it is first needed."""
+        self._path: Final = path
+        self._opened: Rdict | None = None
+        self._opening: Final = threading.Lock()
         self._clock: Final = clock or SystemClock()
         self._lock: Final = threading.Lock()
+
+    @property
+    def _database(self) -> Rdict:
+        with self._opening:
+            if self._opened is None:
+                self._opened = Rdict(self._path, Options(raw_mode=True))
+            return self._opened
 
     # Topics
 
@@ -168,8 +177,11 @@ class RocksDbMetadataStore:
             self._database.write(batch)
 
     def close(self) -> None:
-        self._database.flush_wal(True)
-        self._database.close()
+        with self._opening:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.flush_wal(True)
+            opened.close()
 
     def _rows(self, prefix: bytes) -> Iterator[bytes]:
         return (value for _, value in self._items(prefix))

@@ -58,9 +58,11 @@ def _everything(
     manifest = flat.current()
     if manifest is not None:
         deleted = flat.reader.deleted(manifest)
+        now_ms = flat.clock.now_ms()
         for chunk in flat.reader.stream(manifest.start_offset, start_of_log):
             for record in records_of(flat, chunk):
-                if record.offset < start_of_log and record.offset not in deleted:
+                expired = record.expires_at_ms is not None and record.expires_at_ms <= now_ms
+                if record.offset < start_of_log and record.offset not in deleted and not expired:
                     yield record
     offset, end = start_of_log, int(store.bounds(flat.shard).commit)
     while offset < end:

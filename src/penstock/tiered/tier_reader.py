@@ -95,7 +95,8 @@ class TierReader:
                 page, after, size = self._step(
                     entry, manifest, step._replace(max_size=size_left), first=not records
                 )
-                if after == offset:
+                if after == offset or (records and size > size_left):
+                    # The first record of a step comes whatever its size; here it is not the first.
                     self._expected_next = offset
                     return TierPage(records, offset)
                 records += page

@@ -105,7 +105,14 @@ class TierSet:
             return (0, 0) if known is None else (known.min_offset, known.max_offset)
         return (0, 0) if found is None else (found.start_offset, found.end_offset)
 
+    def providers(self) -> list[TierProvider]:
+        """Return the tiers that were used so far."""
+        with self._lock:
+            return [provider for provider, _ in self._opened.values()]
+
     def close(self) -> None:
+        if self.metadata_store is not None:
+            self.metadata_store.close()
         with self._lock:
             for flat in self._flats.values():
                 flat.shutdown()

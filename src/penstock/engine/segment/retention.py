@@ -110,7 +110,10 @@ class Retention:
 
     def _at_most_needed(self, shard: ShardId, floor: int) -> int:
         needed = self.keep_from(shard)
-        return floor if needed is None else min(floor, needed)
+        if needed is None or needed >= floor:
+            return floor
+        self._sized.pop(shard, None)  # the same limits must be looked at again
+        return needed
 
     def _raise_floor(self, log: ShardLog, floor: int) -> None:
         """Write down in the log that a shard begins later now; on a full disk, which this may

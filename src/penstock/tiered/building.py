@@ -1,0 +1,54 @@
+"""Puts the parts of a node's tiers together."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+
+from penstock.clock import Clock
+from penstock.engine.segment.store import SegmentStore
+from penstock.tiered.dispatcher import TieredDispatcher, UploadLease
+from penstock.tiered.engine import TieredSegmentEngine
+from penstock.tiered.rocks_metadata import RocksDbMetadataStore
+from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.tier_metrics import TierMetrics
+from penstock.tiered.tier_set import TierSet
+from penstock.tiered.tier_upkeep import TierLimits, TierUpkeep
+
+
+def build_tiered_engine(
+    store: SegmentStore,
+    config: TierConfig,
+    *,
+    metadata_path: str,
+    limits: TierLimits = TierLimits(),  # noqa: B008 - it is frozen
+    lease: UploadLease | None = None,
+    registry: CollectorRegistry | None = None,
+    clock: Clock | None = None,
+    background: bool = True,
+) -> TieredSegmentEngine:
+    """Return the engine over a store and its tiers. Until the first shard has a tier, it is the
+    segment engine: no thread, no file, no connection."""
+    metrics = TierMetrics(registry)
+    tiers = TierSet(
+        config, metadata_store=RocksDbMetadataStore(metadata_path, clock=clock), clock=clock
+    )
+    upkeep = TierUpkeep(tiers, limits, metrics)
+    dispatcher = TieredDispatcher(
+        store,
+        tiers,
+        interval_ms=limits.upload_interval_ms,
+        lease=lease,
+        metrics=metrics,
+        clock=clock,
+    )
+    if background:
+        dispatcher.when_idle = upkeep.run_if_due
+    return TieredSegmentEngine(
+        store,
+        tiers,
+        dispatcher,
+        upkeep,
+        metrics=metrics,
+        background=background,
+        all_shards=limits.all_shards,
+    )

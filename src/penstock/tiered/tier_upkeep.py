@@ -1,0 +1,151 @@
+"""What a node does for its tiers by itself: expiry, sealing, compaction, garbage, scrubbing.
+
+Each round takes the shards one after the other; one that fails is logged once and tried again in
+the next round. Nothing here is needed for correctness: a node that never gets to it keeps more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.engine.contract import Cleanup, ShardConfig
+from penstock.errors import StaleWriteError, StoreError
+from penstock.log import get_logger
+from penstock.record import ShardId
+from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.names import parse_manifest_key
+from penstock.tiered.providers.contract import TierProvider
+from penstock.tiered.providers.posix import PosixProvider
+from penstock.tiered.providers.settling import SettlingProvider
+from penstock.tiered.scrubber import Scrubber
+from penstock.tiered.tier_compaction import rewrite_segments
+from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.tier_metrics import TierMetrics
+from penstock.tiered.tier_set import TierSet
+
+_log: Final = get_logger(__name__)
+
+
+class TierLimits(Struct, frozen=True, kw_only=True):
+    all_shards: bool = False
+    """Every shard has a tier, also one whose configuration does not say so."""
+    upload_interval_ms: int = 60_000
+    interval_ms: int = 60_000
+    garbage_interval_ms: int = 3_600_000
+    scrub_size: int = 16 << 20
+    """Bytes verified in each round; 0: none."""
+
+
+class TierUpkeep:
+    def __init__(
+        self,
+        tiers: TierSet,
+        limits: TierLimits | None = None,
+        metrics: TierMetrics | None = None,
+    ) -> None:
+        self._tiers: Final = tiers
+        self._limits: Final = limits or TierLimits()
+        self._metrics: Final = metrics or TierMetrics()
+        self._scrubber: Final = Scrubber(tiers, self._metrics, self._limits.scrub_size)
+        self._working: Final = threading.Lock()
+        self._next = tiers.clock.monotonic() + self._limits.interval_ms / 1000
+        self._next_garbage = tiers.clock.monotonic() + self._limits.garbage_interval_ms / 1000
+        self._failing: set[str] = set()
+
+    def run_if_due(self) -> None:
+        """Do a round when it is time; while another thread does one, nothing."""
+        if self._tiers.clock.monotonic() < self._next or not self._working.acquire(blocking=False):
+            return
+        try:
+            self._next = self._tiers.clock.monotonic() + self._limits.interval_ms / 1000
+            garbage = self._tiers.clock.monotonic() >= self._next_garbage
+            self._run(garbage=garbage)
+        finally:
+            self._working.release()
+
+    def run_once(self) -> None:
+        """Do everything now."""
+        with self._working:
+            self._run(garbage=True)
+
+    def _run(self, *, garbage: bool) -> None:
+        for shard in self._tiers.shards():
+            flat, config = self._tiers.flat(shard), self._tiers.config_of(shard)
+            if flat is not None and config is not None:
+                self._try(shard.name, lambda f=flat, c=config: self._keep(f, c, garbage))
+        if garbage:
+            pause_s = self._limits.garbage_interval_ms / 1000
+            self._next_garbage = self._tiers.clock.monotonic() + pause_s
+            for provider in self._tiers.providers():
+                self._try(provider.url, lambda p=provider: self._finish_destroyed(p))
+        self._try("scrubber", self._scrubber.step)
+
+    def _keep(self, flat: CompositeFlatFile, config: ShardConfig, garbage: bool) -> None:
+        if flat.current() is None:
+            return
+        if config.cleanup is not Cleanup.COMPACT:
+            expire(flat, config)
+        flat.upkeep.seal()
+        if flat.epoch is not None:
+            rewrite_segments(flat)
+        if garbage:
+            report = flat.upkeep.collect_garbage()
+            self._metrics.deleted_objects.inc(report.deleted)
+
+    def _finish_destroyed(self, provider: TierProvider) -> None:
+        """Remove what deleted topics left behind, after their grace period."""
+        for flat in flats_of(self._tiers.config, provider):
+            found = flat.manifest.load()
+            if found is not None and found.destroyed_ms is not None:
+                flat.destroy()
+        inner = provider.inner if isinstance(provider, SettlingProvider) else provider
+        if isinstance(inner, PosixProvider):
+            inner.remove_leftovers(self._tiers.clock.now_ms() - self._tiers.config.grace_ms)
+
+    def _try(self, what: str, step: object) -> None:
+        assert callable(step)
+        try:
+            step()
+        except (StoreError, StaleWriteError) as error:
+            if what not in self._failing:
+                _log.warning("tier_upkeep_failed", what=what, reason=str(error))
+            self._failing.add(what)
+        else:
+            self._failing.discard(what)
+
+
+def expire(flat: CompositeFlatFile, config: ShardConfig) -> None:
+    """Let go of what a shard's retention does not keep."""
+    tiering = config.tiering
+    kept_ms = config.retention_ms
+    if tiering is not None and tiering.retention_ms is not None:
+        kept_ms = tiering.retention_ms
+    if kept_ms is not None:
+        flat.clean_expired_file(flat.clock.now_ms() - kept_ms)
+    if config.retention_bytes is not None:
+        flat.upkeep.expire_size(config.retention_bytes)
+    if config.retention_records is not None:
+        flat.upkeep.truncate_before(flat.commit_offset - config.retention_records)
+
+
+def shards_in(provider: TierProvider) -> list[ShardId]:
+    """Return every shard that a tier has a manifest of."""
+    found = (parse_manifest_key(info.key) for info in provider.list())
+    return sorted(shard for shard in found if shard is not None)
+
+
+def flats_of(config: TierConfig, provider: TierProvider) -> Iterator[CompositeFlatFile]:
+    """Yield a flat file, for reading and upkeep, of every shard in a tier."""
+    fetcher = config.fetcher(provider)
+    try:
+        for shard in shards_in(provider):
+            flat = CompositeFlatFile(config, shard, provider=provider, fetcher=fetcher)
+            found = flat.manifest.load()
+            kind = flat.kind if found is None else found.kind
+            yield CompositeFlatFile(config, shard, kind, provider=provider, fetcher=fetcher)
+    finally:
+        fetcher.close()
