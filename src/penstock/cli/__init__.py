@@ -17,7 +17,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from penstock.cli import cluster, groups, messages, pipeline, serve, store, topic
+from penstock.cli import cluster, groups, messages, pipeline, pipeline_run, serve, store, topic
 from penstock.errors import StoreError
 
 FAILED: Final = 2
@@ -41,6 +41,8 @@ retention.callback()(lambda: None)
 app.add_typer(retention, name="retention")
 app.add_typer(store.app, name="store")
 app.add_typer(cluster.app, name="cluster")
+pipeline.app.command()(pipeline_run.run)
+pipeline.app.command()(pipeline_run.lag)
 app.add_typer(pipeline.app, name="pipeline")
 
 

@@ -51,7 +51,7 @@ def pipeline() -> None:
     """
 
 
-def _session(master: str) -> SparkSession:
+def start_session(master: str) -> SparkSession:
     # Here, so that no other command waits for Spark's modules.
     from penstock.pipeline import session
 
@@ -85,7 +85,12 @@ def export(
 
     with progress_bar() as progress:
         result = jobs.export(
-            _session(master), directory, target, topics=topics, strict=strict, progress=progress
+            start_session(master),
+            directory,
+            target,
+            topics=topics,
+            strict=strict,
+            progress=progress,
         )
     if as_json:
         print_json([result])
@@ -130,7 +135,7 @@ def stats(
 
     with progress_bar() as progress:
         result = jobs.stats(
-            _session(master),
+            start_session(master),
             directory,
             topics=topics,
             every_s=every_s,
@@ -223,7 +228,7 @@ def import_(
 
     with progress_bar() as progress:
         result = jobs.import_(
-            _session(master),
+            start_session(master),
             directory,
             source,
             topic,
@@ -259,7 +264,7 @@ def verify(directory: Directory, master: Master = LOCAL, as_json: AsJson = False
     from penstock.pipeline import jobs
 
     with progress_bar() as progress:
-        result = jobs.verify(_session(master), directory, progress=progress)
+        result = jobs.verify(start_session(master), directory, progress=progress)
     if as_json:
         print_json([result])
     else:

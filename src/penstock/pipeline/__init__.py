@@ -5,7 +5,8 @@
     spark = pipeline.session()
     orders = spark.read.format("penstock").option("subscribe", "orders").load("data")
 
-Nothing here imports pyspark until it is needed.
+`stages` chains functions of yours over topics, `jobs` does what stores need, `running` goes on
+doing it. Nothing here imports pyspark until it is needed.
 """
 
 from penstock.pipeline.sessions import register, session

@@ -11,6 +11,7 @@ counted, and checks the counts against the bounds of the store.
 
 from penstock.pipeline.jobs.exporting import ExportResult, ShardExport, export
 from penstock.pipeline.jobs.importing import ImportColumns, ImportResult, import_
+from penstock.pipeline.jobs.lagging import LagResult, PartitionLag, lag
 from penstock.pipeline.jobs.maintaining import (
     RebuildResult,
     ShardUpkeep,
@@ -27,6 +28,8 @@ __all__ = [
     "ImportColumns",
     "ImportResult",
     "Interval",
+    "LagResult",
+    "PartitionLag",
     "RebuildResult",
     "ShardCheck",
     "ShardExport",
@@ -40,6 +43,7 @@ __all__ = [
     "expire",
     "export",
     "import_",
+    "lag",
     "rebuild",
     "stats",
     "verify",

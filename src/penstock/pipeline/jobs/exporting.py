@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, StoreError
 from penstock.pipeline.jobs.export_ledger import Bookmark, Ledger, Offsets
 from penstock.pipeline.jobs.shard_ranges import ReadRange, load_ranges, read_range
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
 from penstock.pipeline.jobs.topic_choice import chosen_shards
+from penstock.pipeline.named_view import NamedView
 from penstock.record import ShardId
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _ranges(
     path: str, done: Offsets, topics: Sequence[str] | None, *, strict: bool
 ) -> list[ReadRange]:
     found = []
-    with StoreView.open(path) as view:
+    with NamedView(path) as view:
         for shard in chosen_shards(view, path, topics):
             bounds = view.bounds(shard)
             wanted = done.get(shard.topic, {}).get(shard.partition, bounds.earliest)

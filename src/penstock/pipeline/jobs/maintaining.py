@@ -23,10 +23,11 @@ from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
 from penstock.engine.segment.recovery import RecoveryReport
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, CorruptionError, StoreError
 from penstock.pipeline.jobs.spark_work import Progress
 from penstock.pipeline.jobs.topic_choice import chosen_shards
+from penstock.pipeline.named_view import NamedView
+from penstock.pipeline.node_directory import store_root
 from penstock.record import ShardId
 
 # What a node's settings say about old files and a full disk is not known here. A default in their
@@ -77,7 +78,7 @@ def rebuild(path: str, *, progress: Progress | None = None) -> RebuildResult:
     began = time.monotonic()
     before = _ends(path)
     report = inspect.rebuild(
-        path,
+        store_root(path),
         settings=_SETTINGS,
         progress=None if progress is None else lambda done, all_: progress("log", done, all_),
     )
@@ -120,7 +121,11 @@ def compact(
                 after = engine.shard_info(shard)
                 found.append(
                     ShardUpkeep(
-                        shard.name, before.earliest, after.earliest, after.commit, removed.records
+                        shards[shard],
+                        before.earliest,
+                        after.earliest,
+                        after.commit,
+                        removed.records,
                     )
                 )
     rows = sum(each.removed for each in found)
@@ -148,7 +153,7 @@ def expire(path: str, *, reserved_hours: float | None = None) -> UpkeepResult:
             removed = after.earliest - before[shard].earliest
             found.append(
                 ShardUpkeep(
-                    shard.name, before[shard].earliest, after.earliest, after.commit, removed
+                    shards[shard], before[shard].earliest, after.earliest, after.commit, removed
                 )
             )
     rows = sum(each.removed for each in found)
@@ -159,11 +164,12 @@ def expire(path: str, *, reserved_hours: float | None = None) -> UpkeepResult:
 @contextmanager
 def _engine(
     path: str, topics: Sequence[str] | None, settings: SegmentSettings = _SETTINGS
-) -> Iterator[tuple[SegmentEngine, list[ShardId]]]:
+) -> Iterator[tuple[SegmentEngine, dict[ShardId, str]]]:
     # A look first: opening would create a store where there is none.
-    with StoreView.open(path) as view:
-        shards = chosen_shards(view, path, topics)
-    engine = SegmentEngine(SegmentStore.open(path, settings))
+    with NamedView(path) as view:
+        shards = {view.stored(each): each.name for each in chosen_shards(view, path, topics)}
+        root = view.root
+    engine = SegmentEngine(SegmentStore.open(root, settings))
     try:
         yield engine, shards
     finally:
@@ -177,7 +183,7 @@ def _config(engine: SegmentEngine, shard: ShardId) -> ShardConfig:
 
 def _ends(path: str) -> dict[ShardId, int]:
     try:
-        with StoreView.open(path) as view:
+        with NamedView(path) as view:
             return {shard: view.bounds(shard).commit for shard in view.shards()}
     except CorruptionError:
         return {}

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, StoreError
 from penstock.pipeline.jobs.shard_ranges import ReadRange, load_ranges, read_range
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
 from penstock.pipeline.jobs.topic_choice import chosen_shards
+from penstock.pipeline.named_view import NamedView
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -94,7 +94,7 @@ def stats(
     if every_s < 1 or top_keys < 0:
         raise BadRequestError(f"every_s {every_s} and top_keys {top_keys} start at 1 and 0")
     began = time.monotonic()
-    with StoreView.open(path) as view:
+    with NamedView(path) as view:
         ranges = [read_range(view, shard) for shard in chosen_shards(view, path, topics)]
     filled = [each for each in ranges if each.start < each.end]
     intervals: list[Interval] = []

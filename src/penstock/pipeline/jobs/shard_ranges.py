@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from penstock.engine.segment.view import StoreView
+from penstock.pipeline.named_view import NamedView
 from penstock.record import ShardId
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class ReadRange(Struct, frozen=True):
         return self.end - self.start - self.deleted
 
 
-def read_range(view: StoreView, shard: ShardId, start: int = 0) -> ReadRange:
+def read_range(view: NamedView, shard: ShardId, start: int = 0) -> ReadRange:
     """Return what a shard holds from `start` on."""
     bounds = view.bounds(shard)
     start, end = max(start, bounds.earliest), bounds.commit

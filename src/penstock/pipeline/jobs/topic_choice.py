@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError
+from penstock.pipeline.named_view import NamedView
 from penstock.record import ShardId
 
 
-def chosen_shards(view: StoreView, path: str, topics: Sequence[str] | None) -> list[ShardId]:
+def chosen_shards(view: NamedView, path: str, topics: Sequence[str] | None) -> list[ShardId]:
     """Return the shards of these topics; refuse a topic that is not there."""
     shards = view.shards()
     if topics is None:

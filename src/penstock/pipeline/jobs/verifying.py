@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from penstock.engine.segment import inspect
-from penstock.engine.segment.view import StoreView
 from penstock.errors import CorruptionError, StoreError
 from penstock.pipeline.jobs.shard_ranges import ReadRange, load_ranges, read_range
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
+from penstock.pipeline.named_view import NamedView
+from penstock.pipeline.node_directory import store_root
 from penstock.record import ShardId
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class VerifyResult(Struct, frozen=True):
 def verify(spark: SparkSession, path: str, *, progress: Progress | None = None) -> VerifyResult:
     """Check everything; nothing is changed, and a writer may be at work."""
     began = time.monotonic()
-    report = inspect.verify(path, progress=progress)
+    report = inspect.verify(store_root(path), progress=progress)
     problems: list[str] = []
     ranges = _ranges(path, problems)
     shards: list[ShardCheck] = []
@@ -82,7 +83,7 @@ def verify(spark: SparkSession, path: str, *, progress: Progress | None = None) 
 def _ranges(path: str, problems: list[str]) -> list[ReadRange]:
     found = []
     try:
-        with StoreView.open(path) as view:
+        with NamedView(path) as view:
             for shard in view.shards():
                 try:
                     found.append(read_range(view, shard))

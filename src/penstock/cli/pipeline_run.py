@@ -1,0 +1,164 @@
+"""`penstock pipeline run` and `lag`: what goes on, and what looks at who reads."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from penstock.cli.arguments import AsJson
+from penstock.cli.output import print_fields, print_json, print_table, time_text
+from penstock.cli.pipeline import LOCAL, Master, Topics, start_session
+from penstock.cli.target import Data, Namespace, Server, open_target
+
+
+def run(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A directory, or host:port of a node.", show_default=False
+        ),
+    ],
+    checkpoint: Annotated[
+        str,
+        typer.Option("--checkpoint", metavar="DIR", help="Remembers how far the work has come."),
+    ],
+    topics: Topics = None,
+    stages: Annotated[
+        list[str] | None,
+        typer.Option("--stage", metavar="MODULE:FUNCTION", help="May be repeated: one by one."),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", help="Where rows go: a directory, or host:port.")
+    ] = None,
+    to_topic: Annotated[
+        str | None, typer.Option("--to-topic", help="The topic they go to.")
+    ] = None,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of a new topic.")] = 1,
+    export: Annotated[
+        str | None, typer.Option("--export", metavar="DIR", help="Append what is new to Parquet.")
+    ] = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Compact topics now and then.")
+    ] = False,
+    expire: Annotated[bool, typer.Option("--expire", help="Apply retention now and then.")] = False,
+    every_s: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Between two batches.")
+    ] = 5,
+    upkeep_every_s: Annotated[
+        float, typer.Option("--upkeep-every", metavar="SECONDS", min=1, help="Between upkeeps.")
+    ] = 600,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when all that is there is done.")
+    ] = False,
+    namespace: Namespace = "default",
+    master: Master = LOCAL,
+    as_json: AsJson = False,
+) -> None:
+    """Go on: copy through stages, export, compact and expire, until SIGINT or SIGTERM.
+
+    The batch under way is finished; the next start goes on from the checkpoint. Each row goes
+    through once.
+
+    Example: [b]penstock pipeline run data --checkpoint state --stage shop:clean --to clean
+    --to-topic orders[/b]
+    """
+    from penstock.pipeline.running import Duties
+    from penstock.pipeline.running import run as run_duties
+
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    duties = Duties(
+        source=_place(source, namespace) | ({"subscribe": ",".join(topics)} if topics else {}),
+        checkpoint=checkpoint,
+        target=_target(to, to_topic, partitions, namespace),
+        stages=stages or (),
+        export_to=export,
+        compact=compact,
+        expire=expire,
+        every_s=every_s,
+        upkeep_every_s=upkeep_every_s,
+    )
+    spark = start_session(master)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    typer.echo("running; SIGINT or SIGTERM stops", err=True)
+    result = run_duties(spark, duties, stopping, once=once)
+    if as_json:
+        print_json([result])
+        return
+    print_fields(
+        (
+            ("batches", result.batches),
+            ("rows through stages", result.rows),
+            ("rows exported", result.rows_exported),
+            ("upkeeps", result.upkeeps),
+            ("records removed", result.rows_removed),
+            ("seconds", f"{result.seconds:.1f}"),
+        )
+    )
+
+
+def _place(text: str, namespace: str) -> dict[str, str]:
+    host, separator, port = text.rpartition(":")
+    if separator and host and port.isdigit() and "/" not in text:
+        return {"endpoint": text, "namespace": namespace}
+    return {"path": text}
+
+
+def _target(
+    to: str | None, topic: str | None, partitions: int, namespace: str
+) -> dict[str, str] | None:
+    if to is None and topic is None:
+        return None
+    if to is None or topic is None:
+        raise typer.BadParameter("--to and --to-topic go together")
+    return {
+        **_place(to, namespace),
+        "topic": topic,
+        "createTopics": "true",
+        "partitions": str(partitions),
+    }
+
+
+def lag(
+    groups: Annotated[
+        list[str] | None, typer.Option("--group", "-g", help="Only this group; may be repeated.")
+    ] = None,
+    as_json: AsJson = False,
+    server: Server = None,
+    data: Data = None,
+    namespace: Namespace = "default",
+) -> None:
+    """Show how far groups of consumers are behind the ends of their topics.
+
+    Example: [b]penstock pipeline lag --server 127.0.0.1:9190[/b]
+    """
+    from penstock.pipeline import jobs
+
+    with open_target(server, data, namespace) as store:
+        result = jobs.lag(store, groups=groups)
+    if as_json:
+        print_json(result.partitions)
+        return
+    print_table(
+        ("group", "topic", "#partition", "#offset", "#end", "#lag", "last commit"),
+        (
+            (
+                each.group,
+                each.topic,
+                each.partition,
+                each.offset,
+                each.end,
+                each.lag,
+                time_text(each.last_commit_ms),
+            )
+            for each in result.partitions
+        ),
+    )

@@ -1,0 +1,52 @@
+"""A store directory, read only, with the names that people use for its topics."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Final, Self
+
+from penstock.engine.segment.shard_state import ShardState
+from penstock.engine.segment.store import Bounds
+from penstock.engine.segment.view import StoreView
+from penstock.pipeline.node_directory import find_store
+from penstock.record import ShardId
+
+
+class NamedView:
+    """What jobs ask of a store before Spark reads it."""
+
+    def __init__(self, path: str) -> None:
+        self._place: Final = find_store(path)
+        self._view: Final = StoreView.open(self._place.root)
+
+    @property
+    def root(self) -> str:
+        """Where the files of the store lie."""
+        return self._place.root
+
+    def shards(self) -> list[ShardId]:
+        return sorted(self._place.shown(shard) for shard in self._view.shards())
+
+    def stored(self, shard: ShardId) -> ShardId:
+        """Return a shard as the store itself names it."""
+        return self._place.stored(shard)
+
+    def shown(self, shard: ShardId) -> ShardId:
+        return self._place.shown(shard)
+
+    def bounds(self, shard: ShardId) -> Bounds:
+        return self._view.bounds(self._place.stored(shard))
+
+    def state(self, shard: ShardId) -> ShardState:
+        return self._view.state(self._place.stored(shard))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._view.close()

@@ -1,0 +1,201 @@
+"""The continuous form of the jobs: duties that go on until they are told to stop.
+
+    stages    a query of Structured Streaming over topics, through stages, to a topic
+    export    a query whose batches each append what is new to Parquet (`jobs.export`)
+    upkeep    compaction and expiry, every so often, by this process or by the running node
+
+Every duty can be killed at any moment: its checkpoint or bookmark says where it goes on. When a
+query fails, the others are stopped and its error is raised.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from penstock.errors import BadRequestError, LockedError
+from penstock.log import get_logger
+from penstock.pipeline.stages import Chain
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_log = get_logger(__name__)
+
+LOOK_EVERY_S: Final = 0.2
+STOP_WAIT_S: Final = 60.0
+
+
+class Duties(Struct, frozen=True):
+    """What `run` does."""
+
+    source: Mapping[str, str]
+    """Options of the data source: `path` or `endpoint`, `subscribe` and so on."""
+    checkpoint: str
+    """A directory; each query has one of its own in it."""
+    target: Mapping[str, str] | None = None
+    """Options of the sink that what leaves the stages goes to; None: there are no stages."""
+    stages: Sequence[str] = ()
+    export_to: str | None = None
+    compact: bool = False
+    expire: bool = False
+    every_s: float = 5.0
+    """Time between the batches of a query."""
+    upkeep_every_s: float = 600.0
+
+
+class RunResult(Struct):
+    """What was done until the stop."""
+
+    batches: int = 0
+    rows: int = 0
+    """Rows that the queries with stages took in."""
+    rows_exported: int = 0
+    rows_removed: int = 0
+    upkeeps: int = 0
+    seconds: float = 0.0
+
+
+def run(
+    spark: SparkSession, duties: Duties, stopping: threading.Event, *, once: bool = False
+) -> RunResult:
+    """Work until `stopping` is set; with `once`, until what is there now is done."""
+    _check(duties)
+    began = time.monotonic()
+    result = RunResult()
+    queries: list[StreamingQuery] = []
+    try:
+        if duties.target is not None:
+            chain = Chain(list(duties.stages))
+            every_s = None if once else duties.every_s
+            place = f"{duties.checkpoint}/stages"
+            queries.append(chain.start(spark, duties.source, duties.target, place, every_s=every_s))
+        if duties.export_to is not None:
+            queries.append(_start_export(spark, duties, result, once=once))
+        _watch(queries, duties, result, stopping, once=once)
+    finally:
+        _stop(queries)
+    _add_up(queries[:1] if duties.target is not None else [], result)
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def _check(duties: Duties) -> None:
+    if duties.export_to is not None and "path" not in duties.source:
+        raise BadRequestError("an export reads the files: name the node's directory as its path")
+    if duties.stages and duties.target is None:
+        raise BadRequestError("stages need a topic that their rows go to")
+    if duties.target is None and duties.export_to is None and not duties.compact | duties.expire:
+        raise BadRequestError("there is nothing to do: name a topic, an export, or an upkeep")
+
+
+def _start_export(
+    spark: SparkSession, duties: Duties, result: RunResult, *, once: bool
+) -> StreamingQuery:
+    from penstock.pipeline import jobs
+
+    path, target = duties.source["path"], duties.export_to
+    assert target is not None
+    topics = duties.source.get("subscribe")
+    chosen = None if topics is None else [topic.strip() for topic in topics.split(",")]
+
+    def export(_rows: DataFrame, _batch: int) -> None:
+        # The batch says that there is something new; what is new is known by the bookmark.
+        result.rows_exported += jobs.export(spark, path, target, topics=chosen).rows
+
+    options = {"startingOffsets": "earliest", **duties.source}
+    rows = spark.readStream.format("penstock").options(**options).load()
+    writer = rows.writeStream.foreachBatch(export)
+    writer = writer.option("checkpointLocation", f"{duties.checkpoint}/export")
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{duties.every_s} seconds").start()
+
+
+def _watch(
+    queries: Sequence[StreamingQuery],
+    duties: Duties,
+    result: RunResult,
+    stopping: threading.Event,
+    *,
+    once: bool,
+) -> None:
+    from penstock.pipeline.jobs.spark_work import as_store_error
+
+    next_upkeep = time.monotonic()
+    wants_upkeep = duties.compact or duties.expire
+    while not stopping.is_set():
+        for query in queries:
+            failure = query.exception()
+            if failure is not None:
+                raise as_store_error(str(failure))
+        if wants_upkeep and time.monotonic() >= next_upkeep:
+            _keep_up(duties, result)
+            next_upkeep = time.monotonic() + duties.upkeep_every_s
+        if once and not any(query.isActive for query in queries):
+            return
+        stopping.wait(LOOK_EVERY_S)
+
+
+def _keep_up(duties: Duties, result: RunResult) -> None:
+    from penstock.pipeline import jobs
+
+    endpoint = duties.source.get("endpoint")
+    if endpoint is not None:
+        _ask_node(endpoint, duties, result)
+        return
+    path = duties.source["path"]
+    work: list[Callable[[], jobs.UpkeepResult]] = []
+    if duties.compact:
+        work.append(lambda: jobs.compact(path))
+    if duties.expire:
+        work.append(lambda: jobs.expire(path))
+    for each in work:
+        try:
+            result.rows_removed += each().rows_removed
+        except LockedError as error:
+            # Somebody writes at this moment; the next turn tries again.
+            _log.warning("upkeep_put_off", path=path, reason=str(error))
+            return
+    result.upkeeps += 1
+
+
+def _ask_node(endpoint: str, duties: Duties, result: RunResult) -> None:
+    """Let the node that holds the lock do it."""
+    from penstock.pipeline.endpoint import connect
+
+    backend = connect(endpoint)
+    try:
+        if duties.expire:
+            backend.run_upkeep()
+        if duties.compact:
+            namespace = duties.source.get("namespace", "default")
+            for topic in backend.list_topics(namespace):
+                result.rows_removed += backend.compact(namespace, topic.name).records
+    finally:
+        backend.close()
+    result.upkeeps += 1
+
+
+def _stop(queries: Sequence[StreamingQuery]) -> None:
+    """Let batches that are under way end, for a while, then stop."""
+    deadline = time.monotonic() + STOP_WAIT_S
+    for query in queries:
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+            if not query.status["isDataAvailable"]:
+                break  # only looking for something new
+            time.sleep(LOOK_EVERY_S)
+        query.stop()
+
+
+def _add_up(queries: Sequence[StreamingQuery], result: RunResult) -> None:
+    for query in queries:
+        for progress in query.recentProgress:
+            if progress["numInputRows"]:
+                result.batches += 1
+                result.rows += progress["numInputRows"]
