@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, Self
 
+from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.shard_state import ShardState
-from penstock.engine.segment.store import Bounds
 from penstock.engine.segment.view import StoreView
 from penstock.pipeline.node_directory import find_store
 from penstock.record import ShardId
