@@ -214,8 +214,9 @@ def _struct(schema: str) -> StructType:
     from pyspark.sql.types import StructType
 
     try:
-        parsed: StructType = StructType.fromDDL(schema)
+        parsed = StructType.fromDDL(schema)
     except Exception as error:
         first = str(error).strip().splitlines()[0]
         raise BadRequestError(f"schema {schema!r} is none of Spark's: {first}") from error
+    assert isinstance(parsed, StructType), schema
     return parsed
