@@ -64,9 +64,15 @@ def start_session(master: str) -> SparkSession:
 def export(
     directory: Directory,
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="Where Parquet goes.", show_default=False)
+        str, typer.Argument(metavar="TARGET", help="Where files go.", show_default=False)
     ],
     topics: Topics = None,
+    table_format: Annotated[
+        str, typer.Option("--format", help="parquet, or delta: a Delta table.")
+    ] = "parquet",
+    upsert: Annotated[
+        bool, typer.Option("--upsert", help="Delta: keep the newest record of each key.")
+    ] = False,
     strict: Annotated[
         bool,
         typer.Option(help="Stop at damaged records, and at records that were removed too early."),
@@ -74,7 +80,7 @@ def export(
     master: Master = LOCAL,
     as_json: AsJson = False,
 ) -> None:
-    """Append what is new in topics to Parquet files, by topic and day.
+    """Append what is new in topics to Parquet files or a Delta table, by topic and day.
 
     Goes on where the last run ended: TARGET/_penstock/bookmark.json has the offsets. The store is
     only read, and may be in use.
@@ -89,6 +95,8 @@ def export(
             directory,
             target,
             topics=topics,
+            table_format=table_format,
+            upsert=upsert,
             strict=strict,
             progress=progress,
         )

@@ -14,46 +14,50 @@ from penstock.cli.output import print_fields, print_json, print_table, time_text
 from penstock.cli.pipeline import LOCAL, Master, Topics, start_session
 from penstock.cli.target import Data, Namespace, Server, open_target
 
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE", help="A directory, or host:port of a node.", show_default=False
+    ),
+]
+Checkpoint = Annotated[
+    str, typer.Option("--checkpoint", metavar="DIR", help="Remembers how far the work has come.")
+]
+Stages = Annotated[
+    list[str] | None,
+    typer.Option("--stage", metavar="MODULE:FUNCTION", help="May be repeated: one by one."),
+]
+To = Annotated[str | None, typer.Option("--to", help="Where rows go: a directory, or host:port.")]
+ToTopic = Annotated[str | None, typer.Option("--to-topic", help="Which topic.")]
+Partitions = Annotated[int, typer.Option(min=1, help="Partitions of a new topic.")]
+Export = Annotated[
+    str | None, typer.Option("--export", metavar="DIR", help="Append what is new to Parquet.")
+]
+Compact = Annotated[bool, typer.Option("--compact", help="Compact now and then.")]
+Expire = Annotated[bool, typer.Option("--expire", help="Apply retention now and then.")]
+Every = Annotated[
+    float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Between two batches.")
+]
+UpkeepEvery = Annotated[
+    float, typer.Option("--upkeep-every", metavar="SECONDS", min=1, help="Between upkeeps.")
+]
+Once = Annotated[bool, typer.Option("--once", help="End when all there is is done.")]
+
 
 def run(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE", help="A directory, or host:port of a node.", show_default=False
-        ),
-    ],
-    checkpoint: Annotated[
-        str,
-        typer.Option("--checkpoint", metavar="DIR", help="Remembers how far the work has come."),
-    ],
+    source: Source,
+    checkpoint: Checkpoint,
     topics: Topics = None,
-    stages: Annotated[
-        list[str] | None,
-        typer.Option("--stage", metavar="MODULE:FUNCTION", help="May be repeated: one by one."),
-    ] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", help="Where rows go: a directory, or host:port.")
-    ] = None,
-    to_topic: Annotated[
-        str | None, typer.Option("--to-topic", help="The topic they go to.")
-    ] = None,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of a new topic.")] = 1,
-    export: Annotated[
-        str | None, typer.Option("--export", metavar="DIR", help="Append what is new to Parquet.")
-    ] = None,
-    compact: Annotated[
-        bool, typer.Option("--compact", help="Compact topics now and then.")
-    ] = False,
-    expire: Annotated[bool, typer.Option("--expire", help="Apply retention now and then.")] = False,
-    every_s: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Between two batches.")
-    ] = 5,
-    upkeep_every_s: Annotated[
-        float, typer.Option("--upkeep-every", metavar="SECONDS", min=1, help="Between upkeeps.")
-    ] = 600,
-    once: Annotated[
-        bool, typer.Option("--once", help="End when all that is there is done.")
-    ] = False,
+    stages: Stages = None,
+    to: To = None,
+    to_topic: ToTopic = None,
+    partitions: Partitions = 1,
+    export: Export = None,
+    compact: Compact = False,
+    expire: Expire = False,
+    every_s: Every = 5,
+    upkeep_every_s: UpkeepEvery = 600,
+    once: Once = False,
     namespace: Namespace = "default",
     master: Master = LOCAL,
     as_json: AsJson = False,

@@ -2,7 +2,8 @@
 
     stage      Spark writes files below `_penstock/staging`      readers do not see them
     begin      `run.json` names every file and its last place    from here on the run happens
-    publish    each file is renamed to its place                 what has moved is passed over
+    publish    each file is renamed to its place, or a table     what has moved is passed over
+               takes all of them in one commit
     finish     `bookmark.json` says up to where is exported      a repeat begins there
 
 Killed before `begin`, a run leaves only staged files, which the next one removes. Killed after it,
@@ -34,6 +35,9 @@ Offsets = dict[str, dict[int, int]]
 """Topic, partition: the next offset to export."""
 
 
+FILES: Final = "files"
+
+
 class Bookmark(Struct, frozen=True):
     """How far an export has come."""
 
@@ -48,7 +52,9 @@ class OpenRun(Struct, frozen=True):
     after: Bookmark
     attempt: str
     """The name of its staging directory."""
-    files: tuple[str, ...]
+    mode: str = FILES
+    """How they are published: as files, or into a Delta table (append, upsert)."""
+    files: tuple[str, ...] = ()
     """Paths below the staging directory, and, with the run's name put before it, the target."""
 
 
@@ -86,13 +92,13 @@ class Ledger:
         self.clean()
         return moved
 
-    def publish(self, after: Bookmark) -> int:
+    def publish(self, after: Bookmark, mode: str = FILES) -> int:
         """Publish everything that is staged, and remember `after`; return the files' bytes."""
         files = sorted(str(path.relative_to(self.staging)) for path in self._staged())
         size = sum(path.stat().st_size for path in self._staged())
         for path in self._staged():
             _sync(path)
-        begun = OpenRun(after, self._attempt, tuple(files))
+        begun = OpenRun(after, self._attempt, mode, tuple(files))
         self._disk.replace(str(self._own / "run.json"), msgspec.json.encode(begun))
         self._publish(begun)
         self.clean()
@@ -110,8 +116,23 @@ class Ledger:
         return self.staging.rglob("*.parquet")
 
     def _publish(self, begun: OpenRun) -> int:
-        moved = 0
         staging = self._own / "staging" / begun.attempt
+        publish = self._move if begun.mode == FILES else self._commit
+        moved = publish(begun, staging)
+        after = msgspec.json.format(msgspec.json.encode(begun.after), indent=2)
+        self._disk.replace(str(self._own / "bookmark.json"), after)
+        return moved
+
+    def _commit(self, begun: OpenRun, staging: Path) -> int:
+        # Here, so that exports to files need no more than Spark.
+        from penstock.pipeline.jobs.delta_table import commit_files
+
+        files = [staging / name for name in begun.files]
+        done = commit_files(self._target, files, staging, begun.after.run, begun.mode)
+        return len(files) if done else 0
+
+    def _move(self, begun: OpenRun, staging: Path) -> int:
+        moved = 0
         directories = {self._target}
         for name in begun.files:
             source = staging / name
@@ -130,8 +151,6 @@ class Ledger:
             moved += 1
         for directory in sorted(directories):
             self._disk.sync_directory(str(directory))
-        after = msgspec.json.format(msgspec.json.encode(begun.after), indent=2)
-        self._disk.replace(str(self._own / "bookmark.json"), after)
         return moved
 
 

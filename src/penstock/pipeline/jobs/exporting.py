@@ -1,4 +1,4 @@
-"""Exports topics of a store directory to Parquet, each record once, from where the last run ended.
+"""Exports topics of a store to Parquet or Delta, each record once, from where the last run ended.
 
     target/topic=orders/day=2026-01-31/run-000001-….parquet
     target/_penstock/bookmark.json
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from penstock.errors import BadRequestError, StoreError
-from penstock.pipeline.jobs.export_ledger import Bookmark, Ledger, Offsets
+from penstock.pipeline.jobs.export_ledger import FILES, Bookmark, Ledger, Offsets
 from penstock.pipeline.jobs.shard_ranges import ReadRange, load_ranges, read_range
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
 from penstock.pipeline.jobs.topic_choice import chosen_shards
@@ -73,16 +73,22 @@ def export(
     target: str,
     *,
     topics: Sequence[str] | None = None,
+    table_format: str = "parquet",
+    upsert: bool = False,
     strict: bool = True,
     progress: Progress | None = None,
 ) -> ExportResult:
     """Append what is new in these topics (all by default) to the Parquet files in `target`.
+
+    With `table_format="delta"`, `target` is a Delta table, by topic and day; with `upsert` it has
+    the newest record of each key, by topic (the rows of a run are then held in memory).
 
     The store is only read; a writer may be at work. With `strict` off, damaged records and records
     that retention took before they were exported are passed over and counted. Safe to kill and to
     repeat; raises `LockedError` while another export writes to `target`.
     """
     began = time.monotonic()
+    mode = _mode(table_format, upsert=upsert)
     if "://" in target:
         raise BadRequestError(f"{target!r} is no directory of this machine: export to one")
     ledger = Ledger(Path(target))
@@ -106,10 +112,23 @@ def export(
         with spark_work(spark, "check", progress):
             shards = _check(spark, ledger, ranges, before.offsets)
         files = ledger.staged_count()
-        size = ledger.publish(after)
+        size = ledger.publish(after, mode)
     rows = sum(each.rows for each in shards)
     seconds = time.monotonic() - began
     return ExportResult(path, target, after.run, rows, files, size, recovered, shards, seconds)
+
+
+def _mode(table_format: str, *, upsert: bool) -> str:
+    if table_format == "delta":
+        from penstock.pipeline.jobs.delta_table import APPEND, UPSERT, check_installed
+
+        check_installed()
+        return UPSERT if upsert else APPEND
+    if table_format != "parquet":
+        raise BadRequestError(f"there is no format {table_format!r}; there are parquet and delta")
+    if upsert:
+        raise BadRequestError("Parquet files are only appended to: upsert needs the format delta")
+    return FILES
 
 
 def _ranges(
