@@ -77,7 +77,16 @@ class Cluster:
             time.sleep(0.05)
 
     def leader(self, group: str) -> int:
-        return next(one.leader for one in self.status(1).groups if one.name == group)
+        groups = self.status(1).groups
+        return next((one.leader for one in groups if one.name == group), 1)
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that the nodes have used, in seconds."""
+        ticks = 0
+        for process in self.processes.values():
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def memory_mb(self) -> int:
         total = 0
@@ -109,10 +118,12 @@ def repeat(
 ) -> list[float]:
     """Call what `make(thread)` returns over and over; return how long each call took, in ms."""
     times: list[list[float]] = [[] for _ in range(threads)]
-    until = time.perf_counter() + seconds
+    ready = threading.Barrier(threads)
 
     def run(number: int) -> None:
         work = make(number)
+        ready.wait()
+        until = time.perf_counter() + seconds
         while time.perf_counter() < until:
             began = time.perf_counter()
             work()
@@ -152,9 +163,12 @@ def quantiles(times: list[float]) -> dict[str, float]:
 
 def saves(cluster: Cluster, label: str, seconds: float) -> None:
     for size, threads in ((1, 32), (100, 8), (1_000, 4)):
+        used = cluster.cpu_s()
         times = repeat(threads, seconds, lambda number, size=size: saver(cluster, size, number))
-        rate = len(times) * size / seconds
-        say(f"{label}: save {size}", offsets_per_s=round(rate), **quantiles(times))
+        offsets = len(times) * size
+        cpu_us = round((cluster.cpu_s() - used) / offsets * 1e6, 1)
+        rate = round(offsets / seconds)
+        say(f"{label}: save {size}", offsets_per_s=rate, nodes_cpu_us=cpu_us, **quantiles(times))
 
 
 def topics(cluster: Cluster, label: str, seconds: float) -> None:
