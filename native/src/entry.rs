@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 
 use crate::bytes::{i32_at, part, u16_at, u32_at};
-use crate::kafka::KafkaHeaders;
+use crate::kafka::{tag_header, KafkaHeaders};
 use crate::properties::{each_entry, is_header, Properties};
 use crate::record::Reason;
 
@@ -34,6 +34,8 @@ pub enum TagList<'a> {
     One(&'a [u8]),
     /// `count` of an envelope's sized tags.
     Many(usize, &'a [u8]),
+    /// The values of those of a Kafka message's `count` headers that are tags.
+    Headers(usize, &'a [u8]),
 }
 
 #[derive(Clone, Copy)]
@@ -162,6 +164,15 @@ impl<'a> TagList<'a> {
                     };
                     look(tag);
                     at += 4 + tag.len();
+                }
+            }
+            Self::Headers(count, data) => {
+                let wanted = tag_header();
+                for (name, value) in KafkaHeaders::new(count, data) {
+                    match value {
+                        Some(tag) if name == &wanted[..] && !tag.is_empty() => look(tag),
+                        _ => (),
+                    }
                 }
             }
         }

@@ -3,6 +3,8 @@
 //! Every size in them is a claim of somebody else: nothing is read past the end of a part, and what
 //! a compressed batch may grow to is bounded.
 
+use std::sync::{Arc, RwLock};
+
 use crate::bytes::{i16_at, i32_at, i64_at, part, u32_at};
 use crate::entry::{Arena, Entry, HeaderList, Stamps, TagList};
 use crate::inflate::inflate;
@@ -18,6 +20,21 @@ const INNER_HEAD_SIZE: usize = 20;
 
 const CUT_SHORT: Reason = "the Kafka batch is cut short";
 const MALFORMED: Reason = "a Kafka message is malformed";
+
+/// The name of the header whose values are a message's tags.
+static TAG_HEADER: RwLock<Option<Arc<[u8]>>> = RwLock::new(None);
+const DEFAULT_TAG_HEADER: &[u8] = b"tag";
+
+pub fn tag_header() -> Arc<[u8]> {
+    let known = TAG_HEADER.read().map(|found| found.clone()).unwrap_or(None);
+    known.unwrap_or_else(|| Arc::from(DEFAULT_TAG_HEADER))
+}
+
+pub fn use_tag_header(name: &[u8]) {
+    if let Ok(mut known) = TAG_HEADER.write() {
+        *known = Some(Arc::from(name));
+    }
+}
 
 struct Head {
     attributes: i16,
@@ -85,6 +102,7 @@ fn read_messages<'a>(
     first: Stamps,
     take: &mut impl FnMut(Entry<'a>),
 ) -> Option<()> {
+    let wanted = tag_header();
     let mut cursor = Cursor(content);
     for _ in 0..head.count {
         let size = cursor.varint()?;
@@ -107,7 +125,16 @@ fn read_messages<'a>(
             stamps: Stamps { offset, timestamp_ms, ..first },
             value,
             key,
-            tags: TagList::None,
+            tags: match headers {
+                HeaderList::Kafka(count, data) if !wanted.is_empty() => {
+                    let is_tag = |(name, _): (&[u8], _)| name == &wanted[..];
+                    match KafkaHeaders::new(count, data).any(is_tag) {
+                        true => TagList::Headers(count, data),
+                        false => TagList::None,
+                    }
+                }
+                _ => TagList::None,
+            },
             headers,
             expires_at_ms: None,
         });

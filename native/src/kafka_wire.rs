@@ -5,6 +5,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use crate::bytes::{i16_at, i32_at, i64_at, View};
 use crate::codec::maybe_detached;
+use crate::kafka::use_tag_header;
 use crate::python::{damage_or_none, Encoded};
 use crate::properties::Properties;
 use crate::queue::BATCH_UNIT_SIZE;
@@ -42,6 +43,12 @@ pub fn crc32c(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<u32> {
     let view = View::readable(data)?;
     let bytes = view.bytes();
     Ok(maybe_detached(py, bytes.len(), || ::crc32c::crc32c(bytes)))
+}
+
+#[pyfunction]
+pub fn set_tag_header(name: &Bound<'_, PyAny>) -> PyResult<()> {
+    use_tag_header(Encoded::new(name, "name")?.bytes());
+    Ok(())
 }
 
 /// The bodies of consecutive batch-queue units from `start_offset` on, below `until`, at most

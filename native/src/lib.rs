@@ -58,6 +58,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reader::read_columns, module)?)?;
     module.add_function(wrap_pyfunction!(reader::decode_inner, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::crc32c, module)?)?;
+    module.add_function(wrap_pyfunction!(kafka_wire::set_tag_header, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::slice_batches, module)?)?;
     Ok(())
 }

@@ -159,7 +159,7 @@ impl<'py> Builder<'py> {
                 self.tag = Some((tag.to_vec(), tuple.clone()));
                 Ok(tuple)
             }
-            TagList::Many(..) => {
+            TagList::Many(..) | TagList::Headers(..) => {
                 let mut all = Vec::new();
                 tags.each(|tag| all.push(text(self.py, tag)));
                 PyTuple::new(self.py, all.into_iter().collect::<PyResult<Vec<_>>>()?)

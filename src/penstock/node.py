@@ -52,6 +52,7 @@ from penstock.engine.rocksdb import (
 from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment.twin import core
 from penstock.engine.shard_metrics import ShardMetrics
 from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.storage_cache import StorageCacheManager, share_topics
@@ -350,6 +351,7 @@ class Node:
             raise
 
     def _open_segment(self) -> StorageEngine:
+        core.set_tag_header(self.settings.kafka.tag_header)
         engine, broker = self.settings.engine, self.settings.broker
         sizes = FileSizes(
             commit_log_file_size=broker.commit_log_file_size,

@@ -100,7 +100,7 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
         int, Meta(ge=MIB, description="Bytes of requests that are only partly there, all together.")
     ] = 512 * MIB
     tag_header: Annotated[
-        str, Meta(description="Header whose value is a record's tag; empty: none is.")
+        str, Meta(description="Header whose values are a record's tags; empty: none are.")
     ] = "tag"
     group_initial_delay_ms: Annotated[
         int,

@@ -177,6 +177,7 @@ def test_records_are_found_by_key_tag_and_time_from_python(server: Running) -> N
     newest = topics.read_by_key("seen", b"a")
     assert newest is not None
     assert (newest.record.value, newest.record.offset) == (b"3", 2)
+    assert [one.record.value for one in topics.read_by_tag("seen", "eu")] == [b"1", b"2"]
     stamp = newest.record.timestamp_ms
     assert topics.get_offset_by_timestamp("seen", stamp)[0] <= 2
 

@@ -30,7 +30,6 @@ class PartitionWriter:
         self._handler: Final = broker.handler
         self._size_max: Final = broker.all_settings.engine.record_size_max
         self._crc32c: Final = native_only().crc32c
-        self._tag_header: Final = broker.settings.tag_header
 
     def write(
         self, partition: Partition, records: memoryview, transactional_id: str | None
@@ -72,7 +71,7 @@ class PartitionWriter:
         if head.producer_id != NO_PRODUCER:
             producer = Producer(head.producer_id, head.producer_epoch, head.sequence)
         if partition.checks_keys or not partition.is_raw:
-            records = records_of(body, self._tag_header)
+            records = records_of(body)
             if partition.checks_keys and any(record.key is None for record in records):
                 raise BadBatchError(
                     ErrorCode.invalid_record, "records of a compacted topic have a key"

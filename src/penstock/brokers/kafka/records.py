@@ -13,31 +13,23 @@ from penstock.engine.segment.twin import core, native_only
 from penstock.errors import BadRequestError
 from penstock.record import Record, StoredRecord
 
-TAGS_SEPARATOR: Final = "\x1f"
 _NO_PRODUCER: Final = (-1, -1, -1)
 
 
-def records_of(batch: memoryview, tag_header: str) -> list[Record]:
+def records_of(batch: memoryview) -> list[Record]:
     """Return the records of a checked batch; raise `BadBatchError` when it cannot be read."""
     try:
         found = core.decode_inner(bytes(batch), True, 0, 0, 0)
     except (BadRequestError, ValueError) as error:
         raise BadBatchError(ErrorCode.invalid_record, str(error)) from error
-    return [_record(one, tag_header) for one in found]
+    return [_record(one) for one in found]
 
 
-def _record(found: StoredRecord, tag_header: str) -> Record:
-    tags: tuple[str, ...] = ()
-    if tag_header and found.headers:
-        tags = tuple(
-            (value or b"").decode("utf-8", "replace")
-            for name, value in found.headers
-            if name == tag_header
-        )
+def _record(found: StoredRecord) -> Record:
     return Record(
         value=found.value,
         key=found.key,
-        tags=tuple(dict.fromkeys(tag for tag in tags if tag)),
+        tags=tuple(dict.fromkeys(found.tags)),
         headers=found.headers,
         timestamp_ms=max(found.timestamp_ms, 0),
     )

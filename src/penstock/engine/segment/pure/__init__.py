@@ -14,6 +14,7 @@ from penstock.engine.segment.pure.codec import (
 from penstock.engine.segment.pure.columns import read_columns
 from penstock.engine.segment.pure.inner_batch import decode_inner
 from penstock.engine.segment.pure.intake import Intake
+from penstock.engine.segment.pure.kafka_batch import set_tag_header
 from penstock.engine.segment.pure.key_index import index_lookup, index_relink
 from penstock.engine.segment.pure.reading import read_batches, read_records
 from penstock.engine.segment.pure.sync_turns import SyncTurns
@@ -36,5 +37,6 @@ __all__ = [
     "read_batches",
     "read_columns",
     "read_records",
+    "set_tag_header",
     "warm",
 ]

@@ -120,7 +120,7 @@ def _read_messages(
             Offset(base_offset + delta),
             value,
             key,
-            (),
+            _tags(headers),
             headers,
             timestamp_ms,
             None,
@@ -128,6 +128,22 @@ def _read_messages(
             leader_epoch,
         )
     cursor.expect_end()
+
+
+_tag_header = "tag"
+
+
+def set_tag_header(name: str) -> None:
+    global _tag_header  # noqa: PLW0603 - as in the extension: one for the process
+    _tag_header = name
+
+
+def _tags(headers: tuple[Header, ...]) -> tuple[str, ...]:
+    return tuple(
+        value.decode("utf-8", "surrogateescape")
+        for name, value in headers
+        if _tag_header and name == _tag_header and value
+    )
 
 
 class _Cursor:
