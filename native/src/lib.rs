@@ -30,6 +30,7 @@ mod read;
 mod reader;
 mod record;
 mod replay;
+mod single;
 mod state;
 mod stored;
 mod sync_turns;
@@ -54,6 +55,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(codec::index_lookup, module)?)?;
     module.add_function(wrap_pyfunction!(codec::index_relink, module)?)?;
     module.add_function(wrap_pyfunction!(reader::read_records, module)?)?;
+    module.add_function(wrap_pyfunction!(single::read_one, module)?)?;
+    module.add_function(wrap_pyfunction!(single::index_newest, module)?)?;
     module.add_function(wrap_pyfunction!(reader::read_batches, module)?)?;
     module.add_function(wrap_pyfunction!(reader::read_columns, module)?)?;
     module.add_function(wrap_pyfunction!(reader::decode_inner, module)?)?;

@@ -109,14 +109,14 @@ pub struct LogFile<'a> {
 
 impl<'a> LogFile<'a> {
     #[inline]
-    fn index(&self, position: i64) -> Option<usize> {
+    pub fn index(&self, position: i64) -> Option<usize> {
         let index = usize::try_from(position.checked_sub(self.base)?).ok()?;
         (index < self.log.len()).then_some(index)
     }
 
     /// The undamaged record that a unit points at.
     #[inline(always)]
-    fn record(&self, index: usize, position: i64, size: i32) -> Result<Record<'a>, Reason> {
+    pub fn record(&self, index: usize, position: i64, size: i32) -> Result<Record<'a>, Reason> {
         let record = Record::parse(self.log, index)?;
         if record.data.len() as i64 != i64::from(size) {
             return Err("unit and record do not agree on the size");
@@ -129,7 +129,7 @@ impl<'a> LogFile<'a> {
     }
 }
 
-fn stamps_of(record: &Record<'_>) -> Stamps {
+pub fn stamps_of(record: &Record<'_>) -> Stamps {
     Stamps {
         offset: record.queue_offset,
         timestamp_ms: record.born_ms,

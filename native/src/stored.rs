@@ -100,7 +100,7 @@ impl<'py> Builder<'py> {
     }
 
     #[inline]
-    fn record(&mut self, entry: &Entry<'_>) -> PyResult<Bound<'py, PyAny>> {
+    pub fn record(&mut self, entry: &Entry<'_>) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py;
         let offset = entry.stamps.offset.into_pyobject(py)?;
         let value = self.bytes(entry.value);

@@ -24,6 +24,18 @@ def check_log(log: Buffer, base: int, start: int, end: int) -> tuple[int, int, D
 def find_record(log: Buffer, base: int, start: int, end: int) -> int: ...
 def warm(log: Buffer, start_index: int, size: int) -> None: ...
 def crc_patch(checksum: int, size_after: int, delta: bytes) -> int: ...
+def read_one(
+    log: Buffer,
+    base: int,
+    position: int,
+    size: int,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    now_ms: int,
+    key: bytes | None,
+) -> StoredRecord | None: ...
+def index_newest(index: Buffer, slots: int, entries_max: int, topic: str, key: bytes) -> int: ...
 def read_records(
     log: Buffer,
     base: int,

@@ -156,6 +156,17 @@ class FileSet:
             self._used.add(base)
             return opened.mapping.buffer
 
+    def quick_buffer(self, base: int) -> memoryview:
+        """Return the whole file at `base` as `buffer` does, without a lock when it is mapped."""
+        opened = self._open.get(base)
+        if opened is not None:
+            self._used.add(base)
+            try:
+                return opened.mapping.buffer
+            except ValueError:
+                pass  # unmapped at this moment
+        return self.buffer(base)
+
     def _map(self, base: int, *, writable: bool) -> _Open:
         old = self._open.pop(base, None)
         if old is not None:

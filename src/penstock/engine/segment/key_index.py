@@ -300,6 +300,27 @@ class KeyIndex:
                 raise CorruptionError(path, position=0, reason="the file is missing") from error
             yield from self._hits(index, text, (begin_ms, end_ms), count_max)
 
+    def newest(self, topic: str, key: bytes) -> int:
+        """Return the newest position that there is for a plain key, quickly, or -1: then `lookup`
+        knows better."""
+        if self.damaged:
+            return -1
+        for name in reversed(self.names):
+            try:
+                index = self._readable(name)
+            except (OSError, CorruptionError):
+                return -1
+            position = core.index_newest(
+                index.mapping.buffer,
+                self._sizes.index_slots,
+                self._sizes.index_entries_max,
+                topic,
+                key,
+            )
+            if position >= 0:
+                return position
+        return -1
+
     def _hits(
         self, index: _IndexFile, text: str, span_ms: tuple[int, int], count_max: int
     ) -> Iterator[int]:

@@ -156,6 +156,11 @@ class ShardState:
         """Learn that these records are lost, and no others."""
         self._lost = DeletedRanges.from_list(ranges)
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether damage ever took a record of this shard."""
+        return self._lost is not None
+
     def first_lost(self, start: int, end: int) -> int | None:
         """Return the first offset of `[start, end)` whose record should be there and is lost."""
         return next((first for first, _ in self._lost_between(start, end)), None)

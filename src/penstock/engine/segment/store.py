@@ -28,6 +28,7 @@ from penstock.engine.segment.dispatch import Dispatcher, DispatchPipeline
 from penstock.engine.segment.format import BATCH_COUNT_MAX
 from penstock.engine.segment.kafka_batches import KafkaBatches
 from penstock.engine.segment.opening import StoreParts, open_parts
+from penstock.engine.segment.quick_reader import QuickReader
 from penstock.engine.segment.reader import Page, Query, ReadableShard, ShardReader
 from penstock.engine.segment.rebuild import rebuild_queue
 from penstock.engine.segment.recovery import Progress, RecoveryReport
@@ -85,6 +86,7 @@ class SegmentStore:
             self._heal_queue,
             self._heal_index,
         )
+        self._quick: Final = QuickReader(parts.log.files, parts.index, parts.clock)
         self._topics: Final = TopicsFile(
             parts.disk, parts.paths.topics, parts.clock, parts.table.user_kinds
         )
@@ -282,26 +284,10 @@ class SegmentStore:
         _require_pyarrow()
         from penstock.engine.segment.arrow import columns_of
 
-        log = self._table.get(shard)
         columns = columns_of(values, keys, tags, timestamps)
         if columns.rows == 0:
             raise BadRequestError("an append needs at least one row")
-        return self._writer.run_for_producer(
-            log,
-            producer,
-            columns.rows,
-            lambda text: self._log.appender.append_columns(
-                log.handle,
-                columns.rows,
-                columns.values,
-                columns.keys,
-                columns.tags,
-                columns.timestamps,
-                self._writer.now(),
-                log.epoch,
-                text,
-            ),
-        )[0]
+        return self._writer.write_columns(self._table.get(shard), columns, producer)
 
     def append_batch(
         self,
@@ -358,6 +344,10 @@ class SegmentStore:
         max_size: int = SIZE_PER_READ,
     ) -> list[StoredRecord]:
         """Return records from `offset` on, ascending."""
+        if max_records == 1 and offset >= 0 < max_size:
+            found = self._quick.read(self._table.get(shard), offset)
+            if found is not None:
+                return [found]
         return self.read_page(shard, offset, max_records=max_records, max_size=max_size).records
 
     def read_page(
@@ -408,7 +398,8 @@ class SegmentStore:
         return ArrowReader(self._reader).batches(log, offset, end, columns, tag)
 
     def newest_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
-        return self._reader.newest_by_key(self._table.get(shard), key)
+        log = self._table.get(shard)
+        return self._quick.newest(log, key) or self._reader.newest_by_key(log, key)
 
     def by_key(self, shard: ShardId, key: bytes) -> Iterator[StoredRecord]:
         return self._reader.by_key(self._table.get(shard), key)

@@ -356,6 +356,22 @@ class Core(Protocol):
     def warm(self, log: Buffer, start_index: int, size: int) -> None: ...
     def crc_patch(self, checksum: int, size_after: int, delta: bytes) -> int: ...
 
+    def read_one(
+        self,
+        log: Buffer,
+        base: int,
+        position: int,
+        size: int,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        now_ms: int,
+        key: bytes | None,
+    ) -> StoredRecord | None: ...
+    def index_newest(
+        self, index: Buffer, slots: int, entries_max: int, topic: str, key: bytes
+    ) -> int: ...
+
     def read_records(
         self,
         log: Buffer,

@@ -131,6 +131,11 @@ class UnitFiles:
             parts.append(held.file.read_at(at, n * self.unit_size))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def read_in(self, path: str, unit: int) -> bytes:
+        """Return one unit of the file at `path`."""
+        at = unit % self.file_units * self.unit_size
+        return self._files.get(path).file.read_at(at, self.unit_size)
+
     def write(self, unit: int, data: bytes) -> None:
         """Put whole units at `unit`; a new file is filled with pre-blank units before them."""
         done = 0

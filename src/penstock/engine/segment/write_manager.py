@@ -15,7 +15,7 @@ A caller that found the lock taken for `DEADLINE_S` gets `BusyError`; its record
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.clock import Clock, SystemClock
 from penstock.engine.segment.commit_log import CommitLog
@@ -27,6 +27,9 @@ from penstock.engine.segment.twin_interface import BUSY
 from penstock.errors import BusyError, DiskFullError, ShardSealedError, UnknownShardError
 from penstock.metrics import SegmentMetrics
 from penstock.record import Flush, Producer, Record, ShardId
+
+if TYPE_CHECKING:
+    from penstock.engine.segment.arrow import RowColumns
 
 DEADLINE_S: Final = 30.0
 _NATIVE_CLOCK: Final = -1
@@ -100,6 +103,26 @@ class WriteManager:
                 shard.handle, body, count, self.now(), shard.epoch, born_ms, text, True
             ),
         )
+
+    def write_columns(self, shard: ShardLog, columns: RowColumns, producer: Producer | None) -> int:
+        """Append one record per row, all or none; return the first offset."""
+        appender = self._log.appender
+        return self.run_for_producer(
+            shard,
+            producer,
+            columns.rows,
+            lambda text: appender.append_columns(
+                shard.handle,
+                columns.rows,
+                columns.values,
+                columns.keys,
+                columns.tags,
+                columns.timestamps,
+                self.now(),
+                shard.epoch,
+                text,
+            ),
+        )[0]
 
     def run_for_producer(
         self,

@@ -17,6 +17,7 @@ from penstock.engine.segment.pure.intake import Intake
 from penstock.engine.segment.pure.kafka_batch import set_tag_header
 from penstock.engine.segment.pure.key_index import index_lookup, index_relink
 from penstock.engine.segment.pure.reading import read_batches, read_records
+from penstock.engine.segment.pure.single import index_newest, read_one
 from penstock.engine.segment.pure.sync_turns import SyncTurns
 from penstock.engine.segment.pure.write_lock import WriteLock
 
@@ -32,10 +33,12 @@ __all__ = [
     "encode_raw",
     "find_record",
     "index_lookup",
+    "index_newest",
     "index_relink",
     "java_hash",
     "read_batches",
     "read_columns",
+    "read_one",
     "read_records",
     "set_tag_header",
     "warm",

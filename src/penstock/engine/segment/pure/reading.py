@@ -162,6 +162,15 @@ def _read_one(file: LogFile, page: Page, wanted: Wanted, position: int, size: in
     return True
 
 
+def read_at(file: LogFile, wanted: Wanted, position: int, size: int) -> StoredRecord | None:
+    """Return the record at `position` if it is undamaged and wanted."""
+    found = file.record_at(position, size)
+    message = found if isinstance(found, Damage) else _message_of(file.view, found, position)
+    if isinstance(message, Damage) or not wanted.takes(*message):
+        return None
+    return message[0]
+
+
 def _message_of(log: memoryview, found: Located, position: int) -> Message | Damage:
     properties = parse(bytes(log[found.properties : found.end]))
     body = bytes(log[found.body : found.body_end])
