@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from rocksdict import WriteBatch
 from tests.engine.quick_directory import quick_directory
 
 from penstock.engine.contract import AdapterOffsetStrategy, Cleanup, ShardConfig
@@ -132,6 +133,32 @@ class BrokenDatabase(Database):
             raise BusyError("no more")
         self.writes_left -= 1
         return super()._try_write(fill)
+
+
+class CountingDatabase(Database):
+    """An instance that notes how many rows each write has."""
+
+    def __init__(self, path: str) -> None:
+        self.rows: list[int] = []
+        super().__init__(path, [DB_COLUMN_FAMILY_BROKER])
+
+    def _try_write(self, fill: Fill) -> bool:
+        batch = WriteBatch(raw_mode=True)
+        fill(batch, self.opened().handles)
+        self.rows.append(len(batch))
+        return super()._try_write(fill)
+
+
+def test_no_write_holds_up_other_threads_with_thousands_of_small_rows(path: str) -> None:
+    database = CountingDatabase(path)
+    with closing(RocksDBStorageEngine(database, owns_database=True)) as engine:
+        engine.create_shard(SHARD, ShardConfig())
+        small = [Record(value=b"v", key=b"%d" % number, tags=("t",)) for number in range(5_000)]
+        assert engine.batch_write(SHARD, small).count == 5_000
+        assert sum(database.rows) > 15_000
+        assert max(database.rows) <= 2_100
+        found = engine.read_by_tag(SHARD, "t", max_records=5_000)
+        assert [record.offset for record in found] == list(range(5_000))
 
 
 def large_batch() -> list[Record]:

@@ -138,7 +138,13 @@ class OffsetManager:
     ) -> None:
         """Commit offsets of several shards, all or none."""
         if self._enable_cache if enable_cache is None else enable_cache:
-            self.cache.commit(namespace, group, offsets)
+            if len(offsets) == 1:  # the commonest case, and four times cheaper alone
+                ((shard, one),) = offsets.items()
+                self.cache.commit_one(
+                    namespace, group, shard, one.offset, one.metadata, one.leader_epoch
+                )
+            else:
+                self.cache.commit(namespace, group, offsets)
         else:
             self._commit_directly(namespace, group, offsets)
 

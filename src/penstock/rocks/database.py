@@ -148,7 +148,7 @@ class Database:
 
         def put(key: bytes, row: bytes) -> None:
             opened = self._opened
-            if opened is not None and not self._troubled.is_set():
+            if opened is not None and self._failed is None and not self._full:
                 try:
                     opened.families[family].put(key, row, options)
                 except Exception as error:  # the binding raises nothing more precise
