@@ -1,0 +1,372 @@
+"""How fast do Kafka clients produce and consume, here and with Kafka itself?
+
+Sketch first: a 1 MB batch is received (0.3 ms), checked twice and copied (0.3 ms), so a server's
+own share is below a microsecond a message of 100 bytes, and librdkafka, at about 1 M messages a
+second, is the limit. One message per request costs a server 15 to 30 µs, most of it in system calls.
+
+    python bench/kafka.py --messages 500000 --rounds 5
+    python bench/kafka.py --kafka-up PATH/kafka-up.sh      # also Kafka, started by that script
+
+Both servers get the same number of messages in turn, the one that begins alternates, and the table
+shows medians with their range: messages a second as the client sees them, and the CPU time that the
+server took for each. A script given by --kafka-up (or PENSTOCK_BENCH_KAFKA_UP) is called with a
+port and a data directory and writes DIRECTORY.pid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+TIMEOUT_S = 120.0
+TICKS = os.sysconf("SC_CLK_TCK")
+Options = dict[str, str | int | float | bool]
+
+
+@dataclass
+class Peer:
+    """A running server."""
+
+    name: str
+    address: str
+    pid: int
+    cold_start_s: float
+
+    def cpu_s(self) -> float:
+        parts = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(parts[11]) + int(parts[12])) / TICKS
+
+    def anonymous_mb(self) -> float:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon"):
+                return int(line.split()[1]) / 1024
+        return 0.0
+
+
+@dataclass
+class Row:
+    """One line of the table: what each server reached, round by round."""
+
+    name: str
+    unit: str
+    more_is_better: bool = True
+    results: dict[str, list[float]] = field(default_factory=dict)
+    cpu_us: dict[str, list[float]] = field(default_factory=dict)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def first_acknowledged(address: str, started: float) -> float:
+    """Return the seconds from `started` to the first acknowledged message."""
+    while True:
+        with socket.socket() as probe:
+            host, port = address.split(":")
+            if probe.connect_ex((host, int(port))) == 0:
+                break
+        if time.perf_counter() - started > TIMEOUT_S:
+            raise TimeoutError(address)
+        time.sleep(0.005)
+    done: list[object] = []
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
+    producer.produce("cold", b"x", on_delivery=lambda error, _: done.append(error))
+    producer.flush(TIMEOUT_S)
+    if done != [None]:
+        raise RuntimeError(f"{address}: {done}")
+    return time.perf_counter() - started
+
+
+def start_penstock(directory: Path) -> Peer:
+    port = free_port()
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-c", "from penstock.cli import main; main()", "serve"),
+            *("--data", str(directory), "--port", "0", "--http-port", "0"),
+            *("--kafka-port", str(port), "--set", "log.level=warning"),
+        ],
+        stdout=subprocess.DEVNULL,
+    )
+    address = f"127.0.0.1:{port}"
+    return Peer("penstock", address, process.pid, first_acknowledged(address, started))
+
+
+def start_kafka(script: str, directory: Path) -> Peer:
+    port = free_port()
+    started = time.perf_counter()
+    subprocess.run(["bash", script, str(port), str(directory)], check=True, stdout=sys.stderr)
+    address = f"127.0.0.1:{port}"
+    cold = first_acknowledged(address, started)
+    return Peer("kafka", address, int(Path(f"{directory}.pid").read_text()), cold)
+
+
+def make_topic(address: str, name: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    made = admin.create_topics([NewTopic(name, partitions, 1)], request_timeout=30)
+    made[name].result(TIMEOUT_S)
+
+
+def produce(address: str, topic: str, count: int, size: int, options: Options) -> float:
+    """Return the seconds until `count` messages were acknowledged."""
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 500_000,
+            **options,
+        }
+    )
+    producer.list_topics(topic, timeout=TIMEOUT_S)
+    failures: list[object] = []
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    value = os.urandom(size // 2).hex().encode().ljust(size, b"-")
+    started = time.perf_counter()
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(topic, value, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if number % 1_000 == 0:
+            producer.poll(0)
+    left = producer.flush(TIMEOUT_S)
+    took = time.perf_counter() - started
+    if failures or left:
+        raise RuntimeError(f"{topic}: {len(failures)} failed, {left} left: {failures[:1]}")
+    return took
+
+
+def consume(address: str, topic: str, partitions: int, count: int) -> float:
+    """Return the seconds from the first message to the last."""
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "bench", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition(topic, one, 0) for one in range(partitions)])
+    seen = len(consumer.consume(1, timeout=TIMEOUT_S))
+    started = time.perf_counter()
+    while seen < count:
+        page = consumer.consume(min(10_000, count - seen), timeout=TIMEOUT_S)
+        if not page:
+            raise TimeoutError(f"{topic}: {seen} of {count}")
+        for message in page:
+            if message.error() is not None:
+                raise KafkaException(message.error())
+        seen += len(page)
+    took = time.perf_counter() - started
+    consumer.close()
+    return took
+
+
+def latencies_ms(address: str, topic: str, rate: int, seconds: float) -> list[float]:
+    """Return the times from produce to arrival at a consumer, sorted."""
+    make_topic(address, topic, 1)
+    arrived: list[float] = []
+    count = int(rate * seconds)
+    ready = threading.Event()
+
+    def receive() -> None:
+        consumer = Consumer({"bootstrap.servers": address, "group.id": "latency"})
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        consumer.poll(0.5)
+        ready.set()
+        while len(arrived) < count:
+            message = consumer.poll(10)
+            if message is None or message.error() is not None:
+                break
+            sent = int(message.value() or b"0")
+            arrived.append((time.monotonic_ns() - sent) / 1e6)
+        consumer.close()
+
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    ready.wait(TIMEOUT_S)
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 0, "acks": 1})
+    started = time.perf_counter()
+    for number in range(count):
+        time.sleep(max(0.0, started + number / rate - time.perf_counter()))
+        producer.produce(topic, str(time.monotonic_ns()).encode())
+        producer.poll(0)
+    producer.flush(TIMEOUT_S)
+    receiver.join(TIMEOUT_S)
+    return sorted(arrived)
+
+
+class Bench:
+    def __init__(self, peers: list[Peer], messages: int, rounds: int) -> None:
+        self._peers = peers
+        self._messages = messages
+        self._rounds = rounds
+        self._run = f"{time.time_ns():x}"
+        self.rows: list[Row] = []
+
+    def measure(self, name: str, unit: str, work: Callable[[Peer, str], tuple[float, int]]) -> None:
+        """Let `work` tell the seconds and the messages it took on each server, round by round."""
+        row = Row(name, unit)
+        for number in range(self._rounds):
+            peers = self._peers if number % 2 == 0 else self._peers[::-1]
+            for peer in peers:
+                cpu = peer.cpu_s()
+                took, count = work(peer, f"{self._run}-{len(self.rows)}-{number}")
+                row.results.setdefault(peer.name, []).append(count / took)
+                used = (peer.cpu_s() - cpu) / count * 1e6
+                row.cpu_us.setdefault(peer.name, []).append(used)
+        self.add(row)
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        print(line_of(row), flush=True)
+
+    def produce_and_consume(
+        self, name: str, size: int, partitions: int, options: Options, *, share: float = 1.0
+    ) -> None:
+        count = max(1_000, int(self._messages * share))
+        topics: dict[str, str] = {}
+
+        def write(peer: Peer, topic: str) -> tuple[float, int]:
+            make_topic(peer.address, topic, partitions)
+            topics[peer.name] = topic
+            return produce(peer.address, topic, count, size, options), count
+
+        def read(peer: Peer, _: str) -> tuple[float, int]:
+            return consume(peer.address, topics[peer.name], partitions, count), count
+
+        self.measure(f"produce {name}", "msg/s", write)
+        self.measure(f"consume {name}", "msg/s", read)
+
+    def single_requests(self) -> None:
+        count = max(200, self._messages // 200)
+
+        def work(peer: Peer, topic: str) -> tuple[float, int]:
+            make_topic(peer.address, topic, 1)
+            options: Options = {"linger.ms": 0, "batch.num.messages": 1}
+            threads = [
+                threading.Thread(target=produce, args=(peer.address, topic, count, 100, options))
+                for _ in range(8)
+            ]
+            started = time.perf_counter()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return time.perf_counter() - started, 8 * count
+
+        self.measure("8 producers, one message a request", "msg/s", work)
+
+    def many_partitions(self) -> None:
+        count = max(10_000, self._messages // 10)
+
+        def work(peer: Peer, topic: str) -> tuple[float, int]:
+            make_topic(peer.address, topic, 1_000)
+            produce(peer.address, topic, count, 100, {"linger.ms": 50})
+            return consume(peer.address, topic, 1_000, count), count
+
+        self.measure("produce to and consume 1,000 partitions", "msg/s", work)
+
+    def latency(self) -> None:
+        half, late = Row("end to end p50, 1 k msg/s", "ms", False), Row("… p99", "ms", False)
+        for number in range(self._rounds):
+            for peer in self._peers if number % 2 == 0 else self._peers[::-1]:
+                times = latencies_ms(peer.address, f"lat-{self._run}-{number}", 1_000, 4)
+                half.results.setdefault(peer.name, []).append(times[len(times) // 2])
+                late.results.setdefault(peer.name, []).append(times[len(times) * 99 // 100])
+        self.add(half)
+        self.add(late)
+
+    def many_topics(self, count: int = 1_000) -> None:
+        def work(peer: Peer, topic: str) -> tuple[float, int]:
+            admin = AdminClient({"bootstrap.servers": peer.address})
+            started = time.perf_counter()
+            for first in range(0, count, 100):
+                new = [NewTopic(f"{topic}-{one}", 1, 1) for one in range(first, first + 100)]
+                for made in admin.create_topics(new, request_timeout=60).values():
+                    made.result(TIMEOUT_S)
+            return time.perf_counter() - started, count
+
+        self.measure("1,000 topics created", "topics/s", work)
+
+    def standing(self) -> None:
+        cold, memory = (
+            Row("cold start", "s", False),
+            Row("anonymous memory at the end", "MB", False),
+        )
+        for peer in self._peers:
+            cold.results[peer.name] = [peer.cold_start_s]
+            memory.results[peer.name] = [peer.anonymous_mb()]
+        self.add(cold)
+        self.add(memory)
+
+
+def line_of(row: Row) -> str:
+    cells = [f"{row.name:<44}"]
+    for name, values in row.results.items():
+        middle = statistics.median(values)
+        cpu = f" {statistics.median(row.cpu_us[name]):7.2f} µs" if name in row.cpu_us else ""
+        cells.append(f"{name} {middle:11,.2f} [{min(values):,.2f}–{max(values):,.2f}]{cpu}")
+    if len(row.results) == 2:
+        ours, theirs = (statistics.median(values) for values in row.results.values())
+        ratio = ours / theirs if row.more_is_better else theirs / ours
+        cells.append(f"ratio {ratio:.2f}")
+    return "  ".join(cells) + f"  ({row.unit})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--messages", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kafka-up", default=os.environ.get("PENSTOCK_BENCH_KAFKA_UP"))
+    parser.add_argument("--json", help="append one line with all figures to this file")
+    given = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+    peers: list[Peer] = []
+    try:
+        peers.append(start_penstock(root / "penstock"))
+        if given.kafka_up:
+            peers.append(start_kafka(given.kafka_up, root / "kafka"))
+        bench = Bench(peers, given.messages, given.rounds)
+        bench.produce_and_consume("100 B", 100, 1, {})
+        bench.produce_and_consume("100 B, 8 partitions, acks=all", 100, 8, {"acks": "all"})
+        bench.produce_and_consume("1 KB", 1_000, 1, {}, share=0.25)
+        bench.produce_and_consume("1 KB, lz4", 1_000, 1, {"compression.type": "lz4"}, share=0.25)
+        bench.produce_and_consume("100 B, idempotent", 100, 1, {"enable.idempotence": True})
+        bench.single_requests()
+        bench.many_partitions()
+        bench.latency()
+        bench.many_topics()
+        bench.standing()
+        if given.json:
+            with Path(given.json).open("a") as out:
+                rows = [{"row": row.name, "unit": row.unit, **row.results} for row in bench.rows]
+                out.write(json.dumps(rows) + "\n")
+    finally:
+        for peer in peers:
+            os.kill(peer.pid, signal.SIGTERM)
+        time.sleep(3)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
