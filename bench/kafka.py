@@ -2,7 +2,8 @@
 
 Sketch first: a 1 MB batch is received (0.3 ms), checked twice and copied (0.3 ms), so a server's
 own share is below a microsecond a message of 100 bytes, and librdkafka, at about 1 M messages a
-second, is the limit. One message per request costs a server 15 to 30 µs, most of it in system calls.
+second, is the limit. One message per request costs a server 15 to 30 µs, most of it in system
+calls.
 
     python bench/kafka.py --messages 500000 --rounds 5
     python bench/kafka.py --kafka-up PATH/kafka-up.sh      # also Kafka, started by that script
