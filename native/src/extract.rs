@@ -33,10 +33,10 @@ struct Lists<'py> {
 pub fn take_record<'py>(record: &Bound<'py, PyAny>) -> PyResult<(Message<'py>, Held<'py>)> {
     let py = record.py();
     let classes = classes(py)?;
-    if !record.is_instance(classes.record.bind(py))? {
+    let fields = &classes.record_fields;
+    if !fields.is_exact(record) && !record.is_instance(classes.record.bind(py))? {
         return Err(wrong("record", "a Record", record));
     }
-    let fields = &classes.record_fields;
     let value = fields.get(record, RecordFields::VALUE)?;
     let key = fields.get(record, RecordFields::KEY)?;
     let tags = fields.get(record, RecordFields::TAGS)?;

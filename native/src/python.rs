@@ -43,7 +43,14 @@ pub fn classes(py: Python<'_>) -> PyResult<&'static Classes> {
 pub struct RecordFields {
     descriptors: [Py<PyAny>; 6],
     get: ffi::descrgetfunc,
+    /// Where an instance of exactly this class keeps its fields, if that could be found out.
+    places: Option<[usize; 6]>,
+    class: *mut ffi::PyTypeObject,
 }
+
+// SAFETY: the class is compared, never used; `Classes` keeps it alive.
+unsafe impl Send for RecordFields {}
+unsafe impl Sync for RecordFields {}
 
 impl RecordFields {
     pub const VALUE: usize = 0;
@@ -72,7 +79,15 @@ impl RecordFields {
         let descriptors: Vec<Py<PyAny>> = found.into_iter().map(Bound::unbind).collect();
         let descriptors =
             descriptors.try_into().map_err(|_| PyTypeError::new_err("Record has other fields"))?;
-        Ok(Self { descriptors, get })
+        let places = find_places(record)?;
+        Ok(Self { descriptors, get, places, class: record.as_type_ptr() })
+    }
+
+    /// The object is a `Record` and of no subclass.
+    #[inline]
+    pub fn is_exact(&self, record: &Bound<'_, PyAny>) -> bool {
+        // SAFETY: the object is live.
+        unsafe { ffi::Py_TYPE(record.as_ptr()) == self.class }
     }
 
     /// Read one field of an object that is known to be a `Record`.
@@ -83,6 +98,17 @@ impl RecordFields {
         field: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = record.py();
+        if let Some(places) = self.places.as_ref().filter(|_| self.is_exact(record)) {
+            // SAFETY: the field was found there in another instance of this very class. It is null
+            // while it is not set, which the getter below reports.
+            unsafe {
+                let place = record.as_ptr().cast::<u8>().add(places[field]);
+                let found = place.cast::<*mut ffi::PyObject>().read();
+                if !found.is_null() {
+                    return Ok(Bound::from_borrowed_ptr(py, found));
+                }
+            }
+        }
         // SAFETY: the getter checks the object's type and returns a new reference or an error.
         unsafe {
             let kind = ffi::Py_TYPE(record.as_ptr()).cast();
@@ -90,6 +116,31 @@ impl RecordFields {
             Bound::from_owned_ptr_or_err(py, found)
         }
     }
+}
+
+/// Find out where a class keeps its six fields, by looking for marks that were put into them.
+fn find_places(record: &Bound<'_, PyType>) -> PyResult<Option<[usize; 6]>> {
+    let kind = record.py().import("builtins")?.getattr("object")?;
+    let mut marks = Vec::new();
+    for _ in 0..6 {
+        marks.push(kind.call0()?);
+    }
+    let probe = record.call1(PyTuple::new(record.py(), &marks)?)?;
+    let size: usize = record.getattr("__basicsize__")?.extract()?;
+    let word = size_of::<*mut ffi::PyObject>();
+    let mut places = [0; 6];
+    for (place, mark) in places.iter_mut().zip(&marks) {
+        let start = probe.as_ptr().cast::<u8>();
+        let mut found = (0..size / word).map(|index| index * word).filter(|&at| {
+            // SAFETY: an instance has at least as many bytes as its class says.
+            unsafe { start.add(at).cast::<*mut ffi::PyObject>().read() == mark.as_ptr() }
+        });
+        match (found.next(), found.next()) {
+            (Some(at), None) => *place = at,
+            _ => return Ok(None),
+        }
+    }
+    Ok(Some(places))
 }
 
 /// Build a `Damage`.
