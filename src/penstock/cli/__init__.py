@@ -17,7 +17,17 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from penstock.cli import cluster, groups, messages, pipeline, pipeline_run, serve, store, topic
+from penstock.cli import (
+    cluster,
+    groups,
+    messages,
+    pipeline,
+    pipeline_run,
+    serve,
+    store,
+    tier,
+    topic,
+)
 from penstock.errors import StoreError
 
 FAILED: Final = 2
@@ -44,6 +54,7 @@ app.add_typer(cluster.app, name="cluster")
 pipeline.app.command()(pipeline_run.run)
 pipeline.app.command()(pipeline_run.lag)
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(tier.app, name="tier")
 
 
 def _print_version(wanted: bool) -> None:

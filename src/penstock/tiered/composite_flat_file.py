@@ -29,14 +29,15 @@ from penstock.engine.segment.format import (
 from penstock.engine.segment.properties import inner_range, lookup
 from penstock.engine.segment.twin import core
 from penstock.errors import BadRequestError, StoreError, TierUnavailableError
-from penstock.record import QueueKind, ShardId
+from penstock.record import QueueKind, ShardId, StoredRecord
 from penstock.tiered import manifest_changes as changes
 from penstock.tiered.append_result import AppendResult, BoundaryType
-from penstock.tiered.chunk import ChunkEntry, ChunkRange, build_chunk, derive_units
+from penstock.tiered.chunk import ChunkEntry, ChunkRange, build_chunk, derive_units, read_units
 from penstock.tiered.chunk_files import ChunkFiles
 from penstock.tiered.composite_access import DispatchRequest
 from penstock.tiered.composite_upkeep import CompositeUpkeep
-from penstock.tiered.fetcher import Fetcher
+from penstock.tiered.fetcher import FetchedChunk, Fetcher
+from penstock.tiered.file_segment import FileSegmentMetadata
 from penstock.tiered.flat_file import FlatFile
 from penstock.tiered.manifest import Manifest
 from penstock.tiered.metadata_store import TieredMetadataStore
@@ -391,6 +392,26 @@ class CompositeFlatFile:
         behind = self.reader.offset_by_time(timestamp + 1)
         end = self.commit_offset if behind is None else behind
         return max(self.min_offset, end - 1)
+
+    def segments(self) -> list[FileSegmentMetadata]:
+        """Return the segments that the manifest speaks of."""
+        found = self.current()
+        return [] if found is None else self._files.describe(found)
+
+    def live_records(self, chunk: FetchedChunk, manifest: Manifest) -> list[StoredRecord]:
+        """Return the records of a fetched chunk that are not deleted."""
+        entry, footer, data = chunk
+        if not footer.units:
+            return []
+        deleted = self.reader.deleted(manifest)
+        found = read_units(
+            self.shard, self.kind, data, entry.position, footer.units, entry.units_offset
+        )
+        return [
+            one
+            for one in found
+            if one.offset >= manifest.start_offset and one.offset not in deleted
+        ]
 
     # Going
 

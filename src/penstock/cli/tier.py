@@ -1,0 +1,204 @@
+"""`penstock tier …`: looking into a tier, checking it, and taking it in order, by its URL.
+
+All commands but `gc`, `rebuild` and `pull` only read; all may run beside nodes and jobs that use
+the tier.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from penstock.cli.arguments import AsJson, ShardName, read_shard
+from penstock.cli.output import (
+    print_fields,
+    print_json,
+    print_line,
+    print_table,
+    printable,
+    progress_bar,
+    size_text,
+    time_text,
+)
+from penstock.errors import BadRequestError
+from penstock.tiered import tier_admin
+from penstock.tiered.tier_config import TierConfig
+
+DAMAGED: Final = 1
+
+app: Final = typer.Typer(
+    help="Look into a tier, check it, take it in order.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL", help="file:///var/lib/tier, s3://bucket/prefix, …", show_default=False
+    ),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="An option of the tier: endpoint=…, region=…"),
+]
+Grace = Annotated[
+    int, typer.Option(min=0, help="Milliseconds that objects without a reference are kept.")
+]
+OneShard = Annotated[
+    str | None, typer.Option("--shard", help="Only this shard.", show_default="all")
+]
+
+
+@app.callback()
+def tier() -> None:
+    """Look into a tier, check it, take it in order.
+
+    Credentials come from the environment, as for every program that uses the object store.
+    """
+
+
+def _config(url: str, options: list[str] | None, grace_ms: int = 3_600_000) -> TierConfig:
+    found: dict[str, str] = {"create": "false"} if url.startswith("file:") else {}
+    for each in options or []:
+        name, between, value = each.partition("=")
+        if not between:
+            raise BadRequestError(f"{each!r} is no NAME=VALUE")
+        found[name] = value
+    return TierConfig(url=url, options=found, grace_ms=grace_ms)
+
+
+@app.command()
+def status(url: Url, options: Options = None, as_json: AsJson = False) -> None:
+    """Say what a tier holds of each shard.
+
+    Example: [b]penstock tier status s3://logs/penstock[/b]
+    """
+    shards = tier_admin.shard_status(_config(url, options))
+    if as_json:
+        print_json(shards)
+        return
+    print_table(
+        ("shard", "#start", "#end", "#segments", "#chunks", "#size", "#epoch", "state"),
+        (
+            (
+                printable(one.shard),
+                one.start_offset,
+                one.end_offset,
+                one.segments,
+                one.chunks,
+                size_text(one.size),
+                one.epoch,
+                "destroyed" if one.destroyed else "",
+            )
+            for one in shards
+        ),
+    )
+
+
+@app.command()
+def ls(url: Url, shard: OneShard = None, options: Options = None, as_json: AsJson = False) -> None:
+    """List the chunks of a tier, with their offsets and times."""
+    chosen = None if shard is None else read_shard(shard)
+    found = tier_admin.list_objects(_config(url, options), chosen)
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ("shard", "chunk", "#first", "#end", "#size", "oldest", "youngest"),
+        (
+            (
+                printable(one.shard),
+                one.name,
+                one.first_offset,
+                one.end_offset,
+                size_text(one.size),
+                time_text(one.min_ms),
+                time_text(one.max_ms),
+            )
+            for one in found
+        ),
+    )
+
+
+@app.command()
+def verify(
+    url: Url, shard: OneShard = None, options: Options = None, as_json: AsJson = False
+) -> None:
+    """Read everything and check every block, unit and record.
+
+    Exits with 1 when something is damaged or missing. Nothing is changed.
+    """
+    chosen = None if shard is None else read_shard(shard)
+    with progress_bar() as show:
+        report = tier_admin.verify_tier(
+            _config(url, options),
+            chosen,
+            None if show is None else lambda done, total: show("verify", done, total),
+        )
+    if as_json:
+        print_json([report])
+    else:
+        print_line(
+            f"{report.shards} shards, {report.chunks} chunks, {report.records} records, "
+            f"{size_text(report.size)}"
+        )
+        for sentence in report.damage:
+            print_line(printable(sentence))
+    raise typer.Exit(DAMAGED if report.damage else 0)
+
+
+@app.command()
+def gc(
+    url: Url, grace_ms: Grace = 3_600_000, options: Options = None, as_json: AsJson = False
+) -> None:
+    """Delete objects that nothing refers to; what is not Penstock's is listed and left alone."""
+    report = tier_admin.collect_garbage(_config(url, options, grace_ms))
+    if as_json:
+        print_json([report])
+        return
+    print_fields(
+        (
+            ("deleted", report.deleted),
+            ("bytes freed", size_text(report.deleted_size)),
+            ("too young to go", report.waiting),
+            ("not Penstock's", ", ".join(printable(key) for key in report.foreign)),
+        )
+    )
+
+
+@app.command()
+def rebuild(
+    url: Url,
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="A data directory.", show_default=False)
+    ],
+    options: Options = None,
+) -> None:
+    """Fill the metadata store of a data directory from the tier alone; no node may use it now."""
+    count = tier_admin.rebuild_metadata(_config(url, options), f"{directory}/tier-meta")
+    print_line(f"{count} shards")
+
+
+@app.command()
+def pull(
+    url: Url,
+    shard: ShardName,
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="A new store directory.", show_default=False)
+    ],
+    options: Options = None,
+) -> None:
+    """Copy a shard from the tier into a new store directory.
+
+    Example: [b]penstock tier pull s3://logs/penstock orders_0 restored[/b]
+    """
+    with progress_bar() as show:
+        count = tier_admin.pull_shard(
+            _config(url, options),
+            read_shard(shard),
+            directory,
+            None if show is None else lambda done, total: show("pull", done, total),
+        )
+    print_line(f"{count} records")

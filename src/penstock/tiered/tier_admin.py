@@ -1,0 +1,173 @@
+"""What an operator asks of a tier: what is in it, is it sound, what may go; by URL alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+
+from penstock.clock import SystemClock
+from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment.store import SegmentStore
+from penstock.errors import BadRequestError
+from penstock.record import QueueKind, ShardId
+from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.composite_upkeep import GarbageReport
+from penstock.tiered.rocks_metadata import RocksDbMetadataStore
+from penstock.tiered.scrubber import ScrubReport, verify_shard
+from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.tier_upkeep import flats_of
+
+Progress = Callable[[int, int], None]
+"""Bytes done, bytes in all."""
+
+
+class TierShard(Struct, frozen=True):
+    """One shard in a tier."""
+
+    shard: str
+    kind: str
+    start_offset: int
+    end_offset: int
+    segments: int
+    """Sealed ones; the open one is not counted."""
+    chunks: int
+    size: int
+    epoch: int
+    deleted_ranges: int
+    garbage: int
+    destroyed: bool
+
+
+class TierObject(Struct, frozen=True):
+    shard: str
+    name: str
+    first_offset: int
+    end_offset: int
+    size: int
+    min_ms: int
+    max_ms: int
+
+
+def shard_status(config: TierConfig) -> list[TierShard]:
+    """Return what a tier holds of each shard."""
+    found: list[TierShard] = []
+    for flat in flats_of(config, config.open()):
+        manifest = flat.manifest.load()
+        if manifest is None:
+            continue
+        found.append(
+            TierShard(
+                shard=flat.shard.name,
+                kind=manifest.kind.value,
+                start_offset=manifest.start_offset,
+                end_offset=manifest.end_offset,
+                segments=len(manifest.segments),
+                chunks=sum(each.chunks for each in manifest.segments) + len(manifest.chunks),
+                size=manifest.object_size,
+                epoch=manifest.epoch,
+                deleted_ranges=len(manifest.deleted),
+                garbage=len(manifest.garbage),
+                destroyed=manifest.destroyed_ms is not None,
+            )
+        )
+    return found
+
+
+def list_objects(config: TierConfig, shard: ShardId | None = None) -> Iterator[TierObject]:
+    """Yield the chunks of a tier, or of one shard."""
+    for flat in _chosen(config, shard):
+        flat.manifest.load()
+        for entry in flat.manifest.chunks_from(-1):
+            yield TierObject(
+                shard=flat.shard.name,
+                name=entry.name,
+                first_offset=entry.first_offset,
+                end_offset=entry.end_offset,
+                size=entry.size,
+                min_ms=entry.min_ms,
+                max_ms=entry.max_ms,
+            )
+
+
+def verify_tier(
+    config: TierConfig, shard: ShardId | None = None, progress: Progress | None = None
+) -> ScrubReport:
+    """Read and check everything."""
+    report = ScrubReport()
+    flats = list(_chosen(config, shard))
+    total = sum(found.object_size for flat in flats if (found := flat.refresh()) is not None)
+
+    def advance(_: int) -> None:
+        if progress is not None:
+            progress(report.size, total)
+
+    for flat in flats:
+        verify_shard(flat, report, advance)
+    return report
+
+
+def collect_garbage(config: TierConfig) -> GarbageReport:
+    """Delete what nothing refers to, in all shards; what is not ours is only listed."""
+    whole = GarbageReport()
+    for flat in flats_of(config, config.open()):
+        found = flat.upkeep.collect_garbage()
+        whole.deleted += found.deleted
+        whole.deleted_size += found.deleted_size
+        whole.waiting += found.waiting
+        whole.foreign = [*whole.foreign, *found.foreign]
+    return whole
+
+
+def rebuild_metadata(config: TierConfig, path: str) -> int:
+    """Fill a metadata store that was lost from the tier alone; return how many shards."""
+    store = RocksDbMetadataStore(path, clock=SystemClock())
+    count = 0
+    try:
+        store.destroy()
+        for flat in flats_of(config, config.open()):
+            found = flat.refresh()
+            if found is not None:
+                store.note_queue(flat.shard, found.start_offset, found.end_offset)
+                for segment in flat.segments():
+                    store.update_file_segment(segment)
+                count += 1
+    finally:
+        store.close()
+    return count
+
+
+def pull_shard(
+    config: TierConfig, shard: ShardId, directory: str, progress: Progress | None = None
+) -> int:
+    """Copy a shard from the tier into a new store directory, which RocketMQ could open, too;
+    return how many records. Offsets begin at 0 there unless the tier does."""
+    (flat,) = _chosen(config, shard)
+    manifest = flat.refresh()
+    if manifest is None:
+        raise BadRequestError(f"the tier holds no shard {shard.name!r}")
+    count = size = 0
+    with SegmentStore.open(directory, SegmentSettings()) as store:
+        if store.shards():
+            raise BadRequestError(f"{directory} holds a store already; choose an empty directory")
+        store.create_shard(shard, QueueKind.SIMPLE)
+        for chunk in flat.reader.stream():
+            records = flat.live_records(chunk, manifest)
+            for first in range(0, len(records), 500):
+                part = [one.as_record() for one in records[first : first + 500]]
+                store.append_many(shard, part)
+            count += len(records)
+            size += chunk.entry.size
+            if progress is not None:
+                progress(size, manifest.object_size)
+    return count
+
+
+def _chosen(config: TierConfig, shard: ShardId | None) -> Iterator[CompositeFlatFile]:
+    found = False
+    for flat in flats_of(config, config.open()):
+        if shard is None or flat.shard == shard:
+            found = True
+            yield flat
+    if shard is not None and not found:
+        raise BadRequestError(f"the tier holds no shard {shard.name!r}")

@@ -1,0 +1,94 @@
+"""The metadata store keeps what it is told, each thing by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import BadRequestError
+from penstock.record import ShardId
+from penstock.tiered.file_segment import FileSegmentMetadata, FileSegmentType
+from penstock.tiered.metadata_store import QueueMetadata, TieredMetadataStore, TopicMetadata
+from penstock.tiered.rocks_metadata import RocksDbMetadataStore
+
+ORDERS = ShardId("orders", 0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TieredMetadataStore]:
+    store = RocksDbMetadataStore(str(tmp_path / "meta"))
+    yield store
+    store.close()
+
+
+def segment(queue: ShardId, base: int, type_: int = 0) -> FileSegmentMetadata:
+    return FileSegmentMetadata(
+        path=f"{queue.topic}/{queue.partition}/{type_}",
+        type=FileSegmentType(type_),
+        base_offset=base,
+    )
+
+
+def test_topics_have_numbers_that_are_not_used_again(store: TieredMetadataStore) -> None:
+    store.set_max_topic_id(10)
+    first = store.add_topic("orders", 5)
+    assert (first.topic_id, first.reserve_time) == (11, 5)
+    assert store.add_topic("orders", 9) == first
+    store.update_topic_reserve_time("orders", 7)
+    store.update_topic_status("orders", 2)
+    found = store.get_topic("orders")
+    assert found is not None
+    assert (found.topic_id, found.reserve_time, found.status) == (11, 7, 2)
+    store.delete_topic("orders")
+    store.delete_topic("orders")
+    assert store.get_topic("orders") is None
+    assert store.add_topic("orders", 5).topic_id == 12
+    with pytest.raises(BadRequestError):
+        store.update_topic_status("none", 1)
+
+
+def test_queues_and_segments_belong_to_their_topic(store: TieredMetadataStore) -> None:
+    other = ShardId("orders", 1)
+    alike = ShardId("orders%", 0)
+    for queue in (ORDERS, other, alike):
+        store.add_queue(queue, 3)
+        store.update_file_segment(segment(queue, 0))
+        store.update_file_segment(segment(queue, 100, 1))
+    store.update_queue(QueueMetadata(queue=ORDERS, min_offset=4, max_offset=9))
+    queues: list[QueueMetadata] = []
+    store.iterate_queue("orders", queues.append)
+    assert [(one.queue, one.min_offset, one.max_offset) for one in queues] == [
+        (ORDERS, 4, 9),
+        (other, 3, 3),
+    ]
+    found: list[FileSegmentMetadata] = []
+    store.iterate_file_segment(found.append, FileSegmentType.CONSUME_QUEUE, ORDERS)
+    assert found == [segment(ORDERS, 100, 1)]
+    assert store.get_file_segment(segment(ORDERS, 0)) == segment(ORDERS, 0)
+    store.delete_file_segment(segment(ORDERS, 0))
+    assert store.get_file_segment(segment(ORDERS, 0)) is None
+    store.delete_queue(ORDERS)
+    store.delete_queue(ORDERS)
+    assert store.get_queue(ORDERS) is None
+    everything: list[FileSegmentMetadata] = []
+    store.iterate_file_segment(everything.append)
+    assert len(everything) == 4
+    store.delete_file_segment(other)
+    topics: list[TopicMetadata] = []
+    store.iterate_topic(topics.append)
+    assert [one.topic for one in topics] == ["orders", "orders%"]
+    store.destroy()
+    assert store.get_queue(alike) is None
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    store = RocksDbMetadataStore(str(tmp_path / "meta"))
+    store.note_queue(ORDERS, 1, 2)
+    store.close()
+    again = RocksDbMetadataStore(str(tmp_path / "meta"))
+    found = again.get_queue(ORDERS)
+    again.close()
+    assert found is not None
+    assert (found.min_offset, found.max_offset) == (1, 2)
