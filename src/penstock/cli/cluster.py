@@ -74,3 +74,11 @@ def transfer(
     with _connection(server) as connection:
         connection.call("Transfer", pb.TransferRequest(group=group, to=to), pb.Nothing)
     print_line(f"node {to} was asked to lead {group}")
+
+
+@app.command()
+def snapshot(server: Server = None) -> None:
+    """Cut the logs of one node: its state stands for them, and who lacks entries is sent it."""
+    with _connection(server) as connection:
+        connection.call("CutLogs", pb.Nothing(), pb.Nothing)
+    print_line("the logs are cut up to what is applied and on the device")

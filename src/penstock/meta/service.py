@@ -58,6 +58,7 @@ class Cluster(Protocol):
     def members(self) -> list[Member]: ...
     def remove_member(self, node_id: int) -> None: ...
     def transfer(self, group: str, to: int) -> None: ...
+    def cut_logs(self) -> None: ...
 
 
 class MetaService:
@@ -154,6 +155,10 @@ class MetaService:
 
     def transfer(self, request: pb.TransferRequest) -> pb.Nothing:
         self._of_cluster().transfer(request.group, request.to)
+        return pb.Nothing()
+
+    def cut_logs(self, _request: pb.Nothing) -> pb.Nothing:
+        self._of_cluster().cut_logs()
         return pb.Nothing()
 
     def _of_cluster(self) -> Cluster:

@@ -69,7 +69,7 @@ class Server:
 
     def _health(self) -> dict[str, object]:
         return {
-            "status": "up",
+            "status": "up" if self.node.meta.failure is None else "failed",
             "node": self.node.meta.node_id,
             "topics": len(self.node.broker_cache.list_topics(None)),
         }

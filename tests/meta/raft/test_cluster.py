@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.meta.raft.cluster_in_process import ClusterInProcess, send_to, wait_until
 
-from penstock.errors import SettingsError, SetupError
+from penstock.errors import DiskFailedError, SettingsError, SetupError
 from penstock.meta import log_format as fmt
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
 from penstock.meta.raft import loading
@@ -28,7 +28,11 @@ from penstock.meta.raft.wire import (
 )
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.solo_group import LogLimits
+from penstock.meta.state.metadata_commands import TopicPut
 from penstock.meta.watch import Update
+from penstock.offsets.manager import OffsetManager
+from penstock.offsets.strategy import OffsetCommit
+from penstock.record import Offset, ShardId
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 
@@ -107,7 +111,8 @@ def test_changes_are_pushed_to_every_node_in_order(cluster: ClusterInProcess) ->
     seen: dict[int, list[int]] = {node: [] for node in cluster.clients}
 
     def note(node: int, update: Update) -> None:
-        seen[node].append(update.revision)
+        if any(isinstance(event, TopicPut) for event in update.events):
+            seen[node].append(update.revision)
 
     def create(node: int) -> None:
         for number in range(20):
@@ -158,6 +163,74 @@ def test_strangers_are_refused_and_harm_nobody(cluster: ClusterInProcess) -> Non
 
 def _fields(hello: Hello) -> tuple[str, int, int, str]:
     return hello.cluster_id, hello.node_id, hello.to_node, hello.to_incarnation
+
+
+def test_a_disk_that_fails_stops_its_node_and_the_others_go_on(
+    cluster: ClusterInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = cluster.leader()
+    broken = cluster.clients[leader]
+
+    def fail() -> None:
+        raise DiskFailedError("disk", "the device failed")
+
+    monkeypatch.setattr(broken._database, "sync", fail)
+    with pytest.raises(DiskFailedError):
+        broken.create_topic("never")
+    assert isinstance(broken.failure, DiskFailedError)
+    with pytest.raises(DiskFailedError):
+        broken.list_topics()
+    others = [client for node, client in cluster.clients.items() if node != leader]
+    others[0].create_topic("goes-on")
+    assert others[1].get_topic("goes-on") is not None
+
+
+def test_a_lost_node_is_noticed_and_its_shards_lose_their_leader(
+    cluster: ClusterInProcess,
+) -> None:
+    lost = next(node for node in cluster.clients if node != cluster.leader())
+    wait_until(lambda: len(cluster.clients[lost].list_nodes()) == 3, "all have registered")
+    topic = cluster.clients[lost].create_topic("orders")
+    cluster.stop(lost)
+    client = next(iter(cluster.clients.values()))
+
+    def is_offline() -> bool:
+        return {node.node_id: node.status for node in client.list_nodes()}[lost] == "offline"
+
+    wait_until(is_offline, "the controller has noticed")
+    (shard,) = client.list_shards(topic.topic_id)
+    wait_until(lambda: client.list_shards(topic.topic_id)[0].leader is None, "it has no leader")
+    cluster.start(lost)
+    wait_until(lambda: client.list_shards(topic.topic_id)[0].leader == lost, "it leads again")
+    (later,) = client.list_shards(topic.topic_id)
+    assert later.leader_epoch == shard.leader_epoch + (2 if shard.leader == lost else 1)
+
+
+def test_offsets_are_committed_at_one_node_and_read_at_another(
+    cluster: ClusterInProcess, tmp_path: Path
+) -> None:
+    shard = ShardId("orders-01JCQ0000000000000000000", 0)
+    managers = {
+        node: OffsetManager.open(str(tmp_path / f"offsets-{node}"), client)
+        for node, client in cluster.clients.items()
+    }
+    managers[1].commit_offsets("readers", {shard: OffsetCommit(Offset(42))})
+    managers[1].stop()
+    found = managers[2].get_offsets("readers")
+    managers[2].stop()
+    managers[3].stop()
+    assert found[shard].offset == 42
+
+
+def test_logs_are_cut_by_hand(cluster: ClusterInProcess) -> None:
+    client = cluster.clients[1]
+    for number in range(5):
+        client.create_topic(f"topic-{number}")
+    before = client.raft_status[0].first
+    client.create_topic("covers-those-before")
+    client.cut_logs()
+    wait_until(lambda: client.raft_status[0].first > before, "the log is cut")
+    assert len(client.list_topics()) == 6
 
 
 def test_a_single_node_becomes_the_first_of_a_cluster(tmp_path: Path) -> None:

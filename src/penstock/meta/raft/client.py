@@ -281,6 +281,11 @@ class RaftMetaClient(SoloMetadata, SoloOffsets):
             if handle.name.name == group:
                 handle.transfer(to)
 
+    def cut_logs(self) -> None:
+        """Drop the log entries of all groups here: who lacks them gets the state instead."""
+        for handle in self._all_groups:
+            handle.cut_log()
+
     def note_address(self, address: str) -> None:
         """Record this node as a member when nobody has: a single node became the first of many."""
         if set(self._metadata.configuration.voters) != {self._node_id}:

@@ -54,6 +54,9 @@ _UNCOMMITTED_SIZE_MAX: Final = 16 << 20
 _PROPOSED_SIZE_MAX: Final = 256 << 10
 """Bytes of proposals that a turn takes from one group."""
 
+_PATIENCE: Final = 4
+"""A leader lets its log grow to so many times its limits while a member that lives lags."""
+
 Committed = tuple[int, int, int, bytes, bytes]
 _CoreConfiguration = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int], bool]
 
@@ -153,14 +156,14 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._receiving = SnapshotReceiving(database, name, loaded.generation)
         self._late_messages: list[tuple[int, int, bytes]] = []
         self._committed: list[Committed] = []
-        self._is_ready = self._has_more = False
+        self._is_ready = self._has_more = self._is_cut_wanted = False
         self._reset_from: int | None = None
 
     # -- input ----------------------------------------------------------------------------------
 
     def tick(self, send: Send) -> None:
         self._core.tick()
-        self._proposals.tick(self._leadership())
+        self._proposals.tick(self._leadership(), is_leader=self._core.is_leader())
         self._reads.tick(self._core.read_index)
         self._receiving.tick()
         for to, sending in list(self._sendings.items()):
@@ -190,6 +193,10 @@ class RaftGroup(Generic[RequestT, AnswerT]):
 
     def transfer(self, to: int) -> None:
         self._core.transfer(to)
+
+    def cut_log(self) -> None:
+        """Drop all entries whose effect is on the device, with the next turn."""
+        self._is_cut_wanted = True
 
     def campaign(self) -> None:
         self._core.campaign()
@@ -333,14 +340,8 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         batch.put(self.name.log_family, fmt.hard_state_key(self.name.number), row)
 
     def _drop_old_entries(self, batch: Batch) -> None:
-        limits = self._limits
-        until = 0
-        if self._held_size > limits.size_max:
-            until = self._applied_durable
-        elif len(self._sizes) > limits.entries_max:
-            until = min(self._last - limits.entries_kept, self._applied_durable)
-        elif self._cut == 0:
-            until = min(1, self._applied_durable)
+        until = min(self._cut_target(), self._applied_durable)
+        self._is_cut_wanted = False
         if until <= self._cut:
             return
         family, group = self.name.log_family, self.name.number
@@ -355,6 +356,33 @@ class RaftGroup(Generic[RequestT, AnswerT]):
             self._held_size -= self._sizes.pop(index)
         self._cut = until
         self._core.cut(until)
+
+    def _cut_target(self) -> int:
+        """Return up to where the log had better be cut."""
+        limits = self._limits
+        if self._is_cut_wanted:
+            return self._applied_durable
+        until = 1 if self._cut == 0 else 0
+        if self._held_size > limits.size_max:
+            until = max(until, self._index_leaving(limits.size_max // 2))
+        if len(self._sizes) > limits.entries_max:
+            until = max(until, self._last - limits.entries_kept)
+        is_patient = (
+            self._held_size <= _PATIENCE * limits.size_max
+            and len(self._sizes) <= _PATIENCE * limits.entries_max
+        )
+        if until > self._cut and is_patient and self._core.is_leader():
+            # Who is only a little behind is spared a snapshot.
+            until = min([until, *[one[1] for one in self._core.progress() if one[4]]])
+        return until
+
+    def _index_leaving(self, size: int) -> int:
+        """Return the index up to which entries must go so that at most `size` bytes are left."""
+        index, left = self._cut, self._held_size
+        while left > size and index < self._last:
+            index += 1
+            left -= self._sizes[index]
+        return index
 
     # -- the state ------------------------------------------------------------------------------
 

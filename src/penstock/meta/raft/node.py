@@ -123,6 +123,9 @@ class GroupHandle(Generic[RequestT, AnswerT]):
     def _end_change(self, _outcome: AnswerT | StoreError) -> None:
         self._is_changing = False
 
+    def cut_log(self) -> None:
+        self._node.post(self.group.cut_log)
+
     def transfer(self, to: int) -> None:
         self._node.post(partial(self.group.transfer, to))
 

@@ -23,7 +23,17 @@ RESEND_TICKS: Final = 20
 class Proposal(Generic[RequestT, AnswerT]):
     """A request on its way; `done` is called once, with its answer or with why there is none."""
 
-    __slots__ = ("age", "changes", "context", "data", "done", "leader", "request", "sent_age")
+    __slots__ = (
+        "age",
+        "changes",
+        "context",
+        "data",
+        "done",
+        "leader",
+        "request",
+        "resend_age",
+        "sends",
+    )
 
     def __init__(
         self,
@@ -40,7 +50,8 @@ class Proposal(Generic[RequestT, AnswerT]):
         """Changes of the members: (kind, node). Empty: `data` is a request."""
         self.context = b""
         self.age = 0
-        self.sent_age = 0
+        self.sends = 0
+        self.resend_age = 0
         self.leader = (0, 0)
         """Term and leader when it was sent."""
 
@@ -87,11 +98,15 @@ class Proposals(Generic[RequestT, AnswerT]):
             if not propose(first):
                 return False
             self._unsent.popleft()
-            first.leader, first.sent_age = leader, first.age
+            first.leader = leader
+            # Longer each time: what is late because all are busy must not make them busier.
+            first.resend_age = first.age + (RESEND_TICKS << first.sends)
+            first.sends += 1
         return False
 
-    def tick(self, leader: tuple[int, int]) -> None:
-        """Grow older: give up what is too old, send again what may be lost."""
+    def tick(self, leader: tuple[int, int], *, is_leader: bool) -> None:
+        """Grow older: give up what is too old, send again what may be lost. A leader has its own
+        proposals in its log and loses none; only a change of members can be dropped."""
         unsent = {proposal.context for proposal in self._unsent}
         late: list[Proposal[RequestT, AnswerT]] = []
         for proposal in self._waiting.values():
@@ -99,7 +114,8 @@ class Proposals(Generic[RequestT, AnswerT]):
             if proposal.age > self._deadline_ticks:
                 late.append(proposal)
             elif proposal.context not in unsent and (
-                proposal.leader != leader or proposal.age - proposal.sent_age >= RESEND_TICKS
+                proposal.leader != leader
+                or (proposal.age >= proposal.resend_age and (proposal.changes or not is_leader))
             ):
                 self._unsent.append(proposal)
         for proposal in late:
