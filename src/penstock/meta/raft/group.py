@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
+from zlib import crc32
 
 from msgspec import MsgspecError, Struct
 
@@ -152,7 +153,8 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._proposals = Proposals(origin, deadline_ticks=deadline, group=name.name)
         self._reads = Reads(origin, deadline_ticks=deadline, group=name.name)
         self._sendings: dict[int, SnapshotSending] = {}
-        self._sent_snapshots = seed & 0xFFFFFFFF
+        # Two lives of a node must not number their snapshots alike.
+        self._sent_snapshots = crc32(origin) << 16
         self._receiving = SnapshotReceiving(database, name, loaded.generation)
         self._late_messages: list[tuple[int, int, bytes]] = []
         self._committed: list[Committed] = []

@@ -145,13 +145,11 @@ class SnapshotReceiving:
             return self._answer(chunk, current.wanted)
         checksum = chain_checksum(current.checksum, chunk.rows)
         if checksum != chunk.checksum:
-            _log.warning("snapshot_chunk_damaged", group=self._group.name, sender=sender)
-            return self._answer(chunk, current.wanted)
+            return self._begin_again(chunk, "the checksum does not match")
         try:
             rows = decode_rows(chunk.rows)
-        except MsgspecError:
-            _log.warning("snapshot_chunk_damaged", group=self._group.name, sender=sender)
-            return self._answer(chunk, current.wanted)
+        except MsgspecError as error:
+            return self._begin_again(chunk, str(error))
         self._write(current.generation, rows)
         current.checksum = checksum
         current.wanted += 1
@@ -187,6 +185,11 @@ class SnapshotReceiving:
         self._used_generation += 1
         self._received = Received(sender, chunk.snapshot, self._used_generation)
         return self._received
+
+    def _begin_again(self, chunk: SnapshotChunk, reason: str) -> SnapshotAnswer:
+        _log.warning("snapshot_refused", group=self._group.name, reason=reason)
+        self.drop()
+        return self._answer(chunk, -1)
 
     def _write(self, generation: int, rows: Rows) -> None:
         prefix = fmt.state_prefix(self._group.number, generation)
