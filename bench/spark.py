@@ -1,4 +1,4 @@
-"""How fast does Spark read a store, beside plain Parquet of the same rows?
+"""How fast does Spark read a store, beside plain Parquet and Kafka's connector on the same rows?
 
 Sketch first: the native loops make Arrow columns at some 2 GB/s; Spark's Arrow channel takes about
 1 GB/s from a Python worker, and the JVM's rows cost 0.5 µs each. So 1 to 2 M rows/s of 200 bytes
@@ -8,9 +8,13 @@ key should cost a few milliseconds besides the query itself.
 
     python -m bench.spark                   1 GB, three rounds, two cores
     python -m bench.spark --megabytes 100 --rounds 1 --cores 1
+    python -m bench.spark --kafka 127.0.0.1:19092      beside a broker that runs there
 
-Both read the same rows in the same session, in turns, to Spark's `noop` sink (every column of
-every row is taken, none is written). Prints medians and ranges; MB count keys and values.
+All read the same rows in the same session, in turns, to Spark's `noop` sink (every column of every
+row is taken, none is written). With `--kafka` the rows are first copied to a new topic of that
+broker, by Spark's own connector (found by Maven coordinates), which then reads them. Prints medians
+and ranges, and CPU seconds of the whole process tree, which a busy machine disturbs less; MB count
+keys and values.
 """
 
 from __future__ import annotations
@@ -22,10 +26,21 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from bench.spark_cases import (
+    FIRST_MS,
+    KAFKA_CONNECTOR,
+    KEYS,
+    Case,
+    Inputs,
+    job_cases,
+    read_cases,
+    tree_cpu_s,
+    tree_memory_mb,
+)
 from rich.console import Console
 from rich.table import Table
 
@@ -33,14 +48,9 @@ from penstock import pipeline
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import ShardId
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 VALUE_SIZE: Final = 200
-KEYS: Final = 1_000_000
 KEY_SIZE: Final = 16
 ROWS_PER_APPEND: Final = 10_000
-FIRST_MS: Final = 1_700_000_000_000
 SHARDS: Final = tuple(ShardId("orders", number) for number in range(4))
 
 
@@ -102,68 +112,83 @@ def write_both(root: Path, rows: int) -> None:
         writer.close()
 
 
-def drain(table: DataFrame) -> None:
-    table.write.format("noop").mode("overwrite").save()
+class Measured(NamedTuple):
+    seconds: float
+    cpu_s: float
 
 
-def cases(
-    spark: SparkSession, root: Path, rows: int
-) -> Iterator[tuple[str, Callable[[], None], Callable[[], None]]]:
-    """Yield a name, what we do and what Parquet does."""
-
-    def ours(columns: str | None = None) -> DataFrame:
-        reader = spark.read.format("penstock").option("subscribe", "orders")
-        if columns is not None:
-            reader = reader.option("columns", columns)
-        return reader.load(str(root / "store"))
-
-    plain = spark.read.parquet(str(root / "parquet"))
-    yield "all columns", lambda: drain(ours()), lambda: drain(plain)
-    yield (
-        "key and timestamp",
-        lambda: drain(ours("key,timestamp")),
-        lambda: drain(plain.select("key", "timestamp")),
-    )
-    key = f"key = cast('{KEYS // 2:016d}' as binary)"
-    yield "one key", lambda: drain(ours().where(key)), lambda: drain(plain.where(key))
-    late = f"timestamp >= timestamp_millis({FIRST_MS + rows * 99 // 100})"
-    yield "newest 1 %", lambda: drain(ours().where(late)), lambda: drain(plain.where(late))
-
-
-def seconds_of(work: Callable[[], None]) -> float:
+def measured(work: Callable[[], object]) -> Measured:
+    cpu = tree_cpu_s()
     began = time.perf_counter()
     work()
-    return time.perf_counter() - began
+    return Measured(time.perf_counter() - began, tree_cpu_s() - cpu)
 
 
-def show(name: str, rows: int, times: list[float]) -> tuple[str, str, str]:
+def show(name: str, rows: int, found: list[Measured]) -> tuple[str, str, str, str]:
+    times = [each.seconds for each in found]
     middle = statistics.median(times)
     size = rows * (VALUE_SIZE + KEY_SIZE) / 1e6
-    spread = f"{middle:.2f} s ({min(times):.2f}–{max(times):.2f})"
-    return name, spread, f"{rows / middle / 1e6:.2f} M rows/s, {size / middle:.0f} MB/s"
+    cpu = statistics.median(each.cpu_s for each in found)
+    return (
+        name,
+        f"{middle:.2f} s ({min(times):.2f}–{max(times):.2f})",
+        f"{rows / middle / 1e6:.2f} M rows/s, {size / middle:.0f} MB/s",
+        f"{cpu:.2f} s",
+    )
+
+
+def compare(table: Table, case: Case, rows: int, rounds: int) -> None:
+    """Measure what a case does in each system, in turns, and add a line for each."""
+    for work in case.works.values():
+        work()  # all warm
+    found: dict[str, list[Measured]] = {name: [] for name in case.works}
+    for _ in range(rounds):
+        for name, work in case.works.items():
+            found[name].append(measured(work))
+    ours = statistics.median(each.seconds for each in found["store"])
+    cpu = statistics.median(each.cpu_s for each in found["store"])
+    for name, times in found.items():
+        ratio = statistics.median(each.seconds for each in times) / ours
+        cpu_ratio = statistics.median(each.cpu_s for each in times) / max(cpu, 0.01)
+        table.add_row(case.name, *show(name, rows, times), f"{ratio:.2f}", f"{cpu_ratio:.2f}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Spark over a store, beside Parquet")
+    parser = argparse.ArgumentParser(description="Spark over a store, beside Parquet and Kafka")
     parser.add_argument("--megabytes", type=int, default=1000, help="keys and values")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--kafka", help="host:port of a running broker")
+    parser.add_argument("--jars", help="files of Kafka's connector; default: found by Maven")
+    parser.add_argument("--no-jobs", action="store_true", help="leave the jobs out")
     chosen = parser.parse_args()
     rows = chosen.megabytes * 1_000_000 // (VALUE_SIZE + KEY_SIZE)
-    table = Table("read", "store", "", "Parquet", "", "ratio", title=f"{rows:,} rows")
+    table = Table(
+        *("work", "system", "time", "rate", "CPU", "× time", "× CPU"),
+        title=f"{rows:,} rows, local[{chosen.cores}]",
+    )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         root = Path(directory)
         write_both(root, rows)
-        spark = pipeline.session("bench", f"local[{chosen.cores}]", driver_memory="1g")
+        settings = {}
+        if chosen.jars is not None:
+            settings["spark.jars"] = chosen.jars
+        elif chosen.kafka is not None:
+            settings["spark.jars.packages"] = KAFKA_CONNECTOR
+        spark = pipeline.session("bench", f"local[{chosen.cores}]", driver_memory="2g", **settings)
         spark.sparkContext.setLogLevel("ERROR")
-        for name, ours, parquet in cases(spark, root, rows):
-            ours(), parquet()  # both warm
-            pairs = [(seconds_of(ours), seconds_of(parquet)) for _ in range(chosen.rounds)]
-            mine, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-            ratio = statistics.median(theirs) / statistics.median(mine)
-            table.add_row(*show(name, rows, mine), *show(name, rows, theirs)[1:], f"{ratio:.2f}")
+        inputs = Inputs(spark, root, rows, chosen.kafka)
+        for case in read_cases(inputs):
+            compare(table, case, rows, chosen.rounds)
+        if not chosen.no_jobs:
+            for case in job_cases(inputs):
+                found = [measured(case.works["store"])]
+                table.add_row(case.name, *show("store", case.rows or rows, found), "", "")
+        memory = tree_memory_mb()
         spark.stop()
-    Console(width=140).print(table)
+    console = Console(width=150)
+    console.print(table)
+    console.print(f"resident memory of all processes at the end: {memory:.0f} MB")
 
 
 if __name__ == "__main__":

@@ -130,6 +130,9 @@ def stats(
         int, typer.Option("--every", metavar="SECONDS", min=1, help="Steps of the time table.")
     ] = 3600,
     top_keys: Annotated[int, typer.Option(min=0, help="How many keys of each topic.")] = 10,
+    plot: Annotated[
+        str | None, typer.Option("--plot", metavar="FILE", help="Also as .html or .png.")
+    ] = None,
     master: Master = LOCAL,
     as_json: AsJson = False,
 ) -> None:
@@ -150,6 +153,8 @@ def stats(
             top_keys=top_keys,
             progress=progress,
         )
+    if plot is not None:
+        jobs.save_stats(result, plot)
     if as_json:
         print_json([result])
         return

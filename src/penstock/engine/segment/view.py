@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
+from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ
 from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.reader import Page, Query, ReadableShard
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_view import ShardView
-from penstock.engine.segment.store import RECORDS_PER_READ, SIZE_PER_READ
 from penstock.engine.segment.twin_interface import Columns
 from penstock.engine.segment.view_snapshot import Snapshot, SnapshotSource
 from penstock.errors import BadRequestError, ClosedError, CorruptionError, SetupError

@@ -21,6 +21,7 @@ from penstock.pipeline.jobs.maintaining import (
     rebuild,
 )
 from penstock.pipeline.jobs.measuring import Interval, StatsResult, TopicStats, TopKey, stats
+from penstock.pipeline.jobs.stats_page import save_stats
 from penstock.pipeline.jobs.verifying import ShardCheck, VerifyResult, verify
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "import_",
     "lag",
     "rebuild",
+    "save_stats",
     "stats",
     "verify",
 ]
