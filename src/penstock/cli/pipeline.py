@@ -23,7 +23,7 @@ from penstock.cli.output import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.jobs import UpkeepResult
+    from penstock.pipeline.jobs import StatsResult, UpkeepResult
 
 app: Final = typer.Typer(
     help="Run jobs on a store directory with Spark.",
@@ -158,6 +158,10 @@ def stats(
     if as_json:
         print_json([result])
         return
+    _print_stats(result)
+
+
+def _print_stats(result: StatsResult) -> None:
     print_table(
         ("topic", "#shards", "#rows", "#at most", "#size", "#largest", "first", "last"),
         (
