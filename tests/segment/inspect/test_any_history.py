@@ -132,6 +132,7 @@ def test_a_store_with_any_history_is_whole(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(3, 100))
 def test_a_store_with_any_long_history_is_whole(tmp_path: Path, seed: int) -> None:
     History(tmp_path / "store", seed).run(steps=120)

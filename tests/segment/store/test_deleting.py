@@ -173,16 +173,18 @@ def test_a_deleted_shard_without_records_never_comes_back(lost: str) -> None:
 @pytest.mark.parametrize("kind", QueueKind)
 @pytest.mark.parametrize("count", [0, 1, 5, 90])
 @pytest.mark.parametrize("lost", ["nothing", "penstock"])
+@pytest.mark.parametrize("idle", [False, True])
 def test_a_shard_deleted_and_created_again_between_two_checkpoints(
-    kind: QueueKind, count: int, lost: str
+    kind: QueueKind, count: int, lost: str, idle: bool
 ) -> None:
     rig = Rig()
     create(rig.store, kind=kind)
     fill(rig.store, ORDERS, 30)
     rig.store.checkpoint()
-    fill(rig.store, ORDERS, 7)
-    rig.store.append_many(ORDERS, [record(30)], Producer(5, 3, 0))
-    rig.store.delete_offsets(ORDERS, [0, 1])
+    if not idle:
+        fill(rig.store, ORDERS, 7)
+        rig.store.append_many(ORDERS, [record(30)], Producer(5, 3, 0))
+        rig.store.delete_offsets(ORDERS, [0, 1])
     rig.store.delete_shard(ORDERS)
     create(rig.store, kind=kind)
     model = ShardModel()
@@ -197,6 +199,18 @@ def test_a_shard_deleted_and_created_again_between_two_checkpoints(
     for store in rig.lives():
         check_shard(store, ORDERS, model)
     assert verify("store", disk=rig.disk.copy(), settings=rig.settings).findings == []
+
+
+@pytest.mark.parametrize("kind", QueueKind)
+def test_a_shard_deleted_since_the_checkpoint_stays_deleted(kind: QueueKind) -> None:
+    rig = Rig()
+    create(rig.store, kind=kind)
+    fill(rig.store, ORDERS, 100)
+    rig.store.checkpoint()
+    rig.store.delete_shard(ORDERS)
+    for store in rig.lives():
+        assert store.shards() == []
+        assert store.report.rebuilt == []
 
 
 def test_a_shard_can_be_deleted_on_a_disk_that_takes_no_writes(shard: Shard) -> None:

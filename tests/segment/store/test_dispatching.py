@@ -13,7 +13,7 @@ from penstock.engine.segment import dispatch_worker
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.store import SegmentStore
-from penstock.record import Flush, ShardId, StoredRecord
+from penstock.record import Flush, QueueKind, ShardId, StoredRecord
 
 
 class Collector:
@@ -56,6 +56,35 @@ def test_dispatchers_pass_long_deleted_ranges() -> None:
     rig.store.register(collector)
     rig.store.run_upkeep()
     assert collector.offsets == [0, 699]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("kind", QueueKind)
+def test_records_that_replace_cut_ones_are_dispatched_after_a_crash(
+    kind: QueueKind, deleted: bool
+) -> None:
+    """The position of a dispatcher in the old records must not be taken for one in the new ones."""
+    rig = Rig(QUIET)
+    create(rig.store, kind=kind)
+    fill(rig.store, ORDERS, 40)
+    rig.store.register(Collector())
+    rig.store.run_upkeep()
+    rig.clock.advance(2)
+    rig.store.run_upkeep()
+    if deleted:
+        rig.store.delete_shard(ORDERS)
+        create(rig.store, kind=kind)
+    else:
+        rig.store.truncate(ORDERS, 0)
+    fill(rig.store, ORDERS, 50, first=100)
+    store = rig.kill()
+    collector = Collector()
+    store.register(collector)
+    store.run_upkeep()
+    assert collector.offsets == list(range(50))
+    for number in range(5):
+        found = [int(each.offset) for each in store.by_key(ORDERS, b"key-%d" % number)]
+        assert found == list(range(45 + number, -1, -5))
 
 
 def test_the_size_of_a_shard_that_is_deleted_meanwhile_is_nothing(

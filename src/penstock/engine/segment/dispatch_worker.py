@@ -141,11 +141,13 @@ class DispatchWorker:
 
     def cut(self, shard: ShardId, offset: int) -> None:
         """Go back to `offset` when the records from there on were cut off: others will get their
-        offsets. Waits for the batch under way."""
+        offsets. Waits for the batch under way, and saves: after a crash, an old position would
+        pass for one among the new records."""
         with self._turn:
             position = self.positions.get(shard)
             if position is not None and position > offset:
                 self.positions.move(shard, offset)
+                self._save()
 
     def step(self) -> int:
         """Give every shard that lags one turn; return how many batches were handed over. While

@@ -317,8 +317,10 @@ class Replay:
             return
         if raw.position < log.state.folded_until:
             return
-        if log.next_unit and log.rows(log.next_unit - 1, 1)[0].position < raw.position:
-            log.cut(0)
+        # Only what came behind the line is sure to be in memory: the files may be gone.
+        last = self._log.appender.read_units(log.handle, log.next_unit - 1, 1)
+        if log.next_unit and (not last or int.from_bytes(last[:8]) < raw.position):
+            log.clear_queue()
             log.state.note_truncation(raw.position + raw.size, 0)
         log.forget()
         self.latest[shard] = 0

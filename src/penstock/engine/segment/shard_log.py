@@ -437,6 +437,14 @@ class ShardLog:
             self._files_read = None
             return offset
 
+    def clear_queue(self) -> None:
+        """Drop the whole queue, also when its files are gone already."""
+        with self.lock:
+            self.log.appender.cut_queue(self.handle, 0, 0)
+            self.units.cut(0)
+            self.times.clear()
+            self.note_rebuilt(0)
+
     def forget(self) -> None:
         """The shard was deleted: its queue is cut, its state knows nothing any more."""
         with self.lock:
