@@ -38,7 +38,7 @@ class Member:
     """A consumer of librdkafka that polls in a thread of its own."""
 
     def __init__(self, address: str, **options: str | int | bool) -> None:
-        settings: dict[str, str | int | float | bool | Callable[..., object] | None] = {
+        settings: dict[str, str | int | bool] = {
             "bootstrap.servers": address,
             "group.id": "g",
             "auto.offset.reset": "earliest",
@@ -50,7 +50,8 @@ class Member:
         self.rebalances = 0
         self.partitions: set[int] = set()
         """As its own thread saw them last."""
-        self._consumer = Consumer(settings | {k.replace("_", "."): v for k, v in options.items()})
+        renamed = {name.replace("_", "."): value for name, value in options.items()}
+        self._consumer = Consumer({**settings, **renamed})
         self._consumer.subscribe(["orders"], on_assign=self._assigned)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -67,7 +68,7 @@ class Member:
                 self.values.append(message.value())
                 # Refused while the group rebalances; then whoever gets the partition reads again.
                 with suppress(KafkaException):
-                    self._consumer.commit(message, asynchronous=False)
+                    self._consumer.commit(message=message, asynchronous=False)
         self._consumer.close()
 
     def stop(self) -> None:

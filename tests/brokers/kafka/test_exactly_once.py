@@ -1,0 +1,151 @@
+"""A program that reads, transforms and writes in transactions, while the server is killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from tests.brokers.kafka.test_transactions import read, transactional, write
+
+ROOT = Path(__file__).parents[3]
+WAIT_S = 20.0
+MESSAGES = 60
+
+
+class ServerProcess:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._process: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tests.brokers.kafka.serving_process"]
+        self._process = subprocess.Popen(
+            [*command, str(self._path), str(self.port)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(WAIT_S)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@contextmanager
+def serving(path: Path) -> Iterator[ServerProcess]:
+    server = ServerProcess(path)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+class Transformer:
+    """Reads `in`, writes `out`, and commits both in one transaction."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._producer = transactional(address, "transformer")
+        self._consumer = self._join()
+
+    def _join(self) -> Consumer:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._address,
+                "group.id": "transformers",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "session.timeout.ms": 6_000,
+            }
+        )
+        consumer.subscribe(["in"])
+        return consumer
+
+    def step(self) -> int:
+        """Transform what there is in one transaction; return where it has got to."""
+        messages = self._consumer.consume(5, 1.0)
+        found = [one for one in messages if one.error() is None]
+        if not found:
+            return -1
+        self._producer.begin_transaction()
+        for one in found:
+            self._producer.produce("out", b"done " + (one.value() or b""), partition=0)
+        offset = found[-1].offset()
+        assert offset is not None
+        metadata = self._consumer.consumer_group_metadata()
+        position = [TopicPartition("in", 0, offset + 1)]
+        self._producer.send_offsets_to_transaction(position, metadata, WAIT_S)
+        self._producer.commit_transaction(WAIT_S)
+        return offset + 1
+
+    def start_over(self) -> None:
+        """What a program does whose transaction failed: begin again from what is committed."""
+        self._consumer.close()
+        self._producer = transactional(self._address, "transformer")
+        self._consumer = self._join()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@pytest.mark.timeout(120)
+def test_every_message_is_transformed_exactly_once_while_the_server_is_killed(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path / "data") as server:
+        plain = Producer({"bootstrap.servers": server.address, "linger.ms": 0})
+        write(plain, "in", *(b"%d" % number for number in range(MESSAGES)))
+        transformer = Transformer(server.address)
+        reached, kills = 0, 0
+        deadline = time.monotonic() + 90
+        try:
+            while reached < MESSAGES and time.monotonic() < deadline:
+                try:
+                    reached = max(reached, transformer.step())
+                    if reached >= (kills + 1) * 20 and kills < 2:
+                        kills += 1
+                        server.kill()
+                        server.start()
+                except KafkaException:
+                    transformer.start_over()
+        finally:
+            transformer.close()
+        assert kills == 2
+        written = read(server.address, "out", MESSAGES)
+    assert written == [b"done %d" % number for number in range(MESSAGES)]
+
+
+def test_a_decided_transaction_is_completed_by_the_next_process(tmp_path: Path) -> None:
+    """The server is killed as soon as it has answered the commit, at different moments."""
+    with serving(tmp_path / "data") as server:
+        for number in range(5):
+            producer = transactional(server.address, f"t{number}")
+            producer.begin_transaction()
+            write(producer, "orders", b"kept %d" % number)
+            producer.commit_transaction(WAIT_S)
+            server.kill()
+            del producer
+            server.start()
+        found = read(server.address, "orders", 5)
+    assert found == [b"kept %d" % number for number in range(5)]
