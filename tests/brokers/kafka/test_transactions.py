@@ -14,8 +14,8 @@ WAIT_S = 20.0
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Running]:
-    with running(tmp_path / "data", {"transaction_check_interval_ms": 50}) as started:
+def server(data_path: Path) -> Iterator[Running]:
+    with running(data_path, {"transaction_check_interval_ms": 50}) as started:
         yield started
 
 
@@ -162,8 +162,8 @@ def test_offsets_are_committed_with_the_transaction(server: Running) -> None:
     assert read(server.address, "out", 1) == [b"commit"]
 
 
-def test_what_was_aborted_stays_so_after_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / "data"
+def test_what_was_aborted_stays_so_after_a_restart(data_path: Path) -> None:
+    path = data_path
     with running(path) as first:
         producer = transactional(first.address)
         for number in range(6):
@@ -178,8 +178,8 @@ def test_what_was_aborted_stays_so_after_a_restart(tmp_path: Path) -> None:
         assert read(second.address, "orders", 3) == [b"0", b"2", b"4"]
 
 
-def test_an_open_transaction_is_still_open_after_a_restart_and_times_out(tmp_path: Path) -> None:
-    path = tmp_path / "data"
+def test_an_open_transaction_is_still_open_after_a_restart_and_times_out(data_path: Path) -> None:
+    path = data_path
     with running(path, {"transaction_check_interval_ms": 60_000}) as first:
         producer = transactional(first.address, timeout_ms=2_000)
         producer.begin_transaction()

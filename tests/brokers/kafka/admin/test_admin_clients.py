@@ -19,8 +19,8 @@ TIMEOUT = 20.0
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Running]:
-    with running(tmp_path / "data") as started:
+def server(data_path: Path) -> Iterator[Running]:
+    with running(data_path) as started:
         yield started
 
 

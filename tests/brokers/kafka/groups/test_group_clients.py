@@ -21,8 +21,8 @@ PARTITIONS = 4
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Running]:
-    with running(tmp_path / "data") as started:
+def server(data_path: Path) -> Iterator[Running]:
+    with running(data_path) as started:
         started.node.admin.create_topic_full("orders", PARTITIONS, {"queue": "batch"})
         yield started
 
@@ -128,8 +128,8 @@ def test_a_static_member_that_restarts_gets_its_partitions_without_a_rebalance(
         stays.stop()
 
 
-def test_a_group_goes_on_where_it_was_after_a_restart_of_the_server(tmp_path: Path) -> None:
-    path = tmp_path / "data"
+def test_a_group_goes_on_where_it_was_after_a_restart_of_the_server(data_path: Path) -> None:
+    path = data_path
     with running(path) as server:
         port = server.server.port
         server.node.admin.create_topic_full("orders", PARTITIONS, {"queue": "batch"})

@@ -20,8 +20,8 @@ SUBSCRIPTION = struct.pack(">hih6s", 1, 1, 6, b"orders") + struct.pack(">ii", -1
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Running]:
-    with running(tmp_path / "data") as started:
+def server(data_path: Path) -> Iterator[Running]:
+    with running(data_path) as started:
         started.node.admin.create_topic_full("orders", 2)
         yield started
 
@@ -127,8 +127,8 @@ def test_the_oldest_versions_do_the_same(client: WireClient) -> None:
     assert (found["error_code"], found["host"]) == (0, "127.0.0.1")
 
 
-def test_commits_survive_a_restart_of_the_server(tmp_path: Path) -> None:
-    path = tmp_path / "data"
+def test_commits_survive_a_restart_of_the_server(data_path: Path) -> None:
+    path = data_path
     with running(path) as first:
         first.node.admin.create_topic_full("orders", 2)
         with WireClient(first.server.port) as client:
