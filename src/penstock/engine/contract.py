@@ -128,6 +128,14 @@ class Compacted(Struct, frozen=True):
     size: int
 
 
+class ForeignBatch(NamedTuple):
+    """A record of a batch shard that is no Kafka batch, or one of which some messages are gone."""
+
+    end_offset: int
+    body: bytes
+    """As it lies in the log; of a Kafka batch it begins with its head."""
+
+
 class BatchPage(NamedTuple):
     """Kafka batches as an engine holds them, ready to be sent."""
 
@@ -136,8 +144,8 @@ class BatchPage(NamedTuple):
     soon."""
     size: int
     next_offset: int
-    is_foreign: bool
-    """The record at `next_offset` is no batch that can be handed out as it is."""
+    foreign: ForeignBatch | None = None
+    """What lies at `next_offset`, when it cannot be handed out as it is."""
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.fetch_answer import Fetched
 from penstock.brokers.kafka.fetch_request import Wanted
 from penstock.brokers.kafka.partitions import Partition
-from penstock.brokers.kafka.records import batch_of
+from penstock.brokers.kafka.records import batch_of, transaction_of
 from penstock.brokers.kafka.transactions import AbortedTransaction
 from penstock.engine.contract import BatchPage, Isolation
 from penstock.errors import StoreError
@@ -117,15 +117,24 @@ class PartitionReader:
         self, partition: Partition, offset: int, until: int, max_size: int
     ) -> BatchPage:
         reader = self._handler.batch_reader(partition.entry) if partition.is_raw else None
-        if reader is not None:
+        if reader is None:
+            return self._convert(partition, offset, until, max_size)
+        while True:
             page = reader.read_batches(partition.entry.id, offset, until, max_size)
-            if page.size or not page.is_foreign:
+            foreign = page.foreign
+            if foreign is None:
                 return page
-            offset = page.next_offset
-        return self._convert(partition, offset, until, max_size)
+            # Only this one: the next may be handed out as it is, or be of another producer.
+            end = min(until, foreign.end_offset)
+            page = self._convert(partition, page.next_offset, end, max_size, foreign.body)
+            if page.size or end >= until:
+                return page
+            offset = end  # all of it is deleted
 
-    def _convert(self, partition: Partition, offset: int, until: int, max_size: int) -> BatchPage:
-        """Read records of other forms, or of batches of which some are deleted, as one batch."""
+    def _convert(
+        self, partition: Partition, offset: int, until: int, max_size: int, body: bytes = b""
+    ) -> BatchPage:
+        """Read records of other forms, or what is left of the batch `body`, as one batch."""
         records = self._handler.read_by_offset(
             partition.shard,
             Offset(offset),
@@ -135,6 +144,6 @@ class PartitionReader:
         )
         records = [one for one in records if one.offset < until]
         if not records:
-            return BatchPage([], 0, until, is_foreign=False)
-        batch = batch_of(records, self._tag_header)
-        return BatchPage([batch], len(batch), records[-1].offset + 1, is_foreign=False)
+            return BatchPage([], 0, until)
+        batch = batch_of(records, self._tag_header, transaction_of(body))
+        return BatchPage([batch], len(batch), records[-1].offset + 1)

@@ -8,12 +8,20 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.batch_check import BadBatchError
-from penstock.brokers.kafka.batch_head import CHECKED_FROM, HEAD, HEAD_SIZE, MAGIC
+from penstock.brokers.kafka.batch_head import (
+    CHECKED_FROM,
+    HEAD,
+    HEAD_SIZE,
+    MAGIC,
+    TRANSACTIONAL,
+    BatchHead,
+)
 from penstock.engine.segment.twin import core, native_only
 from penstock.errors import BadRequestError
 from penstock.record import Record, StoredRecord
 
 _NO_PRODUCER: Final = (-1, -1, -1)
+_MAGIC_AT: Final = 16
 
 
 def records_of(batch: memoryview) -> list[Record]:
@@ -35,7 +43,21 @@ def _record(found: StoredRecord) -> Record:
     )
 
 
-def batch_of(records: Sequence[StoredRecord], tag_header: str) -> bytes:
+def transaction_of(body: bytes) -> tuple[int, int, int] | None:
+    """Return the producer's id, epoch and sequence of a batch that belongs to a transaction."""
+    if len(body) < HEAD_SIZE or body[_MAGIC_AT] != MAGIC:
+        return None
+    head = BatchHead._make(HEAD.unpack_from(body))
+    if head.size != len(body) or not head.is_transactional:
+        return None
+    return head.producer_id, head.producer_epoch, head.sequence
+
+
+def batch_of(
+    records: Sequence[StoredRecord],
+    tag_header: str,
+    transaction: tuple[int, int, int] | None = None,
+) -> bytes:
     """Return one batch, not compressed, of records with ascending offsets; what lies between them
     are holes, as in a compacted log."""
     first, last = records[0], records[-1]
@@ -46,11 +68,11 @@ def batch_of(records: Sequence[StoredRecord], tag_header: str) -> bytes:
     newest = max(record.timestamp_ms for record in records)
     out = bytearray(HEAD_SIZE)
     fields = (
-        0,
+        0 if transaction is None else TRANSACTIONAL,
         last.offset - first.offset,
         base_ms,
         newest,
-        *_NO_PRODUCER,
+        *(transaction or _NO_PRODUCER),
         len(records),
     )
     size_after = HEAD_SIZE - 12 + len(body)

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from penstock.clock import Clock
-from penstock.engine.contract import BatchPage
+from penstock.engine.contract import BatchPage, ForeignBatch
 from penstock.engine.segment.envelope import has_key, stored_from_raw
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import (
@@ -443,10 +443,21 @@ class ShardReader:
                 for part in page
             ]
             size += length
+            if foreign and not parts:
+                return BatchPage([], 0, after, self._foreign(log, after))
             if foreign or after == offset:
-                return BatchPage(parts, size, after, foreign)
+                return BatchPage(parts, size, after)
             offset = after
-        return BatchPage(parts, size, offset, is_foreign=False)
+        return BatchPage(parts, size, offset)
+
+    def _foreign(self, log: ReadableShard, offset: int) -> ForeignBatch:
+        unit = log.read_units(log.unit_of(offset), 1)
+        position, _, _, _, first, count, _, _ = BATCH_UNIT.unpack(unit)
+        base = self._files.base_of(position)
+        raw = core.decode_raw(self._buffer(base), base, position, True)
+        if isinstance(raw, Damage):
+            raise self._corruption(raw)
+        return ForeignBatch(first + count, raw.body)
 
     def read_raw(self, log: ReadableShard, query: Query) -> list[bytes]:
         """Return whole records, or batches, as the log holds them, checked."""
