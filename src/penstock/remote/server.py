@@ -11,7 +11,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.api import EmbeddedBackend
-from penstock.errors import SetupError
+from penstock.engine.segment.twin import native_only
+from penstock.errors import NotSupportedError
+from penstock.log import get_logger
 from penstock.meta.service import meta_handlers
 from penstock.node import Node
 from penstock.remote.http import MonitoringServer
@@ -23,19 +25,22 @@ if TYPE_CHECKING:
 
 GRACE_S: Final = 10.0
 
+_log: Final = get_logger(__name__)
+
 
 def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
-    """Start the Kafka front end, if it is wanted and its extra is installed."""
+    """Start the Kafka front end, if it is wanted and what it needs is installed."""
     if not settings.kafka.enabled:
         return None
     try:
         from penstock.brokers.kafka.broker import KafkaBroker
         from penstock.brokers.kafka.server import KafkaServer
-    except ImportError as error:
-        raise SetupError(
-            "Kafka clients need the extra `kafka`: pip install 'penstock[kafka]', or set "
-            "kafka.enabled = false"
-        ) from error
+
+        native_only()
+    except (ImportError, NotSupportedError) as error:
+        hint = "pip install 'penstock[kafka]', with a Rust tool chain"
+        _log.warning("kafka_not_served", reason=str(error), hint=hint)
+        return None
     broker = KafkaBroker(node.driver_manager, node.meta, node.clock, settings)
     return KafkaServer(broker, settings.server.host)
 

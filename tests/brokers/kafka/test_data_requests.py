@@ -126,8 +126,8 @@ def test_every_version_of_fetch_by_id(server: Running, client: WireClient, versi
     write(client, topic, batch(b"a"))
     described = client.ask(3, 12, topics=[{"name": topic, "topic_id": UUID(int=0)}])
     identifier = described.items_of("topics")[0].uuid("topic_id")
+    partitions = [{"partition": 0, "current_leader_epoch": -1, "partition_max_bytes": 1 << 20}]
     fields = fetch_fields("", 0)
-    partitions = fields["topics"][0]["partitions"]  # type: ignore[index]
     fields["topics"] = [{"topic_id": identifier, "partitions": partitions}]
     found = client.ask(FETCH, version, **fields).items_of("responses")[0]
     assert found.uuid("topic_id") == identifier
