@@ -12,7 +12,7 @@ needs no epoch. All of it is synchronous and needs no node: Spark workers use it
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final, TypeVar
 
@@ -21,6 +21,7 @@ from penstock.engine.segment.format import (
     BATCH_UNIT,
     PRE_BLANK,
     QUEUE_UNIT,
+    RECORD_HEAD,
     TAGS,
     Damage,
     RawRecord,
@@ -41,6 +42,7 @@ from penstock.tiered.file_segment import FileSegmentMetadata
 from penstock.tiered.flat_file import FlatFile
 from penstock.tiered.manifest import Manifest
 from penstock.tiered.metadata_store import TieredMetadataStore
+from penstock.tiered.moving import move_record
 from penstock.tiered.names import chunk_name
 from penstock.tiered.providers.contract import TierProvider
 from penstock.tiered.shard_manifest import ShardManifest
@@ -248,6 +250,45 @@ class CompositeFlatFile:
                 self._queue_offset = raw.queue_offset
                 self._files.restart_queue(self._unit_position(raw.queue_offset))
             return self.append_consume_queue(request_of(raw, position))
+
+    def append_many(self, messages: Sequence[bytes]) -> int:
+        """Append messages as `append` does, as many as fit into the chunk; return how many. The
+        queue units are derived from all of them at once."""
+        with self._lock:
+            if self.kind is not QueueKind.SIMPLE or self._closed:
+                first = messages[0]
+                return 1 if self.append(first) is AppendResult.SUCCESS else 0
+            offset_at = RECORD_HEAD.position_of("queue_offset")
+            start = position = self.commit_log.append_offset
+            room = self.config.chunk_size - (start - self.commit_log.commit_offset)
+            moved: list[bytes] = []
+            expected = self._dispatch_offset
+            for message in messages:
+                offset = int.from_bytes(message[offset_at : offset_at + 8], "big")
+                if not expected <= offset <= expected + GAP_MAX or len(message) > room:
+                    break
+                moved.append(move_record(message, position))
+                position += len(message)
+                room -= len(message)
+                expected = offset + 1
+            if not moved:
+                return 1 if self.append(messages[0]) is AppendResult.SUCCESS else 0
+            return self._append_moved(moved, start)
+
+    def _append_moved(self, moved: list[bytes], position: int) -> int:
+        data = b"".join(moved)
+        raw = core.decode_raw(data, position, position, False)
+        assert isinstance(raw, RawRecord), "the store has read it"
+        units = derive_units(self.shard, self.kind, data, position, raw.queue_offset)
+        result = self.commit_log.append(data, raw.born_timestamp_ms, now_ms=self.clock.now_ms())
+        if result is not AppendResult.SUCCESS:
+            return 0
+        self.init_offset(raw.queue_offset)
+        blank = PRE_BLANK * (raw.queue_offset - self._queue_offset)
+        self.consume_queue.append(blank + units, raw.born_timestamp_ms)
+        self._dispatch_offset = raw.queue_offset + len(units) // QUEUE_UNIT.size
+        self._queue_offset = self._dispatch_offset
+        return len(moved)
 
     def _commit_now(self, commit: Callable[[], None]) -> AppendResult:
         try:

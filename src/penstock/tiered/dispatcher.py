@@ -272,22 +272,31 @@ def upload_shard(store: SegmentStore, flat: CompositeFlatFile) -> int:
         messages = store.read_raw(
             flat.shard, begin, max_records=_RECORDS_PER_READ, max_size=flat.config.chunk_size
         )
-        for message in messages:
-            result = flat.append(message)
-            if result is AppendResult.BUFFER_FULL:
+        nothing = not messages
+        while messages:
+            count = flat.append_many(messages)
+            uploaded += sum(len(message) for message in messages[:count])
+            del messages[:count]
+            if count == 0:
                 flat.commit(sync=True)
-                result = flat.append(message)
-            if result is AppendResult.OFFSET_INCORRECT:
-                raise StaleWriteError(f"{flat.shard.name!r} was cut while it was uploaded")
-            if result is AppendResult.FILE_CLOSED:
-                raise ClosedError(f"the tier of {flat.shard.name!r} was closed")
-            uploaded += len(message)
-        if not messages:
+                _append_first(flat, messages)
+            if messages:
+                flat.commit(sync=True)
+        if nothing:
             flat.commit(sync=True)
             flat.advance(int(bounds.commit))
     flat.commit(sync=True)
     sync_deleted(store, flat)
     return uploaded
+
+
+def _append_first(flat: CompositeFlatFile, messages: list[bytes]) -> None:
+    """Append a message that did not fit before the commit; say why it does not now."""
+    result = flat.append(messages.pop(0))
+    if result is AppendResult.OFFSET_INCORRECT:
+        raise StaleWriteError(f"{flat.shard.name!r} was cut while it was uploaded")
+    if result is not AppendResult.SUCCESS:
+        raise ClosedError(f"the tier of {flat.shard.name!r} was closed")
 
 
 def sync_deleted(store: SegmentStore, flat: CompositeFlatFile) -> None:

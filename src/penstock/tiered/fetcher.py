@@ -149,15 +149,17 @@ class Fetcher:
         assembling: bytearray | None = None
 
         def fill() -> None:
-            # What is being put together and what the reader holds count, too.
-            while len(window) + held < self.settings.window - 1:
-                job = next(jobs, None)
-                if job is None:
+            # What is being put together counts, too, and so do the chunk that is handed over and
+            # the one before, which the reader may still hold.
+            while len(window) + held < self.settings.window - 2:
+                wanted = next(jobs, None)
+                if wanted is None:
                     return
-                entry, part = job
+                entry, part = wanted
                 begin, end = self._spans(entry)[part]
                 key = prefix + entry.name
-                window.append((entry, part, pool.submit(self._get, key, begin, end - begin)))
+                job = self._get_checked if end - begin == entry.size else self._get_part
+                window.append((entry, part, pool.submit(job, key, entry, begin, end)))
 
         fill()
         while window:
@@ -175,17 +177,32 @@ class Fetcher:
             if part == len(spans) - 1:
                 held, assembling = 0, None
                 fill()
-                yield self._checked_chunk(prefix, entry, whole)
+                yield self._checked_chunk(prefix, entry, whole, checked=len(spans) == 1)
             else:
                 fill()
 
-    def _checked_chunk(
-        self, prefix: str, entry: ChunkEntry, whole: bytes | bytearray
-    ) -> FetchedChunk:
-        key = prefix + entry.name
+    def _get_part(self, key: str, _: ChunkEntry, begin: int, end: int) -> bytes:
+        return self._get(key, begin, end - begin)
+
+    def _get_checked(self, key: str, entry: ChunkEntry, begin: int, end: int) -> bytes:
+        """Get a whole object and check its blocks, in the thread that got it."""
+        whole = self._get(key, begin, end - begin)
         view = memoryview(whole)
         footer = self._checked_footer(key, entry, bytes(view[entry.data_size :]))
         footer.check_blocks(self._name(key), 0, view[: entry.data_size])
+        self._footers.get(key, lambda: footer)
+        return whole
+
+    def _checked_chunk(
+        self, prefix: str, entry: ChunkEntry, whole: bytes | bytearray, *, checked: bool
+    ) -> FetchedChunk:
+        key = prefix + entry.name
+        view = memoryview(whole)
+        footer = self._footers.peek(key) if checked else None
+        if footer is None:
+            footer = self._checked_footer(key, entry, bytes(view[entry.data_size :]))
+        if not checked:
+            footer.check_blocks(self._name(key), 0, view[: entry.data_size])
         # The store's reader takes the whole object: units never point behind the data.
         return FetchedChunk(entry, footer, whole if isinstance(whole, bytes) else bytes(whole))
 
