@@ -184,6 +184,7 @@ class Transport:
         self.connections: Final[set[asyncio.Transport]] = set()
         self._peers: dict[int, _Peer] = {}
         self._outbox: deque[tuple[int, bytes]] = deque()
+        self._is_flush_due = False
         self._server: asyncio.Server | None = None
         self._thread = threading.Thread(
             target=self.loop.run_forever, name="penstock-meta-net", daemon=True
@@ -252,12 +253,15 @@ class Transport:
 
     def send(self, to: int, data: bytes) -> None:
         """Send a frame, or drop it; any thread may call."""
-        was_empty = not self._outbox
         self._outbox.append((to, pack_frame(data)))
-        if was_empty and not self._is_closed:
+        # The flag is read behind the append and lowered before the outbox is emptied: whoever finds
+        # it raised has put a frame where the flush to come will find it.
+        if not self._is_flush_due and not self._is_closed:
+            self._is_flush_due = True
             self.loop.call_soon_threadsafe(self._flush)
 
     def _flush(self) -> None:
+        self._is_flush_due = False
         unreachable: set[int] = set()
         while self._outbox:
             to, data = self._outbox.popleft()

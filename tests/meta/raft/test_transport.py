@@ -1,0 +1,89 @@
+"""The transport by itself: what is sent while a connection stands arrives, whoever sends it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.meta.raft.cluster_in_process import wait_until
+
+from penstock.meta.raft.transport import Transport
+from penstock.meta.raft.wire import PROTOCOL, Greeting, Hello, Join, Refusal, Standing
+from penstock.meta.state.model import Member
+
+
+class Host:
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.received: list[tuple[int, bytes]] = []
+        self.lost = 0
+
+    def check_hello(self, _hello: Hello) -> str | None:
+        return None
+
+    def standing(self) -> Greeting:
+        return Standing(self.node_id, "", ())
+
+    def join(self, _join: Join) -> Greeting:
+        return Refusal("not here")
+
+    def receive(self, sender: int, data: bytes) -> None:
+        self.received.append((sender, data))
+
+    def unreachable(self, _node: int) -> None:
+        self.lost += 1
+
+    def hello_to(self, member: Member) -> Hello:
+        return Hello(PROTOCOL, "cluster", self.node_id, member.node_id, member.incarnation)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Transport, Host, Host]]:
+    hosts = Host(1), Host(2)
+    transports = [Transport(host, ("127.0.0.1", 0)) for host in hosts]
+    for transport in transports:
+        transport.start()
+    address = f"127.0.0.1:{transports[1].port}"
+    transports[0].set_members([Member(node_id=2, address=address, incarnation="x")])
+    yield transports[0], hosts[0], hosts[1]
+    for transport in transports:
+        transport.close()
+
+
+def test_frames_of_many_threads_all_arrive_in_their_order(
+    pair: tuple[Transport, Host, Host],
+) -> None:
+    transport, _, receiver = pair
+
+    def is_connected() -> bool:
+        transport.send(2, b"hello")
+        return bool(receiver.received)
+
+    wait_until(is_connected, "the connection stands")
+    wait_until(lambda: receiver.received[-1] == (1, b"hello"), "greetings are through")
+    del receiver.received[:]
+
+    def send(thread: int) -> None:
+        for number in range(5_000):
+            transport.send(2, b"%d-%d" % (thread, number))
+
+    threads = [threading.Thread(target=send, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_until(
+        lambda: len([one for one in receiver.received if one[1] != b"hello"]) == 20_000,
+        "all frames arrive",
+    )
+    for thread_number in range(4):
+        prefix = b"%d-" % thread_number
+        own = [data for _, data in receiver.received if data.startswith(prefix)]
+        assert own == [b"%d-%d" % (thread_number, number) for number in range(5_000)]
+
+
+def test_a_peer_that_is_not_there_is_reported(pair: tuple[Transport, Host, Host]) -> None:
+    transport, sender, _ = pair
+    transport.send(9, b"nobody")
+    wait_until(lambda: sender.lost > 0, "the loss is reported")
