@@ -138,7 +138,7 @@ class Fetching:
         for wanted, partition in resolved:
             if partition is None:
                 return True
-            known = partition.known_bounds
+            known = partition.known_bounds()
             if known is not None and known[1] == wanted.offset and not request.is_committed:
                 continue
             if reader.has_records(partition, wanted, is_committed=request.is_committed):

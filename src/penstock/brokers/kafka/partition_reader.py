@@ -40,12 +40,12 @@ class PartitionReader:
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
         """Return the earliest offset and the high watermark."""
-        known = partition.known_bounds
+        known = partition.known_bounds()
         if known is not None:
             return known
+        mark = partition.mark
         bounds = self._handler.bounds(partition.entry)
-        if partition.is_watched:
-            partition.known_bounds = bounds
+        partition.keep_bounds(mark, bounds)
         return bounds
 
     def may_wait(self, partition: Partition, offset: int) -> bool:

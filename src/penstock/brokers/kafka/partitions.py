@@ -33,13 +33,14 @@ class Partition:
     """One partition, as the event loop sees it."""
 
     __slots__ = (
+        "_known",
         "ack_form",
         "checks_keys",
         "entry",
         "index",
         "is_raw",
         "is_watched",
-        "known_bounds",
+        "mark",
         "may_wait",
         "shard",
         "topic",
@@ -59,10 +60,22 @@ class Partition:
         self.checks_keys: Final = config.cleanup.value == "compact"
         self.waiters: Final[set[Waiter]] = set()
         self.is_watched = False
-        self.known_bounds: tuple[int, int] | None = None
-        """Earliest and commit offset; None: may have moved. Only kept while watched."""
+        self.mark = object()
+        """Another one behind every write, while watched."""
+        self._known: tuple[object, tuple[int, int]] | None = None
         self.ack_form: object = None
         """What Produce keeps to answer quickly."""
+
+    def known_bounds(self) -> tuple[int, int] | None:
+        """Return the earliest and the commit offset, or None when they may have moved."""
+        known = self._known
+        return known[1] if known is not None and known[0] is self.mark else None
+
+    def keep_bounds(self, mark: object, bounds: tuple[int, int]) -> None:
+        """Keep bounds that were asked for when `mark` was the partition's: a write since then, by
+        whichever thread, makes them void."""
+        if self.is_watched:
+            self._known = (mark, bounds)
 
 
 class TopicPartitions:
@@ -159,7 +172,7 @@ class PartitionTable:
 
     def _waker(self, partition: Partition) -> Callable[[], None]:
         def wake() -> None:
-            partition.known_bounds = None
+            partition.mark = object()
             if not partition.waiters:
                 return
             with self._news_lock:
@@ -173,8 +186,11 @@ class PartitionTable:
     def _schedule(self) -> None:
         if threading.get_ident() == self._thread:
             self._loop.call_soon(self._tell_all)
-        elif not self._loop.is_closed():
+            return
+        try:
             self._loop.call_soon_threadsafe(self._tell_all)
+        except RuntimeError:
+            return  # the loop has ended; writers by other doors go on
 
     def _tell_all(self) -> None:
         with self._news_lock:
@@ -185,6 +201,6 @@ class PartitionTable:
 
     @staticmethod
     def _tell(partition: Partition) -> None:
-        partition.known_bounds = None
+        partition.mark = object()
         for waiter in tuple(partition.waiters):
             waiter.news(partition)

@@ -214,5 +214,5 @@ def _encode_slowly(
 
 
 def _log_start(partition: Partition) -> int:
-    known = partition.known_bounds
+    known = partition.known_bounds()
     return -1 if known is None else known[0]
