@@ -30,6 +30,7 @@ from prometheus_client import CollectorRegistry
 
 from penstock.adapter.blocking_pool import BlockingPool
 from penstock.adapter.driver_manager import StorageDriverManager
+from penstock.adapter.lag_metrics import GroupLagMetrics
 from penstock.adapter.topic_admin import TopicAdmin
 from penstock.adapter.topic_cache import BrokerCacheManager
 from penstock.adapter.topic_offsets import TopicOffsets
@@ -139,6 +140,7 @@ class Node:
                 clock=self.clock,
             )
             ShardMetrics(self.storage_cache, self.registry)
+            GroupLagMetrics(self.offset_manager, self.handler, self.registry)
             self._routes: Final = TopicRoutes(self.broker_cache, self.storage_cache)
             self.topics: Final = TopicStorage(self.handler, self._routes)
             self.offsets: Final = TopicOffsets(self.offset_manager, self._routes)
