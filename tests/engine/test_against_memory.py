@@ -27,9 +27,12 @@ from penstock.engine.contract import (
     AdapterOffsetStrategy,
     Cleanup,
     Compacted,
+    ShardConfig,
     ShardInfo,
     StorageEngine,
 )
+from penstock.engine.segment.engine import SegmentEngine
+from penstock.engine.shard_upkeep import KeptFromOutside
 from penstock.errors import RequestError
 from penstock.record import Offset, Producer, Record, ShardId
 from penstock.testing.conformance import EngineHarness
@@ -91,9 +94,12 @@ class SideBySide(RuleBasedStateMachine):
 
     @rule(shard=shards)
     def create_shard(self, shard: ShardId) -> None:
-        cleanup = Cleanup.COMPACT if shard == COMPACTED else Cleanup.DELETE
-        config = self.harness.config(cleanup=cleanup)
+        config = self.config(shard)
         self.both(lambda engine: engine.create_shard(shard, config))
+
+    def config(self, shard: ShardId) -> ShardConfig:
+        cleanup = Cleanup.COMPACT if shard == COMPACTED else Cleanup.DELETE
+        return self.harness.config(cleanup=cleanup)
 
     @rule(shard=shards, really=st.integers(0, 9))
     def delete_shard(self, shard: ShardId, really: int) -> None:
@@ -180,6 +186,20 @@ class SideBySide(RuleBasedStateMachine):
     def compact(self, shard: ShardId) -> None:
         self.both(lambda engine: engine.compact(shard))
 
+    @rule(shard=shards, records=st.none() | st.integers(1, 40) | st.integers(1, 3_000))
+    def retain(self, shard: ShardId, records: int | None) -> None:
+        """For a moment the shard may keep so much, and what is too much goes."""
+        config = self.config(shard)
+        limited = replace(config, retention_records=records)
+
+        def call(engine: StorageEngine) -> Offset:
+            engine.alter_shard(shard, limited)
+            apply_retention(engine, shard)
+            engine.alter_shard(shard, config)
+            return engine.shard_info(shard).earliest
+
+        self.both(call)
+
     @rule(milliseconds=st.integers(0, 10))
     def pass_time(self, milliseconds: int) -> None:
         self.clock.advance(milliseconds=milliseconds)
@@ -202,6 +222,14 @@ class SideBySide(RuleBasedStateMachine):
                 shard, Offset(0), max_records=100_000, max_size=1 << 40
             )
         )
+
+
+def apply_retention(engine: StorageEngine, shard: ShardId) -> None:
+    if isinstance(engine, SegmentEngine):
+        engine.store.retention.run()  # of all its shards: the others have no limits
+    else:
+        assert isinstance(engine, KeptFromOutside)
+        engine.apply_retention(shard)
 
 
 def outcome(call: Callable[[StorageEngine], object], engine: StorageEngine) -> object:

@@ -331,11 +331,13 @@ def _policy(config: ShardConfig) -> RetentionPolicy:
         return RetentionPolicy(
             time_ms=config.tiering.local_retention_ms, size=config.tiering.local_retention_bytes
         )
+    if config.cleanup is Cleanup.COMPACT:
+        # The newest record of each key stays, however old it is and however many there are.
+        return RetentionPolicy(keep=True)
     return RetentionPolicy(
         time_ms=config.retention_ms,
         size=config.retention_bytes,
         records=config.retention_records,
-        keep=config.cleanup is Cleanup.COMPACT,
     )
 
 
