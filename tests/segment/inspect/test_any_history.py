@@ -49,7 +49,7 @@ class History:
             *([self._append] * 6),
             *([self._append_group] * 4),
             *(self._delete, self._delete_before, self._truncate, self._remove_oldest),
-            *(self._store_upkeep, self._reopen, self._kill, self._rebuild),
+            *(self._store_upkeep, self._reopen, self._kill, self._rebuild, self._drop),
         ]
         for _ in range(steps):
             shard = self._random.choice(list(SHARDS))
@@ -89,6 +89,9 @@ class History:
 
     def _truncate(self, shard: ShardId) -> None:
         self._store.truncate(shard, self._offset(shard))
+
+    def _drop(self, shard: ShardId) -> None:
+        self._store.delete_shard(shard)
 
     def _remove_oldest(self, _: ShardId) -> None:
         self._store.retention.remove_oldest_file()

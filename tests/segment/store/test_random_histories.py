@@ -259,6 +259,7 @@ TestRandomHistories.settings = settings(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 def test_very_many_random_histories() -> None:
     run_state_machine_as_test(
         Histories,
