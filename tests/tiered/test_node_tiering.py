@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.tiered.cold_engines import BatchColdHarness, ColdEngine
+
 import penstock
 from penstock.meta.state.model import TieringPolicy
 from penstock.node import Node
@@ -56,6 +58,23 @@ def test_a_topic_outlives_its_log(tmp_path: Path) -> None:
             offset = page[-1].offset + 1
         assert values == [f"value {n}".encode() * 5 for n in range(2000)]
         assert len(engine.query_by_key(shard, b"k3", limit=10_000)) == len(range(3, 2000, 9))
+
+
+def test_batches_of_the_tier_are_told_from_those_of_the_log(tmp_path: Path) -> None:
+    harness = BatchColdHarness(tmp_path)
+    engine = harness.make()
+    assert isinstance(engine, ColdEngine)
+    shard = ShardId("orders", 0)
+    engine.create_shard(shard, harness.base_config)
+    for n in range(10):
+        engine.batch_write(shard, [penstock.Record(b"%d" % n)] * 3)
+    assert engine.bounds(shard) == (0, 30)
+    assert engine.store.bounds(shard).earliest == 15
+    page = engine.read_batches(shard, 0, 30, 1 << 20)
+    assert (page.parts, page.next_offset) == ([], 0)
+    assert page.foreign is not None
+    assert page.foreign.end_offset == 15
+    harness.close()
 
 
 def test_a_deleted_topic_leaves_nothing_in_the_tier(tmp_path: Path) -> None:

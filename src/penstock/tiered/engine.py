@@ -20,8 +20,10 @@ from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
     AdapterOffsetStrategy,
+    BatchPage,
     Cleanup,
     Compacted,
+    ForeignBatch,
     Isolation,
     ShardConfig,
     ShardInfo,
@@ -200,6 +202,19 @@ class TieredSegmentEngine(SegmentEngine):
             tag=query.tag,
         )
         return page_of_log.records, None
+
+    def bounds(self, shard: ShardId) -> tuple[int, int]:
+        info = self.shard_info(shard)
+        return int(info.earliest), int(info.commit)
+
+    def read_batches(self, shard: ShardId, offset: int, until: int, max_size: int) -> BatchPage:
+        """Batches of the log come as they are; where only the tier has the records, the page says
+        so, and whoever asks reads them by offset."""
+        start = self._start_of_log(shard)
+        if offset < start and self._cold(shard) is not None:
+            end = min(offset + RECORDS_PER_READ, start)
+            return BatchPage([], 0, offset, ForeignBatch(end, b""))
+        return super().read_batches(shard, offset, until, max_size)
 
     def read_raw(
         self, shard: ShardId, offset: int, *, max_records: int, max_size: int
