@@ -233,14 +233,11 @@ class Transport:
             hello = self.host.hello_to(member)
             host, _, port = member.address.rpartition(":")
             try:
-                _, connection = await asyncio.wait_for(
-                    self.loop.create_connection(
-                        partial(_Outgoing, hello, lost),
-                        host,
-                        int(port),
-                    ),
-                    _CONNECT_SECONDS,
-                )
+                # Not `wait_for`: it can swallow a cancellation that comes with the connection.
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    _, connection = await self.loop.create_connection(
+                        partial(_Outgoing, hello, lost), host, int(port)
+                    )
             except (OSError, TimeoutError, ValueError):
                 await asyncio.sleep(_RECONNECT_SECONDS)
                 continue
@@ -304,7 +301,8 @@ class Transport:
                 peer.connection.abort()
         for connection in list(self.connections):
             connection.abort()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CONNECT_SECONDS)
         await asyncio.sleep(0)
 
 
