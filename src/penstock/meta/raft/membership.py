@@ -26,8 +26,10 @@ VOTER, REMOVED, LEARNER = 0, 1, 2
 _NEAR: Final = 64
 """A member that lacks at most so many entries is as good as up to date."""
 _TRIES: Final = 3
-PROMOTE_TICKS: Final = 6
-BALANCE_TICKS: Final = 60
+PROMOTE_TICKS: Final = 7
+BALANCE_TICKS: Final = 61
+"""Primes: whom it has heard of, a leader forgets once in an election timeout. Looked at in step with
+that, all would seem to be silent for ever."""
 
 
 class MemberGroup(Protocol):
