@@ -28,8 +28,8 @@ _NEAR: Final = 64
 _TRIES: Final = 3
 PROMOTE_TICKS: Final = 7
 BALANCE_TICKS: Final = 61
-"""Primes: whom it has heard of, a leader forgets once in an election timeout. Looked at in step with
-that, all would seem to be silent for ever."""
+"""Primes: a leader forgets whom it has heard of once in an election timeout. Looked at in step
+with that, all would seem to be silent for ever."""
 
 
 class MemberGroup(Protocol):
