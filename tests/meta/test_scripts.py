@@ -34,7 +34,7 @@ from penstock.meta.state.metadata_commands import (
     TopicPut,
     TopicResult,
 )
-from penstock.meta.state.metadata_rows import LEASES, NODES, SEGMENTS, SHARDS, TOPICS
+from penstock.meta.state.metadata_rows import LEASES, MEMBERS, NODES, SEGMENTS, SHARDS, TOPICS
 from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic
 from penstock.meta.state.offset_commands import (
     Epochs,
@@ -145,6 +145,8 @@ class Metadata:
         yield from map(segment_text, SEGMENTS.scan(view))
         yield from map(node_text, NODES.scan(view))
         yield from map(lease_text, LEASES.scan(view))
+        for member in MEMBERS.scan(view):
+            yield f"member {member.node_id} {member.address} life {member.incarnation}"
 
 
 def offset_result_text(result: OffsetResult) -> str:
