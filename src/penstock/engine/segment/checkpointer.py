@@ -160,7 +160,7 @@ class Checkpointer:
                 self._log.flush()
                 self._sync_shards(dirty)
                 self._index.sync()
-                mark = self._index.finish_mark(begun)
+                mark = self._index.finish_mark(begun, clean=clean)
                 self._states.write(packed, durable=True)
                 buckets = tuple(self._states.buckets)
                 point = DerivedPoint(position, clean, mark, timestamp_ms, buckets=buckets)

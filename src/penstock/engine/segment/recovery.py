@@ -228,11 +228,13 @@ class Replay:
 
     def _goes_on(self, buffer: memoryview, base: int, position: int, limit: int) -> bool:
         """Say whether a log that was closed has records behind bytes that are none."""
-        return (
-            self._clean
-            and position < limit
-            and core.find_record(buffer, base, position + 1, limit) >= 0
-        )
+        if not self._clean or position + 1 >= limit:
+            return False
+        written = self._files.written_ranges(position + 1)
+        if not written:
+            return False
+        stop = min(limit, written[-1][1])
+        return core.find_record(buffer, base, written[0][0], stop) >= 0
 
     def _report_damage(self, damage: Damage) -> None:
         path = self._files.path_of(damage.position)
