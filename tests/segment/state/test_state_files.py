@@ -105,7 +105,7 @@ class AgainstADictionary(RuleBasedStateMachine):
 TestAgainstADictionary = AgainstADictionary.TestCase
 
 
-NAMES: Final = st.one_of(
+NAMES = st.one_of(
     st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1).map(str.encode),
     st.binary(min_size=1).filter(lambda name: 0 not in name),
 )
