@@ -9,10 +9,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import grpc
-from google.protobuf.message import Message as WireMessage
 from msgspec.msgpack import Encoder
 
 from penstock.errors import (
@@ -23,6 +22,7 @@ from penstock.errors import (
     RetryableError,
     StoreError,
 )
+from penstock.grpc_methods import service_handlers
 from penstock.meta.client import GroupName, GroupOffsets, MetaClient, OffsetEntry, Update
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.status import RaftStatus
@@ -36,9 +36,6 @@ ERROR_KEY: Final = "penstock-meta-error-bin"
 _SCAN_ROWS_MAX: Final = 1_000
 _WATCH_QUEUE_MAX: Final = 10_000
 _WATCH_WAIT_SECONDS: Final = 0.5
-
-Q = TypeVar("Q", bound=WireMessage)
-R = TypeVar("R", bound=WireMessage)
 
 _encoder: Final = Encoder()
 _CODES: Final[list[tuple[type[StoreError], grpc.StatusCode]]] = [
@@ -221,48 +218,7 @@ def _group_status(status: RaftStatus) -> pb.GroupStatus:
 
 def meta_handlers(service: MetaService) -> grpc.GenericRpcHandler:
     """Return the service as a gRPC server takes it."""
-    handlers: dict[str, grpc.RpcMethodHandler[object, object]] = {}
-    for method in pb.DESCRIPTOR.services_by_name["MetaService"].methods:
-        name = "".join(f"_{c.lower()}" if c.isupper() else c for c in method.name).lstrip("_")
-        request_type = getattr(pb, method.input_type.name)
-        call = getattr(service, name)
-        if method.server_streaming:
-            make, behavior = grpc.unary_stream_rpc_method_handler, _streaming(call)
-        else:
-            make, behavior = grpc.unary_unary_rpc_method_handler, _unary(call)
-        handlers[method.name] = make(behavior, request_type.FromString, _serialize)
-    return grpc.method_handlers_generic_handler(SERVICE, handlers)
-
-
-def _serialize(message: object) -> bytes:
-    assert isinstance(message, WireMessage)
-    return message.SerializeToString()
-
-
-def _unary(call: Callable[[Q], R]) -> Callable[[Q, grpc.ServicerContext], R]:
-    def behavior(request: Q, context: grpc.ServicerContext) -> R:
-        try:
-            return call(request)
-        except StoreError as error:
-            _abort(context, error)
-            raise AssertionError("abort raises") from error
-
-    return behavior
-
-
-def _streaming(
-    call: Callable[[Q], Iterator[R]],
-) -> Callable[[Q, grpc.ServicerContext], Iterator[R]]:
-    def behavior(request: Q, context: grpc.ServicerContext) -> Iterator[R]:
-        try:
-            for reply in call(request):
-                if not context.is_active():
-                    return
-                yield reply
-        except StoreError as error:
-            _abort(context, error)
-
-    return behavior
+    return service_handlers(pb, SERVICE, service, _abort)
 
 
 def _abort(context: grpc.ServicerContext, error: StoreError) -> None:

@@ -12,11 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from penstock.api.topic_info import PartitionInfo
-from penstock.errors import BadRequestError
-from penstock.log import get_logger
 from penstock.pipeline.columns import BatchMaker
 from penstock.pipeline.endpoint import connect
-from penstock.pipeline.ranges import ShardRange
+from penstock.pipeline.ranges import ShardRange, still_there
 from penstock.record import Offset, StoredRecord
 
 if TYPE_CHECKING:
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from penstock.pipeline.reading import Counts, Scan
     from penstock.remote.client import RemoteBackend
 
-_log = get_logger(__name__)
 
 RECORDS_PER_PAGE: Final = 4096
 SIZE_PER_PAGE: Final = 4 << 20
@@ -69,20 +66,10 @@ class EndpointRangeReader:
     def _bounds(self, wanted: ShardRange) -> tuple[int, int]:
         topic, partition = wanted.shard
         found: PartitionInfo = self._backend.partition_info(self._namespace, topic, partition)
-        lost = min(found.earliest, wanted.end) - wanted.start
-        if found.commit < wanted.end or lost > 0:
-            text = (
-                f"{wanted.shard.name!r} was to be read from {wanted.start} to {wanted.end}, but "
-                f"holds [{found.earliest}, {found.commit}) by now"
-            )
-            if self._scan.fail_on_data_loss:
-                raise BadRequestError(
-                    f"{text}: records were removed before they were read; "
-                    "set failOnDataLoss to false to go on with what there is"
-                )
-            _log.warning("records_lost", detail=text)
-            self._counts.records_lost += max(0, lost)
-        return max(wanted.start, found.earliest), min(wanted.end, found.commit)
+        fail = self._scan.fail_on_data_loss
+        start, end, lost = still_there(wanted, found.earliest, found.commit, fail=fail)
+        self._counts.records_lost += lost
+        return start, end
 
     def by_key(self) -> Iterator[pa.RecordBatch]:
         """Yield the records of the wanted keys, by offset."""

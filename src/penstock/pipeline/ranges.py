@@ -170,3 +170,23 @@ def within(shard: ShardId, number: int, bounds: Bounds, options: SourceOptions, 
     nearest = min(max(number, bounds.earliest), bounds.commit)
     _log.warning("offset_out_of_range", shard=shard.name, wanted=number, used=nearest)
     return nearest
+
+
+def still_there(
+    wanted: ShardRange, earliest: int, commit: int, *, fail: bool
+) -> tuple[int, int, int]:
+    """Return (start, end, records lost) of what the shard still holds of a planned range; raise
+    when something is missing and the query is to `fail` then."""
+    lost = min(earliest, wanted.end) - wanted.start
+    if commit < wanted.end or lost > 0:
+        text = (
+            f"{wanted.shard.name!r} was to be read from {wanted.start} to {wanted.end}, but "
+            f"holds [{earliest}, {commit}) by now"
+        )
+        if fail:
+            raise BadRequestError(
+                f"{text}: records were removed before they were read; "
+                "set failOnDataLoss to false to go on with what there is"
+            )
+        _log.warning("records_lost", detail=text)
+    return max(wanted.start, earliest), min(wanted.end, commit), max(0, lost)

@@ -20,13 +20,13 @@ from msgspec import Struct
 from penstock.engine.segment.format import TIME_BLOCK
 from penstock.engine.segment.reader import Query
 from penstock.engine.segment.view import StoreView
-from penstock.errors import BadRequestError, CorruptionError
+from penstock.errors import CorruptionError
 from penstock.log import get_logger
 from penstock.pipeline.columns import BatchMaker, fields_of
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.node_directory import store_root
 from penstock.pipeline.planning import TaskPartition
-from penstock.pipeline.ranges import ShardRange
+from penstock.pipeline.ranges import ShardRange, still_there
 from penstock.pipeline.source_options import SourceOptions
 from penstock.record import ShardId, StoredRecord
 
@@ -176,20 +176,10 @@ class _RangeReader:
         if bounds.commit < wanted.end:
             self._view.refresh()
             bounds = self._view.bounds(wanted.shard)
-        lost = min(bounds.earliest, wanted.end) - wanted.start
-        if bounds.commit < wanted.end or lost > 0:
-            text = (
-                f"{self._make.shard.name!r} was to be read from {wanted.start} to {wanted.end}, "
-                f"but holds [{bounds.earliest}, {bounds.commit}) by now"
-            )
-            if self._scan.fail_on_data_loss:
-                raise BadRequestError(
-                    f"{text}: records were removed before they were read; "
-                    "set failOnDataLoss to false to go on with what there is"
-                )
-            _log.warning("records_lost", detail=text)
-            self._counts.records_lost += max(0, lost)
-        return max(wanted.start, bounds.earliest), min(wanted.end, bounds.commit)
+        fail = self._scan.fail_on_data_loss
+        start, end, lost = still_there(wanted, bounds.earliest, bounds.commit, fail=fail)
+        self._counts.records_lost += lost
+        return start, end
 
     def by_key(self) -> Iterator[pa.RecordBatch]:
         """Yield the records of the wanted keys, found through the key index, by offset."""

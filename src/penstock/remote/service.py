@@ -6,13 +6,12 @@ their type on the way (see `wire`); anything else is a fault of ours: logged, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final
 
 import grpc
 import msgspec
-from google.protobuf.message import Message as WireMessage
 
 from penstock.api.backend import Backend
 from penstock.engine.contract import AdapterOffsetStrategy
@@ -25,6 +24,7 @@ from penstock.errors import (
     SetupError,
     StoreError,
 )
+from penstock.grpc_methods import service_handlers
 from penstock.log import get_logger
 from penstock.record import Offset
 from penstock.remote import storage_pb2 as pb
@@ -37,9 +37,6 @@ FOLLOW_WAIT_S: Final = 1.0
 WAIT_S_MAX: Final = 30.0
 
 _log: Final = get_logger(__name__)
-
-Q = TypeVar("Q", bound=WireMessage)
-R = TypeVar("R", bound=WireMessage)
 
 _CODES: Final[list[tuple[type[StoreError], grpc.StatusCode]]] = [
     (BadRequestError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -279,7 +276,8 @@ def start_server(
             ("grpc.so_reuseport", 0),
         ],
     )
-    server.add_generic_rpc_handlers((_handlers(StorageService(backend)), *also))
+    handlers = service_handlers(pb, SERVICE, StorageService(backend), _abort)
+    server.add_generic_rpc_handlers((handlers, *also))
     try:
         bound = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError:
@@ -288,54 +286,6 @@ def start_server(
         raise SetupError(f"{host}:{port} is in use, or cannot be listened on; choose another port")
     server.start()
     return server, bound
-
-
-def _handlers(service: StorageService) -> grpc.GenericRpcHandler:
-    handlers: dict[str, grpc.RpcMethodHandler[object, object]] = {}
-    descriptor = pb.DESCRIPTOR.services_by_name["StorageService"]
-    for method in descriptor.methods:
-        name = "".join(f"_{c.lower()}" if c.isupper() else c for c in method.name).lstrip("_")
-        request_type = getattr(pb, method.input_type.name)
-        call = getattr(service, name)
-        if method.client_streaming:
-            make, behavior = grpc.stream_stream_rpc_method_handler, _streaming(call)
-        elif method.server_streaming:
-            make, behavior = grpc.unary_stream_rpc_method_handler, _streaming(call)
-        else:
-            make, behavior = grpc.unary_unary_rpc_method_handler, _unary(call)
-        handlers[method.name] = make(behavior, request_type.FromString, _serialize)
-    return grpc.method_handlers_generic_handler(SERVICE, handlers)
-
-
-def _serialize(message: object) -> bytes:
-    assert isinstance(message, WireMessage)
-    return message.SerializeToString()
-
-
-def _unary(call: Callable[[Q], R]) -> Callable[[Q, grpc.ServicerContext], R]:
-    def behavior(request: Q, context: grpc.ServicerContext) -> R:
-        try:
-            return call(request)
-        except StoreError as error:
-            _abort(context, error)
-            raise AssertionError("abort raises") from error
-
-    return behavior
-
-
-def _streaming(
-    call: Callable[[Q], Iterator[R]],
-) -> Callable[[Q, grpc.ServicerContext], Iterator[R]]:
-    def behavior(request: Q, context: grpc.ServicerContext) -> Iterator[R]:
-        try:
-            for reply in call(request):
-                if not context.is_active():
-                    return
-                yield reply
-        except StoreError as error:
-            _abort(context, error)
-
-    return behavior
 
 
 def _abort(context: grpc.ServicerContext, error: StoreError) -> None:
