@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import quote
@@ -208,7 +209,9 @@ class Node:
             return SoloMetaClient.open(path, node_id=node.id, clock=self.clock)
         if "meta" not in node.roles:
             addresses = [peer.address for peer in parse_peers(node.peers)]
-            return RemoteMetaClient(addresses, node_id=node.id, clock=self.clock)
+            remote = RemoteMetaClient(addresses, node_id=node.id, clock=self.clock)
+            remote.start_heartbeats()
+            return remote
         require_core()
         from penstock.meta.raft.client import Place, RaftMetaClient
 
@@ -255,6 +258,7 @@ class Node:
             self.offset_manager,
             defaults=defaults,
             record_size_max=settings.engine.record_size_max,
+            is_controller=self.meta.leads_metadata,
         )
 
     def _reconcile(self) -> Reconciled:
@@ -294,12 +298,18 @@ class Node:
             _log.warning("start_not_noted", path=self.path, reason=str(error))
 
     def _forget_lost_offsets(self) -> None:
-        """Topics in memory begin anew: what was committed for them counts records that are gone."""
+        """Topics in memory begin anew: what was committed for their shards that were here counts
+        records that are gone."""
         if not self.offset_manager.list_groups():
             return
-        for topic in self.storage_cache.topics.values():
-            if topic.storage_type == MEMORY:
-                self.offset_manager.forget_topic(topic.topic.topic_id)
+        lost: dict[str, set[int]] = {}
+        for entry in self.storage_cache.entries():
+            shard = entry.meta
+            is_here = shard is not None and shard.replicas == (self.meta.node_id,)
+            if is_here and entry.topic.storage_type == MEMORY:
+                lost.setdefault(entry.id.topic, set()).add(entry.id.partition)
+        for topic_id, partitions in lost.items():
+            self.offset_manager.forget_topic(topic_id, partitions)
 
     def _build_upkeep(self) -> ShardUpkeep:
         engine = self.settings.engine
@@ -314,8 +324,17 @@ class Node:
             self.handler,
             self.meta,
             limits,
-            chores=[lambda: self.offset_manager.expire_idle_groups(idle_ms)],
+            chores=[partial(self._expire_idle_groups, idle_ms), self._finish_deletions],
         )
+
+    def _expire_idle_groups(self, idle_ms: int) -> None:
+        if self.meta.leads_metadata():
+            self.offset_manager.expire_idle_groups(idle_ms)
+
+    def _finish_deletions(self) -> None:
+        """Delete what is here of topics that were deleted at another node."""
+        if self.settings.node.peers:
+            self.admin.finish_deletions()
 
     # Engines
 

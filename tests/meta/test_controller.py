@@ -18,6 +18,7 @@ from penstock.meta.controller import (
     place_shards,
     raft_transfers,
 )
+from penstock.meta.raft.controller_loop import BEATLESS_ROUNDS, Beats
 from penstock.meta.state import metadata_commands as cmd
 from penstock.meta.state.model import Node, Shard
 
@@ -168,3 +169,14 @@ def test_leaders_of_offsets_leave_the_leader_of_metadata() -> None:
     ]
     assert raft_transfers(1, leads, metadata_leader=1) == [("offset-0", 3), ("offset-1", 3)]
     assert raft_transfers(1, leads, metadata_leader=2) == []
+
+
+def test_a_node_outside_of_the_groups_is_lost_when_its_heartbeats_stay_out() -> None:
+    beats = Beats()
+    assert beats.alive({8: 100, 9: 101}) == {8, 9}
+    for _ in range(BEATLESS_ROUNDS - 1):
+        assert beats.alive({8: 100, 9: 101}) == {8, 9}
+    assert beats.alive({8: 102, 9: 101}) == {8}
+    assert beats.alive({8: 102, 9: 150}) == {8, 9}
+    beats.forget()
+    assert beats.alive({8: 102}) == {8}

@@ -13,7 +13,7 @@ the metadata decides. A topic that is created again has another id, so it never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -72,7 +72,9 @@ class TopicAdmin:
         *,
         defaults: TopicConfig | None = None,
         record_size_max: int = RECORD_SIZE_MAX,
+        is_controller: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`is_controller` says whether this node does what must be done for nodes that are gone."""
         self._meta: Final = meta
         self._handler: Final = handler
         self._topics: Final = topics
@@ -81,6 +83,7 @@ class TopicAdmin:
         self.defaults: Final = defaults if defaults is not None else TopicConfig()
         """What a topic is created with where its creator does not say."""
         self._record_size_max: Final = record_size_max
+        self._is_controller: Final = is_controller
 
     # Creating
 
@@ -244,6 +247,8 @@ class TopicAdmin:
             last = build_storage_name(topic.topic_id, topic.partitions - 1)
             if last in known:
                 continue  # shards are created in their order
+            if not self._is_mine(topic):
+                continue  # another node is about to, or the one that leads does
             try:
                 self.create_storage_resource(topic)
             except StoreError as error:
@@ -258,19 +263,35 @@ class TopicAdmin:
         done = 0
         for topic in self._meta.list_deleting_topics():
             try:
-                self._remove_shards(topic)
-                self._offsets.forget_topic(topic.topic_id)
+                if self._remove_shards(topic):
+                    self._offsets.forget_topic(topic.topic_id)
+                    done += 1
             except StoreError as error:
                 _log.error("topic_leftovers", cause=error, topic=topic.topic_id)
-            else:
-                done += 1
         return done
 
-    def _remove_shards(self, topic: Topic) -> None:
+    def _is_mine(self, topic: Topic) -> bool:
+        first = self._handler.cache.shards.get(build_storage_name(topic.topic_id, 0))
+        if first is not None and first.meta is not None:
+            return self._handler.node_id in first.meta.replicas
+        return self._is_controller()
+
+    def _remove_shards(self, topic: Topic) -> bool:
+        """Delete what this node has of a topic, and what nobody has any more; return whether
+        nothing is left. Other nodes delete what they have."""
+        left = 0
+        nodes: set[int] | None = None
         for shard in self._meta.list_shards(topic.topic_id):
             if self._handler.node_id in shard.replicas:
                 self._handler.delete_shard(shard.id, topic.config.storage_type)
+            else:
+                if nodes is None:
+                    nodes = {node.node_id for node in self._meta.list_nodes()}
+                if not nodes.isdisjoint(shard.replicas) or not self._is_controller():
+                    left += 1
+                    continue
             self._meta.delete_shard(shard.id)
+        return left == 0
 
     # Describing
 

@@ -270,7 +270,7 @@ class OffsetClient(Protocol):
         """Forget the groups whose last commit is older, except those in `keep`; return them."""
         ...
 
-    def forget_topic_offsets(self, topic_id: str) -> int:
+    def forget_topic_offsets(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
         """Remove all groups' offsets of a deleted topic; return how many there were."""
         ...
 

@@ -18,12 +18,16 @@ from msgspec.msgpack import Decoder
 from penstock import errors
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ClosedError, DeadlineError, RetryableError, StoreError
+from penstock.log import get_logger
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.founding import group_names
+from penstock.meta.rejections import encode_checked
 from penstock.meta.service import ERROR_KEY, SERVICE, MetaService
 from penstock.meta.solo_group import GroupLog, GroupName
+from penstock.meta.solo_log import METADATA
 from penstock.meta.solo_metadata import SoloMetadata
 from penstock.meta.solo_offsets import SoloOffsets
+from penstock.meta.solo_transactions import SoloTransactions
 from penstock.meta.state import metadata_commands as cmd
 from penstock.meta.state import offset_commands as offset_cmd
 from penstock.meta.state.answers import Rejected
@@ -33,7 +37,10 @@ from penstock.meta.watch import Update, Watch, Watchers
 DEADLINE_S: Final = 30.0
 _TRY_S: Final = 10.0
 _PAUSE_S: Final = 0.1
+HEARTBEAT_SECONDS: Final = 0.5
 _MESSAGE_SIZE_MAX: Final = 16 << 20
+
+_log: Final = get_logger(__name__)
 
 R = TypeVar("R", bound=WireMessage)
 AnswerT = TypeVar("AnswerT")
@@ -175,7 +182,7 @@ class RemoteGroup(Generic[AnswerT]):
         return self._decode(reply.answer)
 
 
-class RemoteMetaClient(SoloMetadata, SoloOffsets):
+class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     """`MetaClient` of a node that keeps no groups itself. `close` when done."""
 
     def __init__(
@@ -196,6 +203,10 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets):
         self._nonce = entropy(8).hex()
         self._requests = 0
         self._counting = threading.Lock()
+        self._closing = threading.Event()
+        # Its own connection: a call that waits for a node that hangs must not hold up the beats.
+        self._heart = MetaConnection(addresses, deadline_s=HEARTBEAT_SECONDS, clock=clock)
+        self._beating = threading.Thread(target=self._beat, name="penstock-meta-beat", daemon=True)
         SoloMetadata.__init__(
             self,
             RemoteGroup(self.connection, names[0], 0, Decoder(cmd.Applied).decode),
@@ -210,6 +221,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets):
             for number, name in enumerate(names[1:], start=1)
         ]
         SoloOffsets.__init__(self, groups, node_id=node_id, clock=clock)
+        SoloTransactions.__init__(self, groups, clock=clock)
 
     def watch(self, after: int, callback: Callable[[Update], None]) -> Watch:
         """As `MetadataClient.watch`, on a thread of its own; a lost connection is made anew and
@@ -224,6 +236,16 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets):
             raise DeadlineError("the meta service sends no changes")
         return watch
 
+    def start_heartbeats(self) -> None:
+        """Register this node, and say that it lives until `close`: the controller gives the shards
+        of a node that is silent to others."""
+        self._register()
+        self._beating.start()
+
+    def leads_metadata(self) -> bool:
+        """A node without groups leads none."""
+        return False
+
     def service(self) -> MetaService:
         """Return the gRPC service over this client: calls are passed on."""
         groups: list[GroupLog[object]] = [self._group, *self._offset_groups]
@@ -235,7 +257,27 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets):
         return None
 
     def close(self) -> None:
+        self._closing.set()
+        self._heart.close()
+        if self._beating.is_alive():
+            self._beating.join()
         self.connection.close()
+
+    def _register(self) -> None:
+        self.register_node("", boot_id=self._nonce)
+
+    def _beat(self) -> None:
+        group = RemoteGroup(self._heart, METADATA, 0, Decoder(cmd.Applied).decode)
+        beat = cmd.Heartbeat(self._node_id, self._nonce)
+        while not self._clock.wait(self._closing, HEARTBEAT_SECONDS):
+            try:
+                # Without an id: a beat may count twice, and needs no place among the answers.
+                answer = group.propose(encode_checked(cmd.Request(self._clock.now_ms(), beat)))
+                if isinstance(answer, Rejected):
+                    self._register()
+            except StoreError as error:
+                # No majority, or no way to it: the next beat tries again.
+                _log.debug("heartbeat_failed", reason=str(error))
 
     def _follow(self, watch: Watch, begun: threading.Event) -> None:
         is_first = True
@@ -274,3 +316,6 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets):
             return f"{self._nonce}-{self._requests}"
 
     _offset_request_id = _request_id
+
+    def _transaction_request_id(self) -> str:
+        return self._request_id("")

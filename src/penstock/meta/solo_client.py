@@ -123,6 +123,10 @@ class SoloMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         readers = [group.reader for group in groups]
         return MetaService(self, groups, readers, deliver=self._watchers.deliver)
 
+    def leads_metadata(self) -> bool:
+        """Return whether this node does what only one node of a cluster must do."""
+        return True
+
     @property
     def failure(self) -> StoreError | None:
         """Why the log has stopped for good, or None."""

@@ -136,14 +136,15 @@ class SoloOffsets:
                 gone += self._expire(home, idle[start : start + cmd.ROWS_MAX], before_ms)
         return sorted(gone)
 
-    def forget_topic_offsets(self, topic_id: str) -> int:
+    def forget_topic_offsets(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
         rows = 0
+        wanted = None if partitions is None else {f"{topic_id}_{one}" for one in partitions}
         for home in self._offset_groups:
             for namespace, group, _ in list(scan_groups(home.reader, None, with_deleted=True)):
                 shards = [
                     shard
                     for shard, _ in scan_offsets(home.reader, namespace, group)
-                    if _is_shard_of(shard, topic_id)
+                    if (_is_shard_of(shard, topic_id) if wanted is None else shard in wanted)
                 ]
                 for start in range(0, len(shards), cmd.ROWS_MAX):
                     part = tuple(shards[start : start + cmd.ROWS_MAX])

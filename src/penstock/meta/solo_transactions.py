@@ -1,4 +1,4 @@
-"""`TransactionClient`: the coordinators of transactions, over the log of a single node."""
+"""`TransactionClient`: the coordinators of transactions, over the logs of the offset groups."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ class SoloTransactions:
         self._transaction_groups: Final = tuple(groups)
         self._transactions_clock: Final = clock
 
+    def _transaction_request_id(self) -> str:
+        """Return what a command is known by when it is sent again; a single node sends once."""
+        return ""
+
     def change_transaction(self, command: txn.TransactionCommand) -> txn.TransactionState | None:
         groups = self._transaction_groups
         if isinstance(command, txn.ForgetTransactions | txn.ForgetAborted):
@@ -45,7 +49,8 @@ class SoloTransactions:
         else:
             key = encode_key(0, command.namespace, command.transactional_id)
             homes = (groups[crc32(key) % len(groups)],)
-        request = cmd.OffsetRequest(self._transactions_clock.now_ms(), command)
+        now_ms, request_id = self._transactions_clock.now_ms(), self._transaction_request_id()
+        request = cmd.OffsetRequest(now_ms, command, request_id)
         state = None
         for home in homes:
             answer = home.propose(encode_checked(request))

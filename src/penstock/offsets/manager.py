@@ -267,10 +267,11 @@ class OffsetManager:
         self.flush()
         return self._meta.expire_groups(max(0, self._clock.now_ms() - idle_ms), keep=keep)
 
-    def forget_topic(self, topic_id: str) -> int:
-        """Remove all groups' offsets of a deleted topic; return how many there were."""
+    def forget_topic(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
+        """Remove all groups' offsets of a topic that is gone, or of those of its partitions;
+        return how many there were."""
         self.flush()
-        return self._meta.forget_topic_offsets(topic_id)
+        return self._meta.forget_topic_offsets(topic_id, partitions)
 
     # -- saving -----------------------------------------------------------------------------------
 

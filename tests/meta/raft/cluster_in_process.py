@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from random import SystemRandom
 
 from penstock.meta.raft.client import Place, RaftMetaClient
 from penstock.meta.raft.loading import RaftTiming
@@ -21,14 +22,22 @@ DEADLINE_S = 40.0
 
 
 def free_ports(count: int) -> list[int]:
-    with_sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in with_sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in with_sockets]
-    finally:
-        for one in with_sockets:
-            one.close()
+    """Return ports that a node can be started on again and again.
+
+    They lie below those that the system gives to who asks for any: no connection and no server of
+    another test takes one while its node is away.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        port = SystemRandom().randrange(10_000, 32_000)
+        with closing(socket.socket()) as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

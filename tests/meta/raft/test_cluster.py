@@ -28,7 +28,15 @@ from penstock.meta.raft.wire import (
 )
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.solo_group import LogLimits
+from penstock.meta.solo_transactions import TransactionClient
 from penstock.meta.state.metadata_commands import TopicPut
+from penstock.meta.state.transaction_commands import (
+    BeginProducer,
+    Decide,
+    Enlist,
+    Finish,
+    TransactionPartition,
+)
 from penstock.meta.watch import Update
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import OffsetCommit
@@ -220,6 +228,30 @@ def test_offsets_are_committed_at_one_node_and_read_at_another(
     managers[2].stop()
     managers[3].stop()
     assert found[shard].offset == 42
+
+
+def test_a_transaction_begun_at_one_node_is_ended_at_another_after_its_leader_is_gone(
+    cluster: ClusterInProcess,
+) -> None:
+    first = cluster.clients[cluster.leader("offset-0")]
+    assert isinstance(first, TransactionClient)
+    begun = first.change_transaction(BeginProducer("default", "payments", 60_000, 7))
+    assert begun is not None
+    who = ("default", "payments", begun.producer_id, begun.epoch)
+    assert first.change_transaction(Enlist(*who, partitions=(TransactionPartition("orders_0", 5),)))
+    cluster.stop(cluster.leader("offset-0"))
+    other = next(iter(cluster.clients.values()))
+    (found,) = other.list_transactions()
+    assert (found.status, found.epoch) == ("ongoing", begun.epoch)
+    decided = other.change_transaction(Decide(*who, commit=True))
+    assert decided is not None
+    assert decided.status == "prepare-commit"
+    for client in cluster.clients.values():
+        assert [one.status for one in client.list_transactions()] == ["prepare-commit"]
+    ended = other.change_transaction(Finish(*who))
+    assert ended is not None
+    assert ended.status == "complete-commit"
+    assert other.list_aborted() == []
 
 
 def test_logs_are_cut_by_hand(cluster: ClusterInProcess) -> None:

@@ -23,6 +23,7 @@ from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient
 from penstock.meta.service import MetaService, meta_handlers
 from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.state.metadata_rows import read_beats
 from penstock.meta.watch import Update
 
 
@@ -162,4 +163,36 @@ def test_clients_go_on_at_another_node_when_theirs_is_gone(tmp_path: Path) -> No
         assert {member.node_id for member in status.members} == {1, 2, 3}
         client.close()
         for server, _ in served.values():
+            server.stop(None).wait()
+
+
+def test_a_node_outside_of_the_groups_leads_its_shards_while_its_heart_beats(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("penstock._native", reason="a cluster needs the extension")
+    with ClusterInProcess(tmp_path) as cluster:
+        cluster.start_all()
+        served = [serve(one.service()) for one in cluster.clients.values()]
+        addresses = [address for _, address in served]
+        seen_from = cluster.clients[cluster.leader()]
+        client = RemoteMetaClient(addresses, node_id=9)
+        client.start_heartbeats()
+        topic = client.create_topic("orders")
+        epoch = client.list_nodes()[-1].epoch
+        beats = read_beats(seen_from._metadata.local).get(9, 0)
+        wait_until(
+            lambda: read_beats(seen_from._metadata.local).get(9, 0) > beats + 1, "hearts beat"
+        )
+        client.close()
+
+        def leader() -> int | None:
+            return seen_from.list_shards(topic.topic_id)[0].leader
+
+        wait_until(lambda: leader() is None, "the loss is noticed")
+        again = RemoteMetaClient(addresses, node_id=9)
+        again.start_heartbeats()
+        assert again.list_nodes()[-1].epoch > epoch
+        wait_until(lambda: leader() == 9, "it leads again")
+        again.close()
+        for server, _ in served:
             server.stop(None).wait()

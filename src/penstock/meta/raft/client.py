@@ -48,6 +48,7 @@ from penstock.meta.solo_client import MetadataMachine, OffsetMachine
 from penstock.meta.solo_group import GroupLog, LogLimits
 from penstock.meta.solo_metadata import SoloMetadata
 from penstock.meta.solo_offsets import SoloOffsets
+from penstock.meta.solo_transactions import SoloTransactions
 from penstock.meta.state import metadata_commands as cmd
 from penstock.meta.state.metadata_rows import MEMBERS, NODES, SHARDS
 from penstock.meta.state.model import Member
@@ -94,7 +95,7 @@ class WaitingHost:
         raise AssertionError(f"nothing is sent to {member.node_id}")
 
 
-class RaftMetaClient(SoloMetadata, SoloOffsets):
+class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     """Use `open`; `close` when done. Safe to use from many threads."""
 
     def __init__(
@@ -148,6 +149,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets):
             entropy=entropy,
         )
         SoloOffsets.__init__(self, self._offset_handles, node_id=identity.node_id, clock=clock)
+        SoloTransactions.__init__(self, self._offset_handles, clock=clock)
         self._all_groups: Final[list[MemberGroup]] = [self._metadata, *self._offset_handles]
         self.membership: Final = self._build_membership()
         self.node.on_tick = lambda ticks: look_after(identity.node_id, self._all_groups, ticks)
@@ -261,6 +263,10 @@ class RaftMetaClient(SoloMetadata, SoloOffsets):
     def port(self) -> int:
         return self._transport.port
 
+    def leads_metadata(self) -> bool:
+        """Return whether this node does what only one node of a cluster must do."""
+        return self.node.status[0].role == "leader"
+
     def local_reads(self, *, are_local: bool) -> None:
         """Choose how reads are answered from now on; see the head of this module."""
         self.node.reads_are_local = are_local
@@ -329,6 +335,9 @@ class RaftMetaClient(SoloMetadata, SoloOffsets):
 
     _offset_request_id = _request_id
 
+    def _transaction_request_id(self) -> str:
+        return self._request_id("")
+
     def _place(self, partitions: Iterable[int]) -> tuple[cmd.Placement, ...]:
         local = self._metadata.local
         nodes = {node.node_id for node in NODES.scan(local) if node.status == ONLINE}
@@ -350,6 +359,8 @@ class RaftMetaClient(SoloMetadata, SoloOffsets):
 
     def _forget_member(self, node: int) -> None:
         self._done(cmd.RemoveMember(node), cmd.Done)
+        if NODES.get(self._metadata.reader, node) is not None:
+            self.remove_node(node)
 
     def _note_reset(self) -> None:
         self._watchers.note_reset(self._metadata.local)

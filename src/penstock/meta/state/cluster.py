@@ -6,10 +6,12 @@ from msgspec.structs import replace
 
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.change import Change, Moment
+from penstock.meta.state.keys import encode_key
 from penstock.meta.state.metadata_commands import (
     AcquireLease,
     AllocateProducerIds,
     Done,
+    Heartbeat,
     LeaseResult,
     NodePut,
     NodeRemoved,
@@ -23,7 +25,7 @@ from penstock.meta.state.metadata_commands import (
     RenewLease,
     SetNodeStatus,
 )
-from penstock.meta.state.metadata_rows import LEASES, MEMBERS, NODES
+from penstock.meta.state.metadata_rows import BEATS_TABLE, LEASES, MEMBERS, NODES
 from penstock.meta.state.model import INT_MAX, Lease, Member, Node
 from penstock.meta.state.shards import find_shard
 from penstock.meta.state.view import View
@@ -63,7 +65,16 @@ def remove_node(view: View, command: RemoveNode, _moment: Moment) -> Change | Re
     if NODES.get(view, command.node_id) is None:
         return _unknown_node(command.node_id)
     NODES.delete(view, command.node_id)
+    view.delete(encode_key(BEATS_TABLE, command.node_id))
     return Change(Done(), (NodeRemoved(command.node_id),))
+
+
+def heartbeat(view: View, command: Heartbeat, moment: Moment) -> Change | Rejected:
+    node = NODES.get(view, command.node_id)
+    if node is None or node.status != "online" or node.boot_id != command.boot_id:
+        return _unknown_node(command.node_id)
+    view.put(encode_key(BEATS_TABLE, command.node_id), moment.revision.to_bytes(8, "big"))
+    return Change(Done())
 
 
 def put_member(view: View, command: PutMember, _moment: Moment) -> Change | Rejected:

@@ -21,6 +21,7 @@ from penstock.meta.state.change import Change, Moment
 from penstock.meta.state.cluster import (
     acquire_lease,
     allocate_producer_ids,
+    heartbeat,
     put_member,
     register_node,
     release_lease,
@@ -45,6 +46,7 @@ from penstock.meta.state.metadata_commands import (
     DeleteShards,
     DeleteTopic,
     Event,
+    Heartbeat,
     NextSegment,
     PutMember,
     RegisterNode,
@@ -154,5 +156,7 @@ def _change(view: View, command: Command, moment: Moment) -> Change | Rejected: 
             return put_member(view, command, moment)
         case RemoveMember():
             return remove_member(view, command, moment)
+        case Heartbeat():
+            return heartbeat(view, command, moment)
         case _:
             assert_never(command)

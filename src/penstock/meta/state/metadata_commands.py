@@ -153,6 +153,13 @@ class RemoveNode(Struct, frozen=True, array_like=True, tag="remove-node"):
     node_id: NodeId
 
 
+class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat"):
+    """A node outside of the Raft groups is there; watchers are not told."""
+
+    node_id: NodeId
+    boot_id: str
+
+
 class PutMember(Struct, frozen=True, array_like=True, tag="put-member"):
     """Where a member of the Raft groups is reached, and which life of its directory counts."""
 
@@ -213,6 +220,7 @@ Command = (
     | AllocateProducerIds
     | PutMember
     | RemoveMember
+    | Heartbeat
 )
 
 

@@ -8,6 +8,7 @@
     0x15 leases    topic_id, partition           → Lease
     0x16 events    revision                      → Event*
     0x17 members   node_id                       → Member
+    0x18 beats     node_id                       → revision of the last heartbeat
 
 Queries use the same functions on a `Reader`.
 """
@@ -65,6 +66,8 @@ EVENTS_TABLE: Final = 0x16
 
 MEMBERS: Final = Table(0x17, Member)
 
+BEATS_TABLE: Final = 0x18
+
 _events_decoder: Final = Decoder(tuple[Event, ...])
 
 
@@ -86,6 +89,15 @@ def list_topics(view: Reader, namespace: str | None) -> Iterator[Topic]:
         topic = TOPICS.get(view, topic_id.decode())
         assert topic is not None, "a name points at a topic"
         yield topic
+
+
+def read_beats(view: Reader) -> dict[int, int]:
+    """Return the revision of each node's last heartbeat."""
+    prefix = encode_key(BEATS_TABLE)
+    return {
+        int.from_bytes(key[1:], "big"): int.from_bytes(row, "big")
+        for key, row in view.scan(prefix, after_prefix(prefix))
+    }
 
 
 def encode_events(events: tuple[Event, ...]) -> bytes:
