@@ -248,6 +248,10 @@ class AdapterEngine:
     def compact(self, shard: ShardId) -> Compacted:
         return self._run(self._adapter.compact(self._name(shard)))
 
+    def apply_retention(self, shard: ShardId) -> Offset:
+        """What the handler's upkeep calls."""
+        return self._engine.apply_retention(shard)
+
     def shard_info(self, shard: ShardId) -> ShardInfo:
         return self._run(self._adapter.shard_info(self._name(shard)))
 

@@ -32,7 +32,6 @@ from penstock.engine.contract import (
     StorageEngine,
 )
 from penstock.engine.segment.engine import SegmentEngine
-from penstock.engine.shard_upkeep import KeptFromOutside
 from penstock.errors import RequestError
 from penstock.record import Offset, Producer, Record, ShardId
 from penstock.testing.conformance import EngineHarness
@@ -41,6 +40,7 @@ from penstock.testing.conformance.engines import ENGINES, MemoryHarness
 DELETED: Final = ShardId("plain", 0)
 COMPACTED: Final = ShardId("compacted", 1)
 SHARDS: Final = (DELETED, COMPACTED)
+LARGE: Final = bytes(3 << 20)
 
 shards = st.sampled_from(SHARDS)
 keys = st.sampled_from([b"a", b"b", b"c", b"", b"a\x00", b"\xff", b"k" * 200])
@@ -48,6 +48,7 @@ tags = st.sampled_from(["t", "t/u", "", "é", "\udcff", "*multi*", "u" * 200])
 # From every part of a shard that a history can reach, and past it.
 offsets = st.integers(0, 12) | st.integers(0, 5_000)
 times = st.integers(0, 50) | st.integers(0, 3_000)
+ages = st.integers(1, 60) | st.integers(1, 3_000)
 headers = st.tuples(tags, st.none() | st.binary(max_size=3))
 records = st.builds(
     Record,
@@ -128,6 +129,13 @@ class SideBySide(RuleBasedStateMachine):
         ]
         self.both(lambda engine: engine.batch_write(shard, batch))
 
+    @rule(shard=shards, count=st.integers(1, 3), really=st.integers(0, 9))
+    def write_large(self, shard: ShardId, count: int, really: int) -> None:
+        """Enough of these roll the log of a segment store."""
+        if really == 0:
+            batch = [Record(LARGE, key=b"a", timestamp_ms=n) for n in range(count)]
+            self.both(lambda engine: engine.batch_write(shard, batch))
+
     @rule(
         shard=shards,
         back=st.integers(-1, 7),
@@ -186,21 +194,36 @@ class SideBySide(RuleBasedStateMachine):
     def compact(self, shard: ShardId) -> None:
         self.both(lambda engine: engine.compact(shard))
 
-    @rule(shard=shards, records=st.none() | st.integers(1, 40) | st.integers(1, 3_000))
-    def retain(self, shard: ShardId, records: int | None) -> None:
-        """For a moment the shard may keep so much, and what is too much goes."""
+    @rule(
+        shard=shards,
+        records=st.none() | st.integers(1, 40) | st.integers(1, 3_000),
+        age_ms=st.none() | ages,
+    )
+    def retain(self, shard: ShardId, records: int | None, age_ms: int | None) -> None:
+        """For a moment the shard may keep so much, and what is too much or too old goes."""
         config = self.config(shard)
-        limited = replace(config, retention_records=records)
+        self.alter_shard(shard, replace(config, retention_records=records, retention_ms=age_ms))
+        self.both(lambda engine: engine.apply_retention(shard))
+        self.alter_shard(shard, config)
 
-        def call(engine: StorageEngine) -> Offset:
-            engine.alter_shard(shard, limited)
-            apply_retention(engine, shard)
-            engine.alter_shard(shard, config)
-            return engine.shard_info(shard).earliest
+    @precondition(lambda self: isinstance(self.engine, SegmentEngine))
+    @rule(age_ms=ages)
+    def retain_all(self, age_ms: int) -> None:
+        """The store's own round over all its shards comes to the same."""
+        for shard in SHARDS:
+            self.alter_shard(shard, replace(self.config(shard), retention_ms=age_ms))
+        assert isinstance(self.engine, SegmentEngine)
+        self.engine.store.run_upkeep()
+        for shard in SHARDS:
+            if shard in self.memory.list_shard():
+                self.memory.apply_retention(shard)
+            self.compare_everything(shard)
+            self.alter_shard(shard, self.config(shard))
 
-        self.both(call)
+    def alter_shard(self, shard: ShardId, config: ShardConfig) -> None:
+        self.both(lambda engine: engine.alter_shard(shard, config))
 
-    @rule(milliseconds=st.integers(0, 10))
+    @rule(milliseconds=st.integers(0, 10) | st.integers(0, 2_000))
     def pass_time(self, milliseconds: int) -> None:
         self.clock.advance(milliseconds=milliseconds)
 
@@ -222,14 +245,6 @@ class SideBySide(RuleBasedStateMachine):
                 shard, Offset(0), max_records=100_000, max_size=1 << 40
             )
         )
-
-
-def apply_retention(engine: StorageEngine, shard: ShardId) -> None:
-    if isinstance(engine, SegmentEngine):
-        engine.store.retention.run()  # of all its shards: the others have no limits
-    else:
-        assert isinstance(engine, KeptFromOutside)
-        engine.apply_retention(shard)
 
 
 def outcome(call: Callable[[StorageEngine], object], engine: StorageEngine) -> object:

@@ -298,6 +298,17 @@ class StorageEngine(Protocol):
         `read_by_key` answers the same before and after."""
         ...
 
+    def apply_retention(self, shard: ShardId) -> Offset:
+        """Delete what the shard's configuration does not let it keep; return the earliest offset.
+
+        A shard begins with its first live record that is at most `retention_ms` old (by the
+        record's timestamp), holds at most the last `retention_records` offsets, and about
+        `retention_bytes` of what the engine counts as its size; the limit that keeps least wins.
+        A record in front of that goes however young it is. `Cleanup.COMPACT` shards are left
+        alone: they keep the newest record of each key. A node calls this by itself.
+        """
+        ...
+
     def shard_info(self, shard: ShardId) -> ShardInfo: ...
 
     def close(self) -> None: ...

@@ -275,16 +275,7 @@ class ShardedEngine(ABC, Generic[S]):
     def compact(self, shard: ShardId) -> Compacted:
         return self._find(shard).compact()
 
-    # Beyond the contract: what a shard's configuration says about its size and age
-
-    def remove_expired(self, shard: ShardId) -> Compacted:
-        """Give back the room of a shard's expired records. Nobody can tell by reading: they are
-        gone from every read at the moment they expire."""
-        return self._find(shard).remove_expired()
-
     def apply_retention(self, shard: ShardId) -> Offset:
-        """Delete what is older, or more, than the shard's configuration lets it keep; return its
-        earliest offset. A compacted shard keeps the newest record of each key however old."""
         store = self._find(shard)
         config, info = store.config, store.info()
         if config.cleanup is Cleanup.COMPACT:
@@ -298,6 +289,13 @@ class ShardedEngine(ABC, Generic[S]):
             young = store.first_since(self._clock.now_ms() - config.retention_ms)
             keep_from = max(keep_from, info.commit if young is None else young)
         return store.delete_before(keep_from)
+
+    # Beyond the contract
+
+    def remove_expired(self, shard: ShardId) -> Compacted:
+        """Give back the room of a shard's expired records. Nobody can tell by reading: they are
+        gone from every read at the moment they expire."""
+        return self._find(shard).remove_expired()
 
     def close(self) -> None:
         """Let go of everything; doing it again does nothing."""

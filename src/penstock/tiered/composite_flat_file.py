@@ -79,6 +79,7 @@ class CompositeFlatFile:
         self.reader: Final = TierReader(self.manifest, self.fetcher, self.clock)
         self.upkeep: Final = CompositeUpkeep(self.manifest, config, self.clock)
         self._metadata: Final = metadata_store
+        self._noted: dict[str, FileSegmentMetadata] = {}  # what the metadata store was told last
         self._lock: Final = threading.RLock()
         self.uploading: Final = threading.Lock()
         """Held by whoever appends and commits several messages in a row."""
@@ -391,8 +392,11 @@ class CompositeFlatFile:
         if self._metadata is None or found is None:
             return
         self._metadata.note_queue(self.shard, found.start_offset, found.end_offset)
-        for segment in self._files.describe(found):
-            self._metadata.update_file_segment(segment)
+        segments = {segment.path: segment for segment in self._files.describe(found)}
+        for path, segment in segments.items():
+            if self._noted.get(path) != segment:
+                self._metadata.update_file_segment(segment)
+        self._noted = segments
 
     # Reading
 
@@ -476,6 +480,7 @@ class CompositeFlatFile:
         self.upkeep.destroy()
         if self._metadata is not None:
             self._metadata.delete_queue(self.shard)
+            self._noted = {}
 
 
 def request_of(raw: RawRecord, position: int) -> DispatchRequest:

@@ -39,7 +39,7 @@ from penstock.tiered.tier_compaction import delete_superseded
 from penstock.tiered.tier_metrics import TierMetrics
 from penstock.tiered.tier_reader import TierQuery
 from penstock.tiered.tier_set import TierSet
-from penstock.tiered.tier_upkeep import TierUpkeep
+from penstock.tiered.tier_upkeep import TierUpkeep, kept_in_tier_ms
 
 _FAR: Final = 1 << 60
 
@@ -317,6 +317,27 @@ class TieredSegmentEngine(SegmentEngine):
         cold = delete_superseded(self.store, flat)
         self._compacted[shard] = int(bounds.commit)
         return Compacted(done.records + cold.records, done.size + cold.size)
+
+    def apply_retention(self, shard: ShardId) -> Offset:
+        """The log's own limits first; then those of the whole shard, the size by whole chunks."""
+        earliest = super().apply_retention(shard)
+        config, flat = self._config(shard), self.tiers.flat(shard)
+        if flat is None:
+            return earliest
+        info = self.shard_info(shard)
+        if config.cleanup is Cleanup.COMPACT:
+            return info.earliest
+        floor = int(info.earliest)
+        if config.retention_records is not None:
+            floor = max(floor, info.commit - config.retention_records)
+        kept_ms = kept_in_tier_ms(config)
+        if kept_ms is not None:
+            oldest = flat.clock.now_ms() - kept_ms
+            latest = AdapterOffsetStrategy.LATEST
+            floor = max(floor, self.get_offset_by_timestamp(shard, oldest, latest))
+        if config.retention_bytes is not None and flat.current() is not None:
+            floor = max(floor, flat.upkeep.expire_size(config.retention_bytes))
+        return self.delete_records_before(shard, Offset(floor))
 
     def close(self) -> None:
         self.dispatcher.stop()

@@ -120,16 +120,21 @@ class TierUpkeep:
 
 def expire(flat: CompositeFlatFile, config: ShardConfig) -> None:
     """Let go of what a shard's retention does not keep."""
-    tiering = config.tiering
-    kept_ms = config.retention_ms
-    if tiering is not None and tiering.retention_ms is not None:
-        kept_ms = tiering.retention_ms
+    kept_ms = kept_in_tier_ms(config)
     if kept_ms is not None:
         flat.clean_expired_file(flat.clock.now_ms() - kept_ms)
     if config.retention_bytes is not None:
         flat.upkeep.expire_size(config.retention_bytes)
     if config.retention_records is not None:
         flat.upkeep.truncate_before(flat.commit_offset - config.retention_records)
+
+
+def kept_in_tier_ms(config: ShardConfig) -> int | None:
+    """Return how long a tier keeps the records of a shard."""
+    tiering = config.tiering
+    if tiering is not None and tiering.retention_ms is not None:
+        return tiering.retention_ms
+    return config.retention_ms
 
 
 def shards_in(provider: TierProvider) -> list[ShardId]:

@@ -303,6 +303,12 @@ class SegmentEngine:
             self.store.delete_offsets(shard, offsets)
         return Compacted(len(offsets), size)
 
+    def apply_retention(self, shard: ShardId) -> Offset:
+        """The store does this for all its shards by itself, too."""
+        self._config(shard)
+        self.store.retention.apply(shard)
+        return self.store.bounds(shard).earliest
+
     def close(self) -> None:
         self._closed = True
         self._configs = {}

@@ -338,6 +338,10 @@ class ShardReader:
             offset = page.next_offset
         return records
 
+    def live_between(self, log: ReadableShard, start: int, end: int) -> list[StoredRecord]:
+        """Return the live records of [start, end)."""
+        return self.read_all(log, Query(start, end, max(1, end - start), _SIZE_UNLIMITED))
+
     # By time
 
     def offset_by_time(self, log: ReadableShard, timestamp_ms: int) -> int | None:

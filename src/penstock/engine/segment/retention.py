@@ -25,9 +25,9 @@ from penstock.engine.segment.format import TIME_BLOCK, Damage
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.shard_log import ShardLog, UnitRow
 from penstock.engine.segment.twin import core
-from penstock.errors import DiskFullError, SettingsError
+from penstock.errors import CorruptionError, DiskFullError, SettingsError
 from penstock.log import get_logger
-from penstock.record import ShardId
+from penstock.record import ShardId, StoredRecord
 
 _log: Final = get_logger(__name__)
 _UNITS_PER_STEP: Final = 4096
@@ -58,9 +58,16 @@ class RetentionReport(Struct):
 
 
 class Retention:
-    def __init__(self, parts: StoreParts, delete_before: Callable[[ShardId, int], int]) -> None:
+    def __init__(
+        self,
+        parts: StoreParts,
+        delete_before: Callable[[ShardId, int], int],
+        read_between: Callable[[ShardLog, int, int], list[StoredRecord]],
+    ) -> None:
+        """`read_between` returns the live records of a range of offsets."""
         self._parts: Final = parts
         self._delete_before: Final = delete_before
+        self._read_between: Final = read_between
         self._policies: dict[ShardId, RetentionPolicy] = {}
         self._sized: dict[ShardId, int] = {}
         self._lock: Final = threading.Lock()
@@ -70,6 +77,7 @@ class Retention:
         None: no tier is concerned."""
 
     def set_policy(self, shard: ShardId, policy: RetentionPolicy | None) -> None:
+        self._sized.pop(shard, None)
         if policy is None:
             self._policies.pop(shard, None)
         else:
@@ -83,6 +91,14 @@ class Retention:
             self._remove_dead_files(report)
             self._watch_disk(report)
             return report
+
+    def apply(self, shard: ShardId) -> None:
+        """Move the floor of one shard to where its policy wants it."""
+        with self._lock, disk_errors(self._parts.paths.root):
+            log = self._parts.table.get(shard)
+            policy = self._policies.get(shard)
+            if policy is not None:
+                self._move_floor(log, self._floor_of(log, policy), RetentionReport())
 
     def remove_oldest_file(self) -> bool:
         """Remove the oldest log file by hand, whatever is in it; return whether there was one
@@ -102,11 +118,14 @@ class Retention:
             floor = 0 if policy is None else self._floor_of(log, policy)
             if expired and (policy is None or policy.time_ms is None) and not _keeps(policy):
                 floor = max(floor, self._floor_by_reserved_time(log, first_file_end))
-            if floor > log.earliest:
-                floor = self._at_most_needed(log.shard, floor)
-            if floor > log.earliest:
-                report.records += floor - log.earliest
-                self._raise_floor(log, floor)
+            self._move_floor(log, floor, report)
+
+    def _move_floor(self, log: ShardLog, floor: int, report: RetentionReport) -> None:
+        if floor > log.earliest:
+            floor = self._at_most_needed(log.shard, floor)
+        if floor > log.earliest:
+            report.records += floor - log.earliest
+            self._raise_floor(log, floor)
 
     def _at_most_needed(self, shard: ShardId, floor: int) -> int:
         needed = self.keep_from(shard)
@@ -136,19 +155,31 @@ class Retention:
         return floor
 
     def _floor_by_time(self, log: ShardLog, time_ms: int) -> int:
-        """The first record that is young enough: everything before it is too old."""
+        """The first live record that is young enough: everything before it is too old or gone.
+        No stretch is walked twice, for the floor moves behind it."""
         oldest = self._parts.clock.now_ms() - time_ms
         unit, end = log.unit_of(log.earliest), log.next_unit
         while unit < end:
             rows = log.rows(unit, _UNITS_PER_STEP)
             for row in rows:
-                offsets = range(row.first_offset, row.end_offset)
+                offsets = range(max(row.first_offset, log.earliest), row.end_offset)
                 if all(log.state.is_deleted(offset) for offset in offsets):
                     continue
                 if self._timestamp_of(row) >= oldest:
-                    return min(row.first_offset, log.commit)
+                    young = self._first_young(log, offsets, oldest)
+                    if young is not None:
+                        return min(young, log.commit)
             unit += max(1, len(rows))
         return log.commit
+
+    def _first_young(self, log: ShardLog, offsets: range, oldest: int) -> int | None:
+        """Return the first of a few offsets whose record lives and is young enough; one that
+        cannot be read is."""
+        try:
+            records = self._read_between(log, offsets.start, offsets.stop)
+        except CorruptionError:
+            return offsets.start
+        return next((each.offset for each in records if each.timestamp_ms >= oldest), None)
 
     def _timestamp_of(self, row: UnitRow) -> int:
         """Return the time of a record, or of the youngest message of a batch; what cannot be read
@@ -173,6 +204,8 @@ class Retention:
             for row in reversed(log.rows(start, end - start)):
                 total += row.size
                 if total > size_max:
+                    if row.end_offset > log.commit:
+                        del self._sized[log.shard]  # more may go when more is committed
                     return min(row.end_offset, log.commit)
             end = start
         return 0

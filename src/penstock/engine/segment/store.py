@@ -92,7 +92,7 @@ class SegmentStore:
         )
         if not parts.report.was_in_order:
             self._topics.note_change()
-        self.retention: Final = Retention(parts, self.delete_before)
+        self.retention: Final = Retention(parts, self.delete_before, self._reader.live_between)
         self.dispatch: Final = DispatchPipeline(
             parts.disk,
             parts.paths.dispatch,

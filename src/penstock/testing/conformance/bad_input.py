@@ -66,6 +66,7 @@ VALID: Final[dict[str, dict[str, object]]] = {
         "strategy": AdapterOffsetStrategy.LATEST,
     },
     "compact": {"shard": SHARD},
+    "apply_retention": {"shard": SHARD},
     "shard_info": {"shard": SHARD},
 }
 

@@ -125,6 +125,9 @@ class SegmentHarness(EngineHarness):
             sizes=SMALL_SIZES,
             record_size_max=RECORD_SIZE_MAX + RECORD_OVERHEAD_MAX,
             background=False,
+            # However full the disk of the machine is that runs this.
+            disk_max_used_space_ratio=101,
+            disk_space_warning_level_ratio=101,
         )
         store = SegmentStore.open(str(self._directory), settings, clock=self.clock)
         self._engine = SegmentEngine(store)

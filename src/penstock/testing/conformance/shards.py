@@ -207,6 +207,7 @@ class Shards(Conformance):
             lambda: engine.delete_records_before(unknown, FIRST),
             lambda: engine.get_offset_by_timestamp(unknown, 0, strategy),
             lambda: engine.compact(unknown),
+            lambda: engine.apply_retention(unknown),
             lambda: engine.shard_info(unknown),
         ):
             with pytest.raises(UnknownShardError):
@@ -227,6 +228,7 @@ class Shards(Conformance):
             lambda: engine.read_by_key(SHARD, b"k"),
             lambda: engine.delete_by_offset(SHARD, FIRST),
             lambda: engine.shard_info(SHARD),
+            lambda: engine.apply_retention(SHARD),
         ):
             with pytest.raises(ClosedError):
                 call()

@@ -11,6 +11,7 @@ from penstock.testing.conformance.keys import Keys
 from penstock.testing.conformance.producers import Producers
 from penstock.testing.conformance.reads import Reads
 from penstock.testing.conformance.restarts import Restarts
+from penstock.testing.conformance.retention import Retention
 from penstock.testing.conformance.shards import Shards
 from penstock.testing.conformance.tags import Tags
 from penstock.testing.conformance.times import Times
@@ -27,6 +28,7 @@ class EngineConformance(
     Deletes,
     Times,
     Compaction,
+    Retention,
     Bounded,
     BadInput,
     Concurrency,
