@@ -111,6 +111,12 @@ def start_penstock(directory: Path) -> Peer:
     return Peer("penstock", address, process.pid, first_acknowledged(address, started))
 
 
+def find_peer(name: str, given: str) -> Peer:
+    """Take a server that runs already: ADDRESS@PID."""
+    address, pid = given.split("@")
+    return Peer(name, address, int(pid), 0.0)
+
+
 def start_kafka(script: str, directory: Path) -> Peer:
     port = free_port()
     started = time.perf_counter()
@@ -277,15 +283,28 @@ class Bench:
 
         self.measure("8 producers, one message a request", "msg/s", work)
 
-    def many_partitions(self) -> None:
-        count = max(10_000, self._messages // 10)
+    def transactions(self) -> None:
+        """Transactions of 100 messages; each begins when the last one is committed."""
+        count = max(20, self._messages // 5_000)
 
         def work(peer: Peer, topic: str) -> tuple[float, int]:
-            make_topic(peer.address, topic, 1_000)
-            produce(peer.address, topic, count, 100, {"linger.ms": 50})
-            return consume(peer.address, topic, 1_000, count), count
+            make_topic(peer.address, topic, 1)
+            producer = Producer({"bootstrap.servers": peer.address, "transactional.id": topic})
+            producer.init_transactions(TIMEOUT_S)
+            started = time.perf_counter()
+            for _ in range(count):
+                producer.begin_transaction()
+                for _ in range(100):
+                    producer.produce(topic, b"x" * 100)
+                producer.commit_transaction(TIMEOUT_S)
+            return time.perf_counter() - started, count
 
-        self.measure("produce to and consume 1,000 partitions", "msg/s", work)
+        self.measure("transactions of 100 messages", "txn/s", work)
+
+    def many_partitions(self) -> None:
+        self.produce_and_consume(
+            "100 B, 1,000 partitions", 100, 1_000, {"linger.ms": 50}, share=0.2
+        )
 
     def latency(self) -> None:
         half, late = Row("end to end p50, 1 k msg/s", "ms", False), Row("… p99", "ms", False)
@@ -334,11 +353,34 @@ def line_of(row: Row) -> str:
     return "  ".join(cells) + f"  ({row.unit})"
 
 
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "small": lambda bench: bench.produce_and_consume("100 B", 100, 1, {}),
+    "eight": lambda bench: bench.produce_and_consume(
+        "100 B, 8 partitions, acks=all", 100, 8, {"acks": "all"}
+    ),
+    "large": lambda bench: bench.produce_and_consume("1 KB", 1_000, 1, {}, share=0.25),
+    "lz4": lambda bench: bench.produce_and_consume(
+        "1 KB, lz4", 1_000, 1, {"compression.type": "lz4"}, share=0.25
+    ),
+    "idempotent": lambda bench: bench.produce_and_consume(
+        "100 B, idempotent", 100, 1, {"enable.idempotence": True}
+    ),
+    "transactions": lambda bench: bench.transactions(),
+    "single": lambda bench: bench.single_requests(),
+    "partitions": lambda bench: bench.many_partitions(),
+    "latency": lambda bench: bench.latency(),
+    "topics": lambda bench: bench.many_topics(),
+    "standing": lambda bench: bench.standing(),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--messages", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kafka-up", default=os.environ.get("PENSTOCK_BENCH_KAFKA_UP"))
+    parser.add_argument("--kafka-at", help="a Kafka that runs, as ADDRESS@PID")
+    parser.add_argument("--only", nargs="*", choices=list(PARTS), help="parts of the table")
     parser.add_argument("--json", help="append one line with all figures to this file")
     given = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
@@ -347,24 +389,19 @@ def main() -> None:
         peers.append(start_penstock(root / "penstock"))
         if given.kafka_up:
             peers.append(start_kafka(given.kafka_up, root / "kafka"))
+        elif given.kafka_at:
+            peers.append(find_peer("kafka", given.kafka_at))
         bench = Bench(peers, given.messages, given.rounds)
-        bench.produce_and_consume("100 B", 100, 1, {})
-        bench.produce_and_consume("100 B, 8 partitions, acks=all", 100, 8, {"acks": "all"})
-        bench.produce_and_consume("1 KB", 1_000, 1, {}, share=0.25)
-        bench.produce_and_consume("1 KB, lz4", 1_000, 1, {"compression.type": "lz4"}, share=0.25)
-        bench.produce_and_consume("100 B, idempotent", 100, 1, {"enable.idempotence": True})
-        bench.single_requests()
-        bench.many_partitions()
-        bench.latency()
-        bench.many_topics()
-        bench.standing()
+        for part in given.only or PARTS:
+            PARTS[part](bench)
         if given.json:
             with Path(given.json).open("a") as out:
                 rows = [{"row": row.name, "unit": row.unit, **row.results} for row in bench.rows]
                 out.write(json.dumps(rows) + "\n")
     finally:
         for peer in peers:
-            os.kill(peer.pid, signal.SIGTERM)
+            if peer.cold_start_s:
+                os.kill(peer.pid, signal.SIGTERM)
         time.sleep(3)
         shutil.rmtree(root, ignore_errors=True)
 

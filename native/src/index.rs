@@ -283,6 +283,23 @@ impl KeyIndex {
     }
 }
 
+/// Add entries (hash, position, store time) to a file while it has room; return how many. The
+/// caller has seeded a fresh one.
+pub fn fill(
+    view: View,
+    division: Division,
+    entries: impl Iterator<Item = (u32, i64, i64)>,
+) -> usize {
+    let mut file = IndexFile::new(view, division);
+    let room = file.room() as usize;
+    let mut added = 0;
+    for (hash, position, store_ms) in entries.take(room) {
+        file.add(&[hash], position, store_ms);
+        added += 1;
+    }
+    added
+}
+
 /// What a query asks an index file for.
 pub struct Lookup {
     pub hash: u32,

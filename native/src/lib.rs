@@ -6,6 +6,7 @@
 
 mod append;
 mod appender;
+mod batch_keys;
 mod bytes;
 mod codec;
 mod columns;
@@ -58,6 +59,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(single::read_one, module)?)?;
     module.add_function(wrap_pyfunction!(single::index_newest, module)?)?;
     module.add_function(wrap_pyfunction!(reader::read_batches, module)?)?;
+    module.add_function(wrap_pyfunction!(batch_keys::read_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(batch_keys::index_fill, module)?)?;
     module.add_function(wrap_pyfunction!(reader::read_columns, module)?)?;
     module.add_function(wrap_pyfunction!(reader::decode_inner, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::crc32c, module)?)?;

@@ -21,8 +21,8 @@ use crate::read::{read_batches as scan_batches, read_simple, LogFile, Page, Sink
 const WORK_UNITS: usize = 64;
 const ROWS_RESERVED_MAX: usize = 1 << 16;
 
-/// What the three readers have in common.
-struct Request<'py> {
+/// What the readers have in common.
+pub struct Request<'py> {
     log: View,
     units: View,
     base: i64,
@@ -35,7 +35,7 @@ struct Request<'py> {
 
 impl<'py> Request<'py> {
     #[allow(clippy::too_many_arguments)]
-    fn new(
+    pub fn new(
         log: &Bound<'py, PyAny>,
         base: i64,
         units: &Bound<'py, PyAny>,
@@ -57,8 +57,12 @@ impl<'py> Request<'py> {
         })
     }
 
+    pub fn topic(&self) -> &[u8] {
+        self.topic.bytes()
+    }
+
     /// Read into `sink`.
-    fn read<'a>(
+    pub fn read<'a>(
         &'a mut self,
         py: Python<'_>,
         kind: Kind,

@@ -79,6 +79,19 @@ def read_columns(
     tag: str | None,
     fields: int,
 ) -> tuple[_Columns, int, int, Damage | None]: ...
+def read_keys(
+    log: Buffer,
+    base: int,
+    units: bytes,
+    start_offset: int,
+    topic: str,
+    queue_id: int,
+    max_records: int,
+    max_size: int,
+    deleted: Sequence[tuple[int, int]],
+    now_ms: int,
+) -> tuple[bytes, int, int, Damage | None]: ...
+def index_fill(index: Buffer, slots: int, entries_max: int, entries: bytes) -> int: ...
 def decode_inner(
     body: Buffer, kafka: bool, base_offset: int, store_timestamp_ms: int, leader_epoch: int
 ) -> list[StoredRecord]: ...

@@ -12,21 +12,22 @@ is dropped and filled again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
 
 from penstock.engine.segment.dispatch import DispatchPipeline
-from penstock.engine.segment.format import index_hash, index_strings, java_hash
+from penstock.engine.segment.format import index_strings
 from penstock.engine.segment.key_index import IndexMark, KeyIndex
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.pure.key_index import IndexFile, IndexFiles
 from penstock.engine.segment.sidecar import Kind, read_whole, unwrap, wrap
+from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.log import get_logger
-from penstock.record import ShardId, StoredRecord
+from penstock.record import ShardId
 
 _log: Final = get_logger(__name__)
 BATCH_KEYS: Final = "batch-keys"
@@ -34,9 +35,14 @@ MARK: Final = Kind(b"PSTKBKEY", 1)
 _TIME_MAX: Final = (1 << 63) - 1
 _COUNT_MAX: Final = 1 << 62
 
-Read = Callable[[ShardId, int, int, int], Sequence[StoredRecord]]
+_ENTRY_SIZE: Final = 20
+_RECORDS_MAX: Final = 32_768
+_SIZE_MAX: Final = 4 << 20
+
+ReadKeys = Callable[[ShardId, int, int, int], tuple[bytes | None, int]]
+"""(shard, offset, records at most, bytes at most): keys of committed messages from `offset` on, as
+entries of an index, and the offset behind them."""
 Bounds = Callable[[], Iterator[tuple[ShardId, int, int]]]
-PositionOf = Callable[[ShardId, int], int | None]
 
 
 class _Sink:
@@ -55,20 +61,26 @@ class _Sink:
     def index_full(self) -> int:
         return self.files.full
 
+    def put(self, entries: bytes) -> int:
+        """Put entries into the file that is being filled; return how many it had room for."""
+        file = self.files.next_file()
+        added = core.index_fill(file.view, file.slots, file.entries_max, entries)
+        file.next_entry += added
+        self.files.room -= added
+        return added
+
 
 class BatchKeys:
     """The key index of all batch shards of a store."""
 
     name: Final = BATCH_KEYS
 
-    def __init__(
-        self, parts: StoreParts, read: Read, bounds: Bounds, position_of: PositionOf
-    ) -> None:
+    def __init__(self, parts: StoreParts, read_keys: ReadKeys, bounds: Bounds) -> None:
         disk, paths = parts.disk, parts.paths
         self._disk: Final = disk
         self._directory: Final = f"{paths.own}/{BATCH_KEYS}"
         self._clock: Final = parts.clock
-        self._position_of: Final = position_of
+        self._read_keys: Final = read_keys
         self._sink: Final = _Sink()
         disk.make_directory(paths.batch_index)
         sums = PageSums(disk, f"{paths.sums}/{BATCH_KEYS}")
@@ -80,7 +92,7 @@ class BatchKeys:
         self._pipeline: Final = DispatchPipeline(
             disk,
             self._directory,
-            read=read,
+            read=None,
             bounds=bounds,
             threads=parts.settings.background,
             clock=parts.clock,
@@ -104,19 +116,16 @@ class BatchKeys:
 
     # Filling
 
-    def dispatch(self, shard: ShardId, records: Sequence[StoredRecord]) -> None:
-        """Index the keys of committed messages."""
-        for record in records:
-            if record.key is None:
-                continue
-            position = self._position_of(shard, record.offset)
-            if position is None:
-                continue
+    def advance(self, shard: ShardId, offset: int, commit: int) -> int:
+        """Index the keys of committed messages from `offset` on; return where to go on."""
+        entries, after = self._read_keys(shard, offset, _RECORDS_MAX, _SIZE_MAX)
+        at = 0
+        while entries is not None and at < len(entries):
             if self._sink.files.room == 0:
                 self._index.add_file(self._sink, self._clock.now_ms())
                 self._index.seal_full(self._sink)
-            hashed = index_hash(java_hash(f"{shard.topic}#{index_strings(record.key)[0]}"))
-            self._sink.files.put_all([hashed], position, record.store_timestamp_ms)
+            at += _ENTRY_SIZE * self._sink.put(entries[at:])
+        return min(max(after, offset + 1), commit)
 
     def flush(self) -> None:
         """Put the index on the device; the dispatcher's positions are saved after this."""

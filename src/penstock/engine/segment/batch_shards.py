@@ -6,20 +6,19 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.engine.segment.batch_keys import BatchKeys, Bounds, Read
+from penstock.engine.segment.batch_keys import BatchKeys, Bounds
 from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.opening import StoreParts
-from penstock.engine.segment.reader import ShardReader
+from penstock.engine.segment.reader import Query, ShardReader
 from penstock.record import QueueKind, ShardId
 
 
 class BatchShards:
     """Stores without batch shards have no such index, and no thread for it."""
 
-    def __init__(self, parts: StoreParts, reader: ShardReader, read: Read, bounds: Bounds) -> None:
+    def __init__(self, parts: StoreParts, reader: ShardReader, bounds: Bounds) -> None:
         self._parts: Final = parts
         self._reader: Final = reader
-        self._read: Final = read
         self._bounds: Final = bounds
         self._lock: Final = threading.Lock()
         self._keys: BatchKeys | None = None
@@ -33,7 +32,7 @@ class BatchShards:
                 return
             with disk_errors(self._parts.paths.batch_index):
                 self._keys = self._reader.batch_keys = BatchKeys(
-                    self._parts, self._read, self._batch_bounds, self._position_of
+                    self._parts, self._read_keys, self._batch_bounds
                 )
 
     def _batch_bounds(self) -> Iterator[tuple[ShardId, int, int]]:
@@ -42,9 +41,11 @@ class BatchShards:
             if log is not None and log.kind is QueueKind.BATCH:
                 yield bounds
 
-    def _position_of(self, shard: ShardId, offset: int) -> int | None:
-        log = self._parts.table.find(shard)
-        return None if log is None else log.position_of(offset)
+    def _read_keys(
+        self, shard: ShardId, offset: int, max_records: int, max_size: int
+    ) -> tuple[bytes | None, int]:
+        log = self._parts.table.get(shard)
+        return self._reader.read_keys(log, Query(offset, log.commit, max_records, max_size))
 
     def run_once(self) -> None:
         """Index what is committed now, and drop what speaks of log files that are gone."""

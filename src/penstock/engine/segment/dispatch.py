@@ -22,6 +22,7 @@ from penstock.engine.segment.dispatch_worker import (
     Dispatcher,
     DispatchWorker,
     Read,
+    ReadingDispatcher,
     settled_position,
 )
 from penstock.errors import (
@@ -49,7 +50,7 @@ class DispatchPipeline:
         disk: Disk,
         directory: str,
         *,
-        read: Read,
+        read: Read | None,
         bounds: Bounds,
         threads: bool = True,
         clock: Clock | None = None,
@@ -71,7 +72,7 @@ class DispatchPipeline:
         self._closed = False
         self._bring_back_positions()
 
-    def register(self, dispatcher: Dispatcher) -> None:
+    def register(self, dispatcher: Dispatcher | ReadingDispatcher) -> None:
         """Hand every committed record to `dispatcher`, from where one of its name stopped, or from
         the earliest."""
         name = dispatcher.name

@@ -65,6 +65,18 @@ class FlushingDispatcher(Protocol):
     def flush(self) -> None: ...
 
 
+@runtime_checkable
+class ReadingDispatcher(Protocol):
+    """A dispatcher that reads for itself, in a form that costs less than records."""
+
+    @property
+    def name(self) -> str: ...
+
+    def advance(self, shard: ShardId, offset: int, commit: int) -> int:
+        """Take what is committed from `offset` on, as much as it likes; return where to go on."""
+        ...
+
+
 class _Streak:
     """The failures of one shard in a row."""
 
@@ -80,9 +92,9 @@ class _Streak:
 class DispatchWorker:
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        dispatcher: Dispatcher | ReadingDispatcher,
         positions: DispatchPositions,
-        read: Read,
+        read: Read | None,
         bounds: Bounds,
         clock: Clock,
         metrics: SegmentMetrics,
@@ -90,7 +102,7 @@ class DispatchWorker:
         self.name: Final = dispatcher.name
         self.positions: Final = positions
         self._dispatcher: Final = dispatcher
-        self._read: Final = read
+        self._advance: Final = _advance_of(dispatcher, read)
         self._bounds: Final = bounds
         self._clock: Final = clock
         self._lag: Final = metrics.dispatch_lag_records.labels(self.name)
@@ -168,6 +180,8 @@ class DispatchWorker:
         for shard, earliest, commit in shards:
             if self._stopping:
                 break
+            if self.positions.get(shard) == commit >= earliest:
+                continue  # nearly all of them, nearly always
             batches += self._step_shard(shard, earliest, commit)
             behind += self.lag_of(shard, earliest, commit)
         self._lag.set(behind)
@@ -195,13 +209,10 @@ class DispatchWorker:
         batches = 0
         while position < commit and batches < BATCHES_PER_TURN and not self._stopping:
             try:
-                records = self._read(shard, position, RECORDS_MAX, SIZE_MAX)
-                if records:
-                    self._dispatcher.dispatch(shard, records)
+                position = self._advance(shard, position, commit)
             except Exception as error:  # noqa: BLE001 - whatever users' code raises, others go on
                 self._note_failure(shard, position, error)
                 break
-            position = records[-1].offset + 1 if records else commit
             self.positions.move(shard, position)
             self._note_success(shard)
             batches += 1
@@ -284,6 +295,23 @@ class DispatchWorker:
             self._save_failed = True
         else:
             self._save_failed = False
+
+
+def _advance_of(
+    dispatcher: Dispatcher | ReadingDispatcher, read: Read | None
+) -> Callable[[ShardId, int, int], int]:
+    if isinstance(dispatcher, ReadingDispatcher):
+        return dispatcher.advance
+    assert read is not None, "this dispatcher does not read for itself"
+
+    def hand_over(shard: ShardId, position: int, commit: int) -> int:
+        records = read(shard, position, RECORDS_MAX, SIZE_MAX)
+        if not records:
+            return commit
+        dispatcher.dispatch(shard, records)
+        return records[-1].offset + 1
+
+    return hand_over
 
 
 def settled_position(position: int | None, earliest: int, commit: int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from penstock.clock import Clock
 from penstock.engine.contract import BatchPage, ForeignBatch
@@ -37,12 +37,14 @@ from penstock.engine.segment.locating import (
 )
 from penstock.engine.segment.properties import inner_range, lookup
 from penstock.engine.segment.twin import core, native_only
-from penstock.engine.segment.twin_interface import Columns
+from penstock.engine.segment.twin_interface import ColumnPage, Columns, KeyPage
 from penstock.errors import CorruptionError
 from penstock.metrics import SegmentMetrics
 from penstock.record import QueueKind, ShardId, StoredRecord
 
 __all__ = ["KeyLookup", "Page", "Query", "ReadableShard", "ShardReader", "inner_count"]
+
+T = TypeVar("T")
 
 _SIZE_UNLIMITED: Final = 1 << 62
 _UNITS_PER_FETCH: Final = 1024
@@ -369,18 +371,10 @@ class ShardReader:
         self, log: ReadableShard, query: Query, fields: int
     ) -> tuple[Columns | None, int]:
         """Return the next records as Arrow buffers, and the offset at which to go on."""
-        self._check(log)
         now_ms = self._clock.now_ms()
-        while True:
-            try:
-                located = locate(self._files, log, query)
-                if isinstance(located, int):
-                    return None, located
-                buffer = self._buffer(located.base)
-            except CorruptionError as error:
-                query = query._replace(offset=self._heal_or_raise(log, query.offset, error))
-                continue
-            columns, after, _, damage = core.read_columns(
+
+        def read(buffer: memoryview, located: Located, query: Query) -> ColumnPage:
+            return core.read_columns(
                 buffer,
                 located.base,
                 located.units,
@@ -395,8 +389,50 @@ class ShardReader:
                 query.tag,
                 fields,
             )
+
+        return self._next_page(log, query, read)
+
+    def read_keys(self, log: ReadableShard, query: Query) -> tuple[bytes | None, int]:
+        """Return the keys inside the next batches as entries of an index, and the offset at which
+        to go on."""
+        now_ms = self._clock.now_ms()
+
+        def read(buffer: memoryview, located: Located, query: Query) -> KeyPage:
+            return core.read_keys(
+                buffer,
+                located.base,
+                located.units,
+                query.offset,
+                log.shard.topic,
+                log.shard.partition,
+                query.max_records,
+                query.max_size,
+                self._hidden(log, query),
+                now_ms,
+            )
+
+        return self._next_page(log, query, read)
+
+    def _next_page(
+        self,
+        log: ReadableShard,
+        query: Query,
+        read: Callable[[memoryview, Located, Query], tuple[T, int, int, Damage | None]],
+    ) -> tuple[T | None, int]:
+        """Return what `read` makes of the next units; None: there are none before the offset."""
+        self._check(log)
+        while True:
+            try:
+                located = locate(self._files, log, query)
+                if isinstance(located, int):
+                    return None, located
+                buffer = self._buffer(located.base)
+            except CorruptionError as error:
+                query = query._replace(offset=self._heal_or_raise(log, query.offset, error))
+                continue
+            found, after, _, damage = read(buffer, located, query)
             if damage is None or after > query.offset:
-                return columns, min(after, query.until)
+                return found, min(after, query.until)
             after = self._heal_or_raise(log, after, self._corruption(damage))
             query = query._replace(offset=after)
 

@@ -104,9 +104,7 @@ class SegmentStore:
         )
         self._upkeep: Final = Upkeep(parts, self.retention, self.dispatch, self._topics)
         self._closed = False
-        self._batch_keys: Final = BatchShards(
-            parts, self._reader, self._read_for_dispatch, self._dispatch_bounds
-        )
+        self._batch_keys: Final = BatchShards(parts, self._reader, self._dispatch_bounds)
         self.kafka: Final = KafkaBatches(parts, self._reader)
         if parts.settings.background:
             self._upkeep.start()

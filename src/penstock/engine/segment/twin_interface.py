@@ -52,6 +52,7 @@ ReadPage = tuple[list[StoredRecord], int, int, Damage | None]
 """Records, the next offset to read, bytes of the records in the log, why the page ended early."""
 
 ColumnPage = tuple[Columns, int, int, Damage | None]
+KeyPage = tuple[bytes, int, int, Damage | None]
 
 Replayed = tuple[int, int, int, Damage | None, list[tuple[int, int]]]
 """Position reached, records dispatched, a REPLAY_ status, the damage, and (position, queue) of the
@@ -418,6 +419,27 @@ class Core(Protocol):
         tag: str | None,
         fields: int,
     ) -> ColumnPage: ...
+    def read_keys(
+        self,
+        log: Buffer,
+        base: int,
+        units: bytes,
+        start_offset: int,
+        topic: str,
+        queue_id: int,
+        max_records: int,
+        max_size: int,
+        deleted: DeletedRanges,
+        now_ms: int,
+    ) -> KeyPage:
+        """Return the keys inside the batches of consecutive units as entries for `index_fill`:
+        hash 4 · position of the batch 8 · store time 8, ascending, each once in a batch."""
+        ...
+
+    def index_fill(self, index: Buffer, slots: int, entries_max: int, entries: bytes) -> int:
+        """Put entries into an index file; return how many it had room for."""
+        ...
+
     def decode_inner(
         self,
         body: Buffer,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -22,6 +24,8 @@ from penstock.meta.client import Topic, TopicConfig
 from penstock.meta.state.model import PARTITIONS_MAX
 from penstock.record import Offset
 
+AT_ONCE: Final = 6
+"""Topics of one request that are worked on together: fewer than the node's pool has threads."""
 _TO_THE_END: Final = -1
 
 _REFUSED_ASSIGNMENT: Final = (
@@ -47,15 +51,17 @@ class TopicsApi:
     async def create(self, _context: RequestContext, request: Fields) -> Answer:
         wanted = request.items_of("topics")
         counts = Counter(one.text("name") for one in wanted)
-        answers: list[Answer] = []
-        for one in wanted:
+        is_dry = request.flag("validate_only")
+
+        async def create(one: Fields) -> Answer:
             name = one.text("name")
             try:
                 _check_named_once(name, counts[name])
-                answers.append(await self._create(one, is_dry=request.flag("validate_only")))
+                return await self._create(one, is_dry=is_dry)
             except (StoreError, _RefusedError) as error:
-                answers.append({"name": name, "configs": None} | _refused(error))
-        return {"topics": answers}
+                return {"name": name, "configs": None} | _refused(error)
+
+        return {"topics": await each(create, wanted)}
 
     async def _create(self, request: Fields, *, is_dry: bool) -> dict[str, object]:
         broker, name = self._broker, request.text("name")
@@ -107,7 +113,7 @@ class TopicsApi:
             wanted = [Fields(name=name) for name in request.texts("topic_names")]
         else:
             wanted = request.items_of("topics")
-        return {"responses": [await self._delete(one, finder) for one in wanted]}
+        return {"responses": await each(lambda one: self._delete(one, finder), wanted)}
 
     async def _delete(self, request: Fields, finder: TopicFinder) -> Answer:
         name, identifier = request.optional_text("name"), request.uuid("topic_id")
@@ -126,16 +132,17 @@ class TopicsApi:
     # Partitions and records
 
     async def create_partitions(self, _context: RequestContext, request: Fields) -> Answer:
-        results: list[Answer] = []
-        for one in request.items_of("topics"):
+        is_dry = request.flag("validate_only")
+
+        async def grow(one: Fields) -> Answer:
             name = one.text("name")
             try:
-                await self._grow(one, is_dry=request.flag("validate_only"))
+                await self._grow(one, is_dry=is_dry)
             except (StoreError, _RefusedError) as error:
-                results.append({"name": name} | _refused(error))
-            else:
-                results.append({"name": name, "error_code": ErrorCode.none})
-        return {"results": results}
+                return {"name": name} | _refused(error)
+            return {"name": name, "error_code": ErrorCode.none}
+
+        return {"results": await each(grow, request.items_of("topics"))}
 
     async def _grow(self, request: Fields, *, is_dry: bool) -> None:
         name, count = request.text("name"), request.number("count")
@@ -178,6 +185,20 @@ class TopicsApi:
         except StoreError as error:
             return answer | {"error_code": code_of(error)}
         return answer | {"error_code": ErrorCode.none, "low_watermark": earliest}
+
+
+async def each(
+    work: Callable[[Fields], Awaitable[Answer]], items: Sequence[Fields]
+) -> list[Answer]:
+    """Do `work` for all items and return its answers in their order. Several at once: they share
+    the syncs of the meta service, which is what each of them waits for."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: Fields) -> Answer:
+        async with turns:
+            return await work(item)
+
+    return await asyncio.gather(*(one(item) for item in items))
 
 
 def _check_named_once(name: str, count: int) -> None:

@@ -3,6 +3,7 @@ where it was not built, and the oracle of its tests."""
 
 from penstock.engine.segment.format import java_hash
 from penstock.engine.segment.pure.appender import Appender
+from penstock.engine.segment.pure.batch_keys import index_fill, read_keys
 from penstock.engine.segment.pure.codec import (
     check_log,
     crc_patch,
@@ -32,12 +33,14 @@ __all__ = [
     "decode_raw",
     "encode_raw",
     "find_record",
+    "index_fill",
     "index_lookup",
     "index_newest",
     "index_relink",
     "java_hash",
     "read_batches",
     "read_columns",
+    "read_keys",
     "read_one",
     "read_records",
     "set_tag_header",

@@ -159,10 +159,11 @@ class IndexFiles:
         """Index one record. The caller has made sure that there is room."""
         self.room -= len(hashes)
         while hashes:
-            count = self._next_file().put(hashes, position, timestamp_ms)
+            count = self.next_file().put(hashes, position, timestamp_ms)
             hashes = hashes[count:]
 
-    def _next_file(self) -> IndexFile:
+    def next_file(self) -> IndexFile:
+        """Return the file that the next entry goes to. The caller has made sure of the room."""
         end = self._released_end
         for file in self._files:
             if file.next_entry < file.entries_max:
