@@ -5,8 +5,8 @@ Sketch first: a batch of 100 records of 100 B is some 30 µs of native work in t
 RocksDB writes three rows per record: 60 to 120 k. gRPC encodes every record twice: 100 k. A
 topic is one synced metadata entry: 1,000 a second and more with one sync for several.
 
-    python -m bench.engines [--rounds 3] [--topics 10000] [--cases embedded,grpc,offsets,topics]
-                            [--engines memory,rocksdb,segment]
+    python -m bench.engines [--rounds 3] [--topics 10000] [--engines memory,rocksdb,segment]
+                            [--cases embedded,grpc,offsets,topics,serve]
 
 Prints one table: medians and ranges by the clock, and the median by CPU time of all threads, which
 says more than the clock on a machine that others use, too.
@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Self
 
+from bench.start_cases import first_line_of_serve
 from rich.console import Console
 from rich.table import Table
 
@@ -46,10 +47,11 @@ AIMS: Final = {
     "topics created, seconds": "10",
     "memory per idle shard, bytes": "4,096",
     "start with all topics, seconds": "2",
+    "first line of `penstock serve`, seconds": "1",
     "offset commits, cached": "200,000",
 }
 
-CASES: Final = ("embedded", "grpc", "offsets", "topics")
+CASES: Final = ("embedded", "grpc", "offsets", "topics", "serve")
 
 
 class Figure(NamedTuple):
@@ -168,6 +170,20 @@ def measure_topics(count: int, figures: Figures) -> None:
         note("memory per idle topic, bytes", Figure((full.memory - empty.memory) / count))
         shards = max(1, count // 1_000) * 1_000
         note("memory per idle shard, bytes", Figure((wide.memory - empty.memory) / shards))
+        with (
+            penstock.open(f"{root}/data") as store,
+            Stopwatch() as deletion,
+            ThreadPoolExecutor(CREATORS) as pool,
+        ):
+            for _ in pool.map(lambda n: store.topic(f"topic-{n}").delete(), range(count)):
+                pass
+        note("topics deleted, seconds", deletion.figure)
+
+
+def measure_serve(figures: Figures) -> None:
+    with tempfile.TemporaryDirectory(dir=".", prefix=".bench-") as root:
+        figure = Figure(*first_line_of_serve(f"{root}/data"))
+    figures.setdefault("first line of `penstock serve`, seconds", []).append(figure)
 
 
 class Stopwatch:
@@ -221,6 +237,8 @@ def main() -> None:
             measure_offsets(figures)
         if "topics" in cases:
             measure_topics(arguments.topics, figures)
+        if "serve" in cases:
+            measure_serve(figures)
     print_table(figures, arguments.topics)
 
 

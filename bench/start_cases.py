@@ -1,15 +1,19 @@
-"""Opens a store in a process of its own, and prints what that took.
+"""Starting, in a process of its own: an embedded store, and a server.
 
-    python -m bench.start_cases DIRECTORY     seconds, CPU seconds, bytes of memory
+    python -m bench.start_cases DIRECTORY     opens a store; prints seconds, CPU seconds, bytes of
+                                              memory
 
-The clock runs from the start of the imports. Memory is what the process has for itself: pages of
-mapped files, which the kernel takes back when it needs them, do not count.
+The clock of a store runs from the start of the imports, that of a server from the start of its
+process. Memory is what the process has for itself: pages of mapped files, which the kernel takes
+back when it needs them, do not count.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +23,23 @@ def own_memory() -> int:
     found = re.search(r"Anonymous: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
     assert found is not None
     return int(found[1]) * 1024
+
+
+def first_line_of_serve(path: str) -> tuple[float, float]:
+    """Start a server with everything on, and stop it again; return the seconds, and those of a
+    CPU, until its first line is there."""
+    command = [sys.executable, "-m", "penstock", "serve", "--data", path]
+    ports = ["--port", "0", "--http-port", "0", "--kafka-port", "0"]
+    started = time.perf_counter()
+    with subprocess.Popen([*command, *ports], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        seconds = time.perf_counter() - started
+        fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+        server.terminate()
+        server.communicate(timeout=60)
+    assert line, "the server did not start"
+    return seconds, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:

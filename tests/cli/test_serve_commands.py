@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -22,13 +23,6 @@ pytestmark = pytest.mark.timeout(300)
 
 WAIT_S: Final = 180.0
 """Long enough for a machine that does ten other things; nothing waits so long on others."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def command(*arguments: str) -> list[str]:
@@ -61,8 +55,7 @@ class Served:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self.port = free_port()
-        arguments = ["--data", str(data), "--port", str(self.port), "--http-port", "0"]
+        arguments = ["--data", str(data), "--port", "0", "--http-port", "0"]
         # Small and without what these tests do not use: they start several.
         arguments += ["--set", "kafka.enabled=false"]
         arguments += ["--set", f"broker.commit_log_file_size={16 << 20}"]
@@ -73,6 +66,8 @@ class Served:
             text=True,
         )
         self.greeting = self._read_greeting()
+        listens = re.search(r"storage API +\S+:(\d+)", self.greeting)
+        self.port = listens[1] if listens else "?"
 
     def _read_greeting(self) -> str:
         assert self.process.stdout is not None
@@ -176,7 +171,7 @@ def test_a_busy_port_and_a_busy_directory_are_refused_in_a_sentence(
     shared: Served, tmp_path: Path, run: Run
 ) -> None:
     other = ("--data", str(tmp_path / "other"), "--http-port", "0", "--set", "kafka.enabled=false")
-    refused = run("serve", *other, "--port", str(shared.port), code=2)
+    refused = run("serve", *other, "--port", shared.port, code=2)
     assert "choose another port" in refused
     assert "Traceback" not in refused
     busy = run("serve", "--data", str(shared.data), "--port", "0", "--http-port", "0", code=2)
@@ -195,5 +190,8 @@ def test_settings_are_shown_and_misspelt_ones_are_refused(tmp_path: Path, run: R
 
 
 def test_no_server_is_said_with_what_to_do(run: Run) -> None:
-    refused = run("topic", "list", "-s", f"127.0.0.1:{free_port()}", code=2)
+    with socket.socket() as silent:  # holds a port, and answers nobody
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        refused = run("topic", "list", "-s", address, code=2)
     assert "penstock serve" in refused

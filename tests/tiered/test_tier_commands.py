@@ -9,7 +9,7 @@ import pytest
 from tests.tiered.rig import SHARD, fill, open_store, upload
 from typer.testing import CliRunner
 
-from penstock.cli import app
+from penstock.cli import build
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import TierSetupError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
@@ -33,7 +33,7 @@ def tier(tmp_path: Path) -> str:
 
 
 def call(*arguments: str) -> tuple[int, list[dict[str, object]]]:
-    result = run.invoke(app, ["tier", *arguments, "--json"])
+    result = run.invoke(build(), ["tier", *arguments, "--json"])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -44,8 +44,8 @@ def test_status_and_ls_tell_what_is_there(tier: str) -> None:
     _, chunks = call("ls", tier, "--shard", "orders_0")
     assert len(chunks) == shard["chunks"]
     assert chunks[-1]["end_offset"] == 100
-    assert run.invoke(app, ["tier", "status", tier]).exit_code == 0
-    assert run.invoke(app, ["tier", "ls", tier]).exit_code == 0
+    assert run.invoke(build(), ["tier", "status", tier]).exit_code == 0
+    assert run.invoke(build(), ["tier", "ls", tier]).exit_code == 0
 
 
 def test_verify_finds_damage(tier: str, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_gc_leaves_what_is_needed_and_what_is_not_ours(tier: str, tmp_path: Path
 
 
 def test_a_lost_metadata_store_is_rebuilt(tier: str, tmp_path: Path) -> None:
-    assert run.invoke(app, ["tier", "rebuild", tier, str(tmp_path)]).exit_code == 0
+    assert run.invoke(build(), ["tier", "rebuild", tier, str(tmp_path)]).exit_code == 0
     store = RocksDbMetadataStore(f"{tmp_path}/tier-meta")
     found = store.get_queue(SHARD)
     assert found is not None
@@ -88,7 +88,7 @@ def test_a_lost_metadata_store_is_rebuilt(tier: str, tmp_path: Path) -> None:
 
 def test_pull_brings_a_shard_back(tier: str, tmp_path: Path) -> None:
     target = str(tmp_path / "pulled")
-    assert run.invoke(app, ["tier", "pull", tier, "orders_0", target]).exit_code == 0
+    assert run.invoke(build(), ["tier", "pull", tier, "orders_0", target]).exit_code == 0
     with SegmentStore.open(target) as store:
         found = store.read(SHARD, 0)
     assert [one.headers[0][1] for one in found] == [
@@ -97,6 +97,6 @@ def test_pull_brings_a_shard_back(tier: str, tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
-    result = run.invoke(app, ["tier", "status", f"file://{tmp_path}/none"])
+    result = run.invoke(build(), ["tier", "status", f"file://{tmp_path}/none"])
     assert isinstance(result.exception, TierSetupError)
     assert not (tmp_path / "none").exists()

@@ -280,6 +280,7 @@ class TopicAdmin:
         """Delete what this node has of a topic, and what nobody has any more; return whether
         nothing is left. Other nodes delete what they have."""
         left = 0
+        gone: list[int] = []
         nodes: set[int] | None = None
         for shard in self._meta.list_shards(topic.topic_id):
             if self._handler.node_id in shard.replicas:
@@ -290,7 +291,9 @@ class TopicAdmin:
                 if not nodes.isdisjoint(shard.replicas) or not self._is_controller():
                     left += 1
                     continue
-            self._meta.delete_shard(shard.id)
+            gone.append(shard.partition)
+        # One request for all: a topic of a thousand partitions needs no thousand syncs.
+        self._meta.delete_shards(topic.topic_id, gone)
         return left == 0
 
     # Describing

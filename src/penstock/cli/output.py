@@ -11,21 +11,21 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from penstock.record import ShardId, StoredRecord
+
+if TYPE_CHECKING:
+    # Loaded by the functions that need it: what prints no table starts sooner.
+    from rich.console import Console
+    from rich.text import Text
 
 PREVIEW_MAX: Final = 60
 """Characters of a key or a value in a table."""
 
-Cell = str | int | Text | None
+Cell: TypeAlias = "str | int | Text | None"
 
 
 def print_json(items: Iterable[object]) -> None:
@@ -37,6 +37,9 @@ def print_json(items: Iterable[object]) -> None:
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[Cell]], title: str = "") -> None:
     """Print a table; numbers are flush right. Columns that begin with `#` hold numbers."""
+    from rich import box
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
     for name in columns:
         number = name.startswith("#")
@@ -48,6 +51,8 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[Cell]], title: s
 
 def print_fields(fields: Iterable[tuple[str, Cell]], title: str = "") -> None:
     """Print names and values, one pair per line."""
+    from rich.table import Table
+
     table = Table(box=None, show_header=False, title=title or None, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -63,23 +68,35 @@ def print_line(text: str) -> None:
 def console() -> Console:
     """Return a console for the standard output of this moment. Pipes get long lines, not
     lines broken for a terminal that is not there."""
+    from rich.console import Console
+
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=10_000)
 
 
 def _cell(value: Cell) -> Text:
+    from rich.text import Text
+
     return value if isinstance(value, Text) else Text("" if value is None else str(value))
 
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int], None] | None]:
     """Show on stderr how far long work is; nothing when that is no terminal."""
+    from rich import progress as bars
+    from rich.console import Console
+
     target = Console(stderr=True)
     if not target.is_terminal:
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=target, transient=True) as progress:
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.TaskProgressColumn(),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=target, transient=True) as progress:
         tasks = {"": progress.add_task("", total=None, visible=False)}
 
         def show(what: str, done: int, total: int) -> None:
@@ -106,6 +123,8 @@ def _escape(character: str) -> str:
 
 def value_text(value: bytes | None, limit: int | None = None) -> Text:
     """Return a value for a terminal; a null is not an empty value."""
+    from rich.text import Text
+
     if value is None:
         return Text("(null)", style="dim")
     return Text(printable(value, limit))

@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli.arguments import AsJson
 from penstock.cli.output import print_fields, print_json, print_table, time_text
-from penstock.cli.pipeline import LOCAL, Master, Topics, start_session
+from penstock.cli.pipeline import LOCAL, Master, Topics, app, start_session
 from penstock.cli.target import Data, Namespace, Server, open_target
 
 Source = Annotated[
@@ -44,6 +44,7 @@ UpkeepEvery = Annotated[
 Once = Annotated[bool, typer.Option("--once", help="End when all there is is done.")]
 
 
+@app.command()
 def run(
     source: Source,
     checkpoint: Checkpoint,
@@ -131,6 +132,7 @@ def _target(
     }
 
 
+@app.command()
 def lag(
     groups: Annotated[
         list[str] | None, typer.Option("--group", "-g", help="Only this group; may be repeated.")

@@ -161,7 +161,12 @@ class SoloMetadata:
         return created
 
     def delete_shard(self, shard: ShardId) -> None:
-        self._done(cmd.DeleteShards(shard.topic, (shard.partition,)), cmd.Done)
+        self.delete_shards(shard.topic, [shard.partition])
+
+    def delete_shards(self, topic_id: str, partitions: Sequence[int]) -> None:
+        for start in range(0, len(partitions), cmd.PLACEMENTS_MAX):
+            some = tuple(partitions[start : start + cmd.PLACEMENTS_MAX])
+            self._done(cmd.DeleteShards(topic_id, some), cmd.Done)
 
     def get_shard(self, shard: ShardId) -> Shard | None:
         check_text("a topic id", shard.topic)

@@ -6,9 +6,12 @@ way get `GRACE_S` to end, then the node puts everything on the device.
 
 from __future__ import annotations
 
+import sys
 import threading
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Final, Self, cast
 
 from penstock.api import EmbeddedBackend
 from penstock.engine.segment.twin import native_only
@@ -28,13 +31,29 @@ GRACE_S: Final = 10.0
 _log: Final = get_logger(__name__)
 
 
+@contextmanager
+def _without_hypothesis() -> Iterator[None]:
+    """kio tells hypothesis about its types wherever that is installed, which takes a quarter of a
+    second. Nobody tests properties in a server; who does anyway has it loaded before."""
+    if "hypothesis" in sys.modules:
+        yield
+        return
+    hidden = cast("dict[str, ModuleType | None]", sys.modules)
+    hidden["hypothesis"] = None  # importing it fails, as if it were not installed
+    try:
+        yield
+    finally:
+        del hidden["hypothesis"]
+
+
 def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
     """Start the Kafka front end, if it is wanted and what it needs is installed."""
     if not settings.kafka.enabled:
         return None
     try:
-        from penstock.brokers.kafka.broker import KafkaBroker
-        from penstock.brokers.kafka.server import KafkaServer
+        with _without_hypothesis():
+            from penstock.brokers.kafka.broker import KafkaBroker
+            from penstock.brokers.kafka.server import KafkaServer
 
         native_only()
     except (ImportError, NotSupportedError) as error:

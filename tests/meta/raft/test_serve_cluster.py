@@ -14,7 +14,7 @@ from tests.meta.raft.cluster_in_process import free_ports, wait_until
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli import app
+from penstock.cli import build
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 
@@ -50,7 +50,7 @@ class Servers:
         assert process.wait(60) == 0
 
     def cluster(self, *arguments: str, node: int = 1) -> str:
-        result = CliRunner().invoke(app, ["cluster", *arguments, "-s", self.addresses[node]])
+        result = CliRunner().invoke(build(), ["cluster", *arguments, "-s", self.addresses[node]])
         return result.output if result.exit_code == 0 else ""
 
     def all_vote(self) -> bool:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli import app
+from penstock.cli import build
 from penstock.errors import UnknownGroupError
 from penstock.pipeline import jobs
 
@@ -39,7 +39,7 @@ def test_lag_is_what_a_group_has_still_to_read(node: Path) -> None:
 
 
 def test_the_command_prints_lag_as_lines_of_json(node: Path) -> None:
-    result = CliRunner().invoke(app, ["pipeline", "lag", "--data", str(node), "--json"])
+    result = CliRunner().invoke(build(), ["pipeline", "lag", "--data", str(node), "--json"])
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in result.output.splitlines()]
     assert [(line["topic"], line["lag"]) for line in lines] == [("Größen", 40), ("Größen", 0)]

@@ -133,6 +133,6 @@ def test_nothing_acknowledged_is_lost_by_a_kill(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_nothing_acknowledged_is_lost_by_two_hundred_kills(tmp_path: Path) -> None:
-    for part in range(10):
+def test_nothing_acknowledged_is_lost_by_three_hundred_kills(tmp_path: Path) -> None:
+    for part in range(15):
         rounds(tmp_path / f"store-{part}", 20, seed=100 + part)
