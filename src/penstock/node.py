@@ -58,6 +58,7 @@ from penstock.engine.segment.twin import core
 from penstock.engine.shard_metrics import ShardMetrics
 from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.storage_cache import StorageCacheManager, share_topics
+from penstock.engine.transaction_limits import TransactionLimits
 from penstock.errors import NotAStoreError
 from penstock.log import get_logger
 from penstock.meta.client import TopicConfig, Update
@@ -131,6 +132,8 @@ class Node:
             self._stack.callback(self.offset_manager.stop)
             self.storage_cache: Final = StorageCacheManager(self.clock)
             self.broker_cache: Final = BrokerCacheManager(self.clock)
+            self._limits: Final = TransactionLimits()
+            self._load_limits()
             self.engines: Final = self._declare_engines()
             self._stack.callback(self.engines.close)
             self.handler: Final = StorageEngineHandler(
@@ -139,6 +142,7 @@ class Node:
                 node_id=self.meta.node_id,
                 forwarder=forwarder,
                 clock=self.clock,
+                limits=self._limits,
             )
             ShardMetrics(self.storage_cache, self.registry)
             GroupLagMetrics(self.offset_manager, self.handler, self.registry)
@@ -234,6 +238,16 @@ class Node:
         return OffsetManager.open(
             f"{self.path}/offsets", self.meta, clock=self.clock, config=config
         )
+
+    def _load_limits(self) -> None:
+        """Know of transactions whether or not Kafka clients are served."""
+        if not isinstance(self.meta, SoloMetaClient):
+            return  # elsewhere the coordinators tell
+        self._limits.load_aborted(self.meta.list_aborted())
+        for state in self.meta.list_transactions():
+            if state.status != "empty" and not state.status.startswith("complete"):
+                for one in state.partitions:
+                    self._limits.hold(one.shard, state.producer_id, one.first_offset)
 
     def _take_over(self, update: Update) -> None:
         update = share_topics(update)
@@ -402,10 +416,12 @@ class Node:
             metrics=SegmentMetrics(self.registry),
         )
         try:
-            return self._with_tiers(store)
+            opened = self._with_tiers(store)
         except BaseException:
             store.close()
             raise
+        opened.limits = self._limits
+        return opened
 
     def _with_tiers(self, store: SegmentStore) -> SegmentEngine:
         tiering = self.settings.tiering

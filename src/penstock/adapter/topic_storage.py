@@ -273,7 +273,7 @@ class TopicStorage:
     def shard_info(
         self, topic: str, partition: int, *, namespace: str = DEFAULT_NAMESPACE
     ) -> ShardInfo:
-        return self.handler.shard_info(self.routes.find(topic, namespace).shard(partition))
+        return self.handler.stable_info(self.routes.find(topic, namespace).shard(partition))
 
     def wait_for_records(
         self,
@@ -290,12 +290,20 @@ class TopicStorage:
         }
 
         entries = [(self.handler.find(name), offset) for name, offset in wanted.items()]
-        if any(self.handler.shard_info(name).commit > at for name, at in wanted.items()):
+        if any(self.handler.stable_info(name).commit > at for name, at in wanted.items()):
             return True
+        stable_until = self.handler.limits.stable_until
 
         def has_news() -> bool:
             # A shard that was deleted is news, too: whoever waits must look again.
-            return any(entry.end_offset > at or entry.meta is None for entry, at in entries)
+            for entry, at in entries:
+                if entry.meta is None:
+                    return True
+                if entry.end_offset > at:
+                    stable = stable_until(entry.name)
+                    if stable is None or stable > at:
+                        return True
+            return False
 
         return self.handler.wait_for_append(list(wanted), has_news, seconds)
 

@@ -17,7 +17,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from penstock.clock import Clock, SystemClock
 from penstock.engine.append_watch import AppendWatch, wait_for_append
@@ -38,6 +41,7 @@ from penstock.engine.engine_set import EngineSet
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.segment_status import Answer, allowed
 from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
+from penstock.engine.transaction_limits import Ranges, TransactionLimits, is_within
 from penstock.errors import (
     BadRequestError,
     BusyError,
@@ -71,6 +75,7 @@ class StorageEngineHandler:
         node_id: int,
         forwarder: Forwarder | None = None,
         clock: Clock | None = None,
+        limits: TransactionLimits | None = None,
     ) -> None:
         self.cache: Final = cache
         self.engines: Final = engines
@@ -78,6 +83,8 @@ class StorageEngineHandler:
         self.clock: Final = clock if clock is not None else SystemClock()
         self.when_room_ends: Callable[[ShardEntry], None] = _ignore
         """Told when a segment's size should be looked at; see `ShardUpkeep`."""
+        self.limits: Final = limits if limits is not None else TransactionLimits()
+        """What transactions keep from readers of committed records."""
         self._forwarder: Final = forwarder
         self._shards: Final = cache.shards
         self._creating: Final = threading.Lock()
@@ -229,6 +236,12 @@ class StorageEngineHandler:
         engine = entry.reader or self._find_reader(entry)
         if entry.hidden and (moved := _behind_hidden(entry, offset)) is not None:
             offset = moved
+        if isolation is Isolation.COMMITTED and self.limits.touches(shard_name):
+            read = partial(
+                engine.read_by_offset, entry.id, max_records=max_records, max_size=max_size
+            )
+            found = self._read_stable(entry, read, offset)
+            return self._note_read(entry, found, offset)
         found = engine.read_by_offset(
             entry.id, offset, max_records=max_records, max_size=max_size, isolation=isolation
         )
@@ -247,6 +260,15 @@ class StorageEngineHandler:
         engine = self._reader(entry)
         if entry.hidden and (moved := _behind_hidden(entry, start_offset)) is not None:
             start_offset = moved
+        if self.limits.touches(shard_name):
+
+            def read(offset: Offset) -> list[StoredRecord]:
+                return engine.read_by_tag(
+                    entry.id, tag, start_offset=offset, max_records=max_records, max_size=max_size
+                )
+
+            found = self._read_stable(entry, read, start_offset)
+            return self._note_read(entry, found, start_offset)
         found = engine.read_by_tag(
             entry.id, tag, start_offset=start_offset, max_records=max_records, max_size=max_size
         )
@@ -255,7 +277,7 @@ class StorageEngineHandler:
     def read_by_key(self, shard_name: str, key: bytes) -> StoredRecord | None:
         entry = self.find(shard_name)
         engine = self._reader(entry)
-        if entry.hidden:
+        if entry.hidden or self.limits.touches(shard_name):
             found = self.query_by_key(shard_name, key, limit=1)
             return found[0] if found else None
         newest = engine.read_by_key(entry.id, key)
@@ -275,7 +297,18 @@ class StorageEngineHandler:
         entry = self.find(shard_name)
         engine = self._reader(entry)
         _check_complete(entry)
-        found = engine.query_by_key(entry.id, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit)
+        wanted = limit
+        while True:
+            found = engine.query_by_key(
+                entry.id, key, begin_ms=begin_ms, end_ms=end_ms, limit=wanted
+            )
+            if not self.limits.touches(shard_name):
+                break
+            shown = self._without_aborted(entry, found)
+            if len(shown) >= limit or len(found) < wanted:
+                found = shown[:limit]
+                break
+            wanted *= 4  # some of the newest are not to be seen
         return self._note_read(entry, found)
 
     def get_offset_by_timestamp(
@@ -292,6 +325,48 @@ class StorageEngineHandler:
         self, shards: Sequence[str], has_news: Callable[[], bool], seconds: float
     ) -> bool:
         return wait_for_append(self.cache, self.clock, shards, has_news, seconds)
+
+    def _read_stable(
+        self, entry: ShardEntry, read: Callable[[Offset], list[StoredRecord]], offset: Offset
+    ) -> list[StoredRecord]:
+        """Return the next page that has records of no open and no aborted transaction."""
+        while found := read(offset):
+            shown = self._without_aborted(entry, found)
+            stable = self.limits.stable_until(entry.name)
+            if shown or (stable is not None and found[-1].offset >= stable):
+                return shown
+            offset = Offset(found[-1].offset + 1)
+        return []
+
+    def _without_aborted(self, entry: ShardEntry, found: list[StoredRecord]) -> list[StoredRecord]:
+        if not found:
+            return found
+        # The bound first: a transaction that ends meanwhile is then missing, or shown rightly.
+        stable = self.limits.stable_until(entry.name)
+        engine = self._reader(entry)
+        hidden: Ranges = ()
+        if isinstance(engine, _BATCH_ENGINES):
+            offsets = [one.offset for one in found]
+            hidden = self.limits.hidden(entry.id, min(offsets), max(offsets) + 1, engine)
+        return [
+            one
+            for one in found
+            if (stable is None or one.offset < stable) and not is_within(hidden, one.offset)
+        ]
+
+    def stable_info(self, shard_name: str) -> ShardInfo:
+        """Return bounds whose commit offset is the one that readers of committed records have."""
+        info = self.shard_info(shard_name)
+        stable = self.limits.stable_until(shard_name)
+        if stable is None or stable >= info.commit:
+            return info
+        return replace(info, commit=Offset(max(stable, info.earliest)))
+
+    def wake(self, shard_name: str) -> None:
+        """Tell those who wait for records of a shard to look again."""
+        entry = self._shards.get(shard_name)
+        for wake in () if entry is None else entry.appended:
+            wake()
 
     def _note_read(
         self, entry: ShardEntry, found: list[StoredRecord], start: int = 0

@@ -314,7 +314,7 @@ class TieredSegmentEngine(SegmentEngine):
         bounds = self.store.bounds(shard)
         if self._compacted.get(shard) == bounds.commit:
             return done
-        cold = delete_superseded(self.store, flat)
+        cold = delete_superseded(self.store, flat, *self._transactions_of(shard))
         self._compacted[shard] = int(bounds.commit)
         return Compacted(done.records + cold.records, done.size + cold.size)
 

@@ -8,13 +8,14 @@ rewrite_segments    sealed segments with enough dead bytes are written again wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock.engine.contract import Compacted
 from penstock.engine.segment.deleted_ranges import DeletedRanges
 from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.segment.store import SegmentStore
+from penstock.engine.transaction_limits import is_within
 from penstock.record import QueueKind, StoredRecord
 from penstock.tiered import manifest_changes as changes
 from penstock.tiered.chunk import ChunkEntry, ChunkRange, build_chunk, derive_units, read_units
@@ -29,9 +30,14 @@ _PAGE: Final = 4096
 _PAGE_SIZE: Final = 64 << 20
 
 
-def delete_superseded(store: SegmentStore, flat: CompositeFlatFile) -> Compacted:
+def delete_superseded(
+    store: SegmentStore,
+    flat: CompositeFlatFile,
+    until: int | None = None,
+    aborted: Sequence[tuple[int, int]] = (),
+) -> Compacted:
     """Make records of the tier holes whose key was written again later, in tier or log. Memory
-    holds each key once."""
+    holds each key once. Records from `until` on, and `aborted` ones, replace nothing."""
     newest: dict[bytes, tuple[int, int]] = {}
     replaced: list[tuple[int, int]] = []
     manifest = flat.current()
@@ -40,7 +46,9 @@ def delete_superseded(store: SegmentStore, flat: CompositeFlatFile) -> Compacted
     start_of_log = int(store.bounds(flat.shard).earliest)
     size = 0
     for record in _everything(store, flat, start_of_log):
-        if record.key is None:
+        if until is not None and record.offset >= until:
+            break
+        if record.key is None or (aborted and is_within(aborted, record.offset)):
             continue
         before = newest.get(record.key)
         if before is not None and before[0] < start_of_log:

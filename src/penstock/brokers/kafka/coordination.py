@@ -38,7 +38,7 @@ def _register_transactions(
     """Offer transactions where the meta service keeps their state."""
     if not isinstance(broker.meta, TransactionClient):
         return None
-    index = TransactionIndex()
+    index = TransactionIndex(broker.handler.limits)
     coordinator = TransactionCoordinator(broker, broker.meta, index)
     coordinator.recover()
     broker.transactions = index

@@ -40,6 +40,7 @@ from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.shard_compaction import superseded
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.sharded import check_config
+from penstock.engine.transaction_limits import Ranges, TransactionLimits
 from penstock.errors import (
     BadRequestError,
     ClosedError,
@@ -63,6 +64,8 @@ class SegmentEngine:
 
     def __init__(self, store: SegmentStore) -> None:
         self.store: Final = store
+        self.limits = TransactionLimits()
+        """What transactions keep from readers; a node shares one with those."""
         self._configs: dict[ShardId, ShardConfig] = {}
         self._closed = False
         for shard in store.shards():
@@ -298,10 +301,21 @@ class SegmentEngine:
     def compact(self, shard: ShardId) -> Compacted:
         if self._config(shard).cleanup is not Cleanup.COMPACT:
             return Compacted(0, 0)
-        offsets, size = superseded(self.store, shard)
+        until, aborted = self._transactions_of(shard)
+        offsets, size = superseded(self.store, shard, until, aborted)
         if offsets:
             self.store.delete_offsets(shard, offsets)
         return Compacted(len(offsets), size)
+
+    def _transactions_of(self, shard: ShardId) -> tuple[int | None, Ranges]:
+        """Return where a shard stops being stable, and the records that were aborted before."""
+        if not self.limits.touches(shard.name):
+            return None, ()
+        # In this order: what is aborted meanwhile is left for the next time.
+        until = self.limits.stable_until(shard.name)
+        bounds = self.store.bounds(shard)
+        end = int(bounds.commit) if until is None else until
+        return end, self.limits.hidden(shard, 0, end, self)
 
     def apply_retention(self, shard: ShardId) -> Offset:
         """The store does this for all its shards by itself, too."""

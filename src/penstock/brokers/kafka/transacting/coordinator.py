@@ -69,13 +69,14 @@ class TransactionCoordinator:
         self._broker: Final = broker
         self._meta: Final = meta
         self._index: Final = index
+        self._limits: Final = broker.handler.limits
         self._ender: Final = TransactionEnder(broker, meta, index)
         self._entries: Final[dict[str, _Entry]] = {}
 
     def recover(self) -> None:
         """Take over what an earlier process left: open transactions go on, or time out; those
         that were decided are completed."""
-        self._index.load_aborted(self._meta.list_aborted())
+        self._limits.load_aborted(self._meta.list_aborted())
         for state in self._meta.list_transactions():
             if state.namespace != self._broker.namespace:
                 continue
@@ -216,7 +217,7 @@ class TransactionCoordinator:
                     self._index.forget_epoch(forgotten.state.producer_id)
 
     async def _forget_aborted(self) -> None:
-        for shard in self._index.shards_with_aborted():
+        for shard in self._limits.shards_with_aborted():
             try:
                 info = await self._broker.run_blocking(
                     partial(self._broker.handler.shard_info, shard)
@@ -224,7 +225,7 @@ class TransactionCoordinator:
                 earliest: int | None = info.earliest
             except UnknownShardError:
                 earliest = None
-            gone = self._index.aborted_before(shard, earliest)
+            gone = self._limits.forget_aborted(shard, earliest)
             for start in range(0, len(gone), 1_000):
                 command = ForgetAborted(tuple(gone[start : start + 1_000]))
                 await self._broker.run_blocking(partial(self._meta.change_transaction, command))

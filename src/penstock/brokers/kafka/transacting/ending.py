@@ -40,7 +40,9 @@ class TransactionEnder:
         if is_commit:
             await self._broker.run_blocking(partial(self._commit_offsets, state))
         aborted = () if is_commit else tuple(ranges)
-        self._index.release(state.producer_id, aborted)
+        for shard in self._index.release(state.producer_id, aborted):
+            # The markers were news before they meant anything.
+            self._broker.handler.wake(shard)
         finish = Finish(
             state.namespace, state.transactional_id, state.producer_id, state.epoch, aborted
         )

@@ -1,0 +1,151 @@
+"""What transactions keep from readers of committed records: shards that one holds up, and the
+records of those that were aborted.
+
+A shard is stable up to the first record of its oldest open transaction. Of an aborted one only the
+range is known, with its producer; which batches in it are that producer's is found by their heads,
+once, when somebody reads there.
+
+Bounds: a range for each aborted transaction whose records are still there; they are forgotten with
+their records. Any thread may call; the lock is held for dictionary operations only.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.engine.aborted_offsets import BatchReader, find_aborted
+from penstock.meta.state.transaction_commands import AbortedRange
+from penstock.record import ShardId
+
+Ranges = Sequence[tuple[int, int]]
+
+
+class _Held(Struct):
+    first_offset: int
+    is_exact: bool
+
+
+class TransactionLimits:
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()
+        self._held: Final[dict[str, dict[int, _Held]]] = {}
+        """By shard and producer id."""
+        self._aborted: Final[dict[str, list[tuple[int, AbortedRange]]]] = {}
+        """By shard, ordered by the last offset."""
+        self._found: Final[dict[AbortedRange, Ranges]] = {}
+
+    # Readers
+
+    def touches(self, shard: str) -> bool:
+        """Say whether readers of a shard must ask for anything else here. Cheap."""
+        return shard in self._held or shard in self._aborted
+
+    def stable_until(self, shard: str) -> int | None:
+        """Return the first offset of the oldest open transaction, or None when none is open."""
+        if shard not in self._held:
+            return None  # without the lock: nearly always so
+        with self._lock:
+            held = self._held.get(shard)
+            return min(one.first_offset for one in held.values()) if held else None
+
+    def aborted(self, shard: str, first: int, end: int) -> list[AbortedRange]:
+        """Return the aborted transactions that may have records in [first, end)."""
+        if shard not in self._aborted:
+            return []
+        with self._lock:
+            ranges = self._aborted.get(shard, [])
+            start = bisect_left(ranges, first, key=lambda one: one[0])
+            return [one for _, one in ranges[start:] if one.first_offset < end]
+
+    def hidden(self, shard: ShardId, first: int, end: int, reader: BatchReader) -> Ranges:
+        """Return the ranges of aborted records in [first, end), ascending. May read the heads of
+        batches."""
+        ranges: list[tuple[int, int]] = []
+        for one in self.aborted(shard.name, first, end):
+            found = self._found.get(one)
+            if found is None:
+                found = find_aborted(reader, shard, one)
+                with self._lock:
+                    if (one.last_offset, one) in self._aborted.get(one.shard, ()):
+                        self._found[one] = found
+            ranges += found
+        return sorted(ranges)
+
+    # What holds a shard up
+
+    def hold(self, shard: str, producer_id: int, bound: int) -> None:
+        """Hold a shard up for a producer, from `bound` on at the latest; again: nothing."""
+        with self._lock:
+            held = self._held.setdefault(shard, {})
+            held.setdefault(producer_id, _Held(bound, is_exact=False))
+
+    def note_first(self, shard: str, producer_id: int, first_offset: int) -> None:
+        """The first record of a transaction lies here, and not at its bound."""
+        with self._lock:
+            held = self._held.get(shard, {}).get(producer_id)
+            if held is not None and not held.is_exact:
+                held.first_offset = first_offset
+                held.is_exact = True
+
+    def firsts(self, producer_id: int) -> dict[str, int]:
+        """Return where a producer holds shards up."""
+        with self._lock:
+            return {
+                shard: held[producer_id].first_offset
+                for shard, held in self._held.items()
+                if producer_id in held
+            }
+
+    def release(self, producer_id: int, aborted: Iterable[AbortedRange] = ()) -> list[str]:
+        """Hold nothing up for a producer any more, whose aborted ranges are told before; return
+        the shards that it held up."""
+        with self._lock:
+            for one in aborted:
+                self._add_aborted(one)
+            shards = [shard for shard, held in self._held.items() if producer_id in held]
+            for shard in shards:
+                del self._held[shard][producer_id]
+                if not self._held[shard]:
+                    del self._held[shard]
+            return shards
+
+    # What was aborted
+
+    def load_aborted(self, ranges: Iterable[AbortedRange]) -> None:
+        with self._lock:
+            for one in ranges:
+                self._add_aborted(one)
+
+    def forget_aborted(self, shard: str, earliest: int | None) -> list[AbortedRange]:
+        """Take the ranges of a shard whose records are gone (None: all of them) out."""
+        with self._lock:
+            ranges = self._aborted.get(shard, [])
+            gone = [one for last, one in ranges if earliest is None or last < earliest]
+            kept = [pair for pair in ranges if pair[1] not in gone]
+            if kept:
+                self._aborted[shard] = kept
+            else:
+                self._aborted.pop(shard, None)
+            for one in gone:
+                self._found.pop(one, None)
+            return gone
+
+    def shards_with_aborted(self) -> list[str]:
+        with self._lock:
+            return list(self._aborted)
+
+    def _add_aborted(self, one: AbortedRange) -> None:
+        ranges = self._aborted.setdefault(one.shard, [])
+        if (one.last_offset, one) not in ranges:
+            insort(ranges, (one.last_offset, one))
+
+
+def is_within(ranges: Ranges, offset: int) -> bool:
+    """Say whether one of the ascending ranges, which do not overlap, holds `offset`."""
+    at = bisect_right(ranges, offset, key=lambda one: one[0]) - 1
+    return at >= 0 and offset < ranges[at][1]

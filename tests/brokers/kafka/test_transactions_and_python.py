@@ -1,0 +1,137 @@
+"""Readers by other doors see nothing of transactions that are open or were aborted, either."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from tests.brokers.kafka.running import Running, running
+
+from penstock.engine.contract import AdapterOffsetStrategy, Isolation
+from penstock.node import Node
+from penstock.record import Offset
+
+WAIT_S = 60.0
+TOPIC = "orders"
+START = Offset(0)
+
+
+@pytest.fixture
+def server(data_path: Path) -> Iterator[Running]:
+    with running(data_path) as started:
+        yield started
+
+
+def transactional(address: str) -> Producer:
+    producer = Producer({"bootstrap.servers": address, "transactional.id": "t", "linger.ms": 0})
+    producer.init_transactions(WAIT_S)
+    return producer
+
+
+def write(producer: Producer, *pairs: tuple[bytes, bytes]) -> None:
+    for key, value in pairs:
+        producer.produce(TOPIC, value, key=key, partition=0, headers={"tag": "x"})
+    assert producer.flush(WAIT_S) == 0
+
+
+def in_transaction(producer: Producer, *pairs: tuple[bytes, bytes], commit: bool) -> None:
+    producer.begin_transaction()
+    write(producer, *pairs)
+    if commit:
+        producer.commit_transaction(WAIT_S)
+    else:
+        producer.abort_transaction(WAIT_S)
+
+
+def wait_until_ended(node: Node) -> None:
+    """The answer to EndTxn comes when the outcome is decided; markers follow behind it."""
+    shard = node.driver_manager.build_storage_name(node.broker_cache.get_topic(TOPIC).topic_id, 0)
+    deadline = time.monotonic() + WAIT_S
+    while node.handler.limits.stable_until(shard) is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def values(node: Node, isolation: Isolation = Isolation.COMMITTED) -> list[bytes | None]:
+    found = node.topics.read_by_offset(TOPIC, 0, START, isolation=isolation)
+    return [one.value for one in found]
+
+
+def test_aborted_records_are_holes_for_every_read(server: Running) -> None:
+    node, producer = server.node, transactional(server.address)
+    plain = Producer({"bootstrap.servers": server.address, "linger.ms": 0})
+    in_transaction(producer, (b"k", b"kept"), (b"l", b"kept, too"), commit=True)
+    producer.begin_transaction()
+    write(producer, (b"k", b"aborted 1"))
+    write(plain, (b"m", b"between"))
+    write(producer, (b"k", b"aborted 2"))
+    producer.abort_transaction(WAIT_S)
+    wait_until_ended(node)
+    assert values(node) == [b"kept", b"kept, too", b"between"]
+    shown = values(node, Isolation.UNCOMMITTED)
+    assert shown == [b"kept", b"kept, too", b"aborted 1", b"between", b"aborted 2"]
+    tagged = node.topics.read_by_tag(TOPIC, "x", partition=0)
+    assert [one.value for one in tagged] == [b"kept", b"kept, too", b"between"]
+    newest = node.topics.read_by_key(TOPIC, b"k")
+    assert newest is not None
+    assert newest.value == b"kept"
+    history = node.topics.query_message_by_key(TOPIC, b"k")
+    assert [one.value for one in history] == [b"kept"]
+
+
+def test_an_open_transaction_holds_python_readers_back_and_wakes_them(server: Running) -> None:
+    node, producer = server.node, transactional(server.address)
+    plain = Producer({"bootstrap.servers": server.address, "linger.ms": 0})
+    write(plain, (b"a", b"before"))
+    producer.begin_transaction()
+    write(producer, (b"b", b"inside"))
+    write(plain, (b"c", b"behind"))
+    assert values(node) == [b"before"]
+    assert node.topics.shard_info(TOPIC, 0).commit == 1
+    assert not node.topics.wait_for_records({(TOPIC, 0): Offset(1)}, 0.05)
+    woken: list[bool] = []
+    waiter = threading.Thread(
+        target=lambda: woken.append(node.topics.wait_for_records({(TOPIC, 0): Offset(1)}, WAIT_S))
+    )
+    waiter.start()
+    producer.commit_transaction(WAIT_S)
+    waiter.join(WAIT_S)
+    assert woken == [True]
+    assert values(node) == [b"before", b"inside", b"behind"]
+
+
+def test_a_compaction_keeps_what_only_an_aborted_record_replaced(server: Running) -> None:
+    node = server.node
+    node.admin.create_topic_full(TOPIC, 1, {"queue": "batch", "cleanup": "compact"})
+    producer = transactional(server.address)
+    in_transaction(producer, (b"k", b"old"), (b"l", b"alone"), commit=True)
+    in_transaction(producer, (b"k", b"kept"), commit=True)
+    in_transaction(producer, (b"k", b"aborted"), commit=False)
+    producer.begin_transaction()
+    write(producer, (b"k", b"open"))
+    node.run_upkeep()
+    assert values(node) == [b"alone", b"kept"]
+    # What was aborted is gone for all readers, what is open is there.
+    assert values(node, Isolation.UNCOMMITTED) == [b"alone", b"kept", b"open"]
+    producer.commit_transaction(WAIT_S)
+    wait_until_ended(node)
+    node.run_upkeep()
+    assert values(node) == [b"alone", b"open"]
+
+
+def test_a_node_without_kafka_clients_knows_of_transactions(data_path: Path) -> None:
+    with running(data_path) as server:
+        producer = transactional(server.address)
+        in_transaction(producer, (b"k", b"kept"), commit=True)
+        in_transaction(producer, (b"k", b"aborted"), commit=False)
+        producer.begin_transaction()
+        write(producer, (b"k", b"open"))
+        settings = server.node.settings
+    with Node(str(data_path), settings) as node:
+        assert values(node) == [b"kept"]
+        latest = AdapterOffsetStrategy.LATEST
+        assert node.topics.get_offset_by_timestamp(TOPIC, 0, latest)[0] == 0
