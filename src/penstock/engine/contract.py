@@ -178,6 +178,10 @@ class BatchEngine(Protocol):
         """Return the greatest leader epoch that is not above `epoch`, and where it ends."""
         ...
 
+    def sync(self) -> None:
+        """Put everything that was written on the device, whatever its shard's flush mode."""
+        ...
+
     def is_hot(self, shard: ShardId, offset: int) -> bool:
         """Say whether the records from `offset` on were written so lately that they are in
         memory."""

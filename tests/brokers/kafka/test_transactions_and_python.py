@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from tests.brokers.kafka.running import Running, running
 
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
+from penstock.engine.segment.engine import SegmentEngine
 from penstock.node import Node
 from penstock.record import Offset
 
@@ -135,3 +136,24 @@ def test_a_node_without_kafka_clients_knows_of_transactions(data_path: Path) -> 
         assert values(node) == [b"kept"]
         latest = AdapterOffsetStrategy.LATEST
         assert node.topics.get_offset_by_timestamp(TOPIC, 0, latest)[0] == 0
+
+
+def test_the_marker_of_an_abort_is_on_the_device_before_its_range_is_told(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, producer = server.node, transactional(server.address)
+    in_transaction(producer, (b"k", b"kept"), commit=True)
+    wait_until_ended(node)
+    synced: list[int] = []
+    sync = SegmentEngine.sync
+
+    def watch(engine: SegmentEngine) -> None:
+        shard = node.broker_cache.get_topic(TOPIC).topic_id
+        assert not node.handler.limits.aborted(f"{shard}_0", 0, 1 << 40)
+        sync(engine)
+        synced.append(node.topics.shard_info(TOPIC, 0).latest)
+
+    monkeypatch.setattr(SegmentEngine, "sync", watch)
+    in_transaction(producer, (b"k", b"aborted"), commit=False)
+    wait_until_ended(node)
+    assert synced == [4]  # a record and a marker each

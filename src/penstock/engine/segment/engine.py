@@ -188,6 +188,9 @@ class SegmentEngine:
 
     # Reading
 
+    def sync(self) -> None:
+        self.store.flush()
+
     def read_batches(self, shard: ShardId, offset: int, until: int, max_size: int) -> BatchPage:
         return self.store.kafka.read(shard, offset, until, max_size)
 

@@ -8,6 +8,7 @@ from typing import Final
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.transacting.index import TransactionIndex
 from penstock.brokers.kafka.transacting.markers import build_marker
+from penstock.engine.contract import BatchEngine
 from penstock.errors import BusyError, UnknownShardError
 from penstock.meta.solo_transactions import TransactionClient
 from penstock.meta.state.transaction_commands import AbortedRange, Finish, TransactionState
@@ -58,6 +59,7 @@ class TransactionEnder:
             state.producer_id, state.epoch, is_commit=is_commit, timestamp_ms=now_ms
         )
         ranges: list[AbortedRange] = []
+        engines: set[BatchEngine] = set()
         for one in state.partitions:
             if one.shard not in firsts:
                 continue  # enlisted, and never written to
@@ -68,6 +70,13 @@ class TransactionEnder:
                 continue  # deleted meanwhile, with all that was written to it
             first = firsts[one.shard]
             ranges.append(AbortedRange(one.shard, first, state.producer_id, written.first))
+            reader = handler.batch_reader(entry)
+            if reader is not None and not is_commit:
+                engines.add(reader)
+        # A client that knows of an aborted transaction leaves its producer's records out up to the
+        # marker: it must not be lost behind the row that tells of it. A commit needs none.
+        for engine in engines:
+            engine.sync()
         return ranges
 
     def _commit_offsets(self, state: TransactionState) -> None:
