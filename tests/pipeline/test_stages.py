@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ from tests.pipeline.conftest import Load
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, StoreError
+from penstock.pipeline import jobs
+from penstock.pipeline.running import Duties, RunResult
+from penstock.pipeline.running import run as run_duties
 from penstock.pipeline.stages import Chain, Stage, load_stage
 from penstock.record import Record, ShardId
 
@@ -180,3 +184,57 @@ def test_a_run_stops_cleanly_and_goes_on_where_it_was(tmp_path: Path) -> None:
     assert made_values(tmp_path / "made") == [*range(0, 900, 3)]
     files = sorted((tmp_path / "parquet").glob("topic=*/day=*/*.parquet"))
     assert sum(pq.read_metadata(file).num_rows for file in files) == 900
+
+
+class Flaky:
+    """An export that fails as the outside world does, the first so many times."""
+
+    def __init__(self, failures: int, error: Exception) -> None:
+        self._failures = failures
+        self._error = error
+        self._export = jobs.export
+        self.calls = 0
+
+    def __call__(self, *given: object, **named: object) -> jobs.ExportResult:
+        self.calls += 1
+        if self.calls <= self._failures:
+            raise self._error
+        return self._export(*given, **named)  # type: ignore[arg-type]  # as they came
+
+
+def export_once(spark: SparkSession, root: Path) -> RunResult:
+    duties = Duties(
+        source={"path": str(root / "source")},
+        checkpoint=str(root / "state"),
+        export_to=str(root / "parquet"),
+    )
+    return run_duties(spark, duties, threading.Event(), once=True)
+
+
+@pytest.mark.parametrize(
+    ("failures", "error", "message", "calls"),
+    [
+        (2, OSError("the network is gone"), None, 3),
+        (9, OSError("the network is gone"), "Spark: OSError: the network is gone", 4),
+        (1, BadRequestError("there is no such topic"), "there is no such topic", 1),
+    ],
+)
+def test_a_query_that_the_outside_world_stopped_is_started_again(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failures: int,
+    error: Exception,
+    message: str | None,
+    calls: int,
+) -> None:
+    append(tmp_path / "source", range(300))
+    flaky = Flaky(failures, error)
+    monkeypatch.setattr(jobs, "export", flaky)
+    if message is None:
+        assert export_once(spark, tmp_path).rows_exported == 300
+    else:
+        with pytest.raises(StoreError) as caught:
+            export_once(spark, tmp_path)
+        assert str(caught.value) == message
+    assert flaky.calls == calls

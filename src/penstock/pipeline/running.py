@@ -4,8 +4,9 @@
     export    a query whose batches each append what is new to Parquet (`jobs.export`)
     upkeep    compaction and expiry, every so often, by this process or by the running node
 
-Every duty can be killed at any moment: its checkpoint or bookmark says where it goes on. When a
-query fails, the others are stopped and its error is raised.
+Every duty can be killed at any moment: its checkpoint or bookmark says where it goes on. A query
+that fails for a reason outside of our code is started again (`kept_query`); when that does not
+help, the others are stopped and its error is raised.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from msgspec import Struct
 
 from penstock.errors import BadRequestError, LockedError
 from penstock.log import get_logger
+from penstock.pipeline.kept_query import KeptQuery
 from penstock.pipeline.stages import Chain
 
 if TYPE_CHECKING:
@@ -68,19 +70,19 @@ def run(
     _check(duties)
     began = time.monotonic()
     result = RunResult()
-    queries: list[StreamingQuery] = []
+    queries: list[KeptQuery] = []
     try:
         if duties.target is not None:
-            chain = Chain(list(duties.stages))
-            every_s = None if once else duties.every_s
-            place = f"{duties.checkpoint}/stages"
-            queries.append(chain.start(spark, duties.source, duties.target, place, every_s=every_s))
+            queries.append(KeptQuery("stages", _stages(spark, duties, duties.target, once=once)))
         if duties.export_to is not None:
-            queries.append(_start_export(spark, duties, result, once=once))
+            export = _export(spark, duties, duties.export_to, result, once=once)
+            queries.append(KeptQuery("export", export))
         _watch(queries, duties, result, stopping, once=once)
     finally:
         _stop(queries)
-    _add_up(queries[:1] if duties.target is not None else [], result)
+    for query in queries:
+        if query.name == "stages":
+            result.batches, result.rows = query.batches, query.rows
     result.seconds = time.monotonic() - began
     return result
 
@@ -94,50 +96,63 @@ def _check(duties: Duties) -> None:
         raise BadRequestError("there is nothing to do: name a topic, an export, or an upkeep")
 
 
-def _start_export(
-    spark: SparkSession, duties: Duties, result: RunResult, *, once: bool
-) -> StreamingQuery:
+def _stages(
+    spark: SparkSession, duties: Duties, target: Mapping[str, str], *, once: bool
+) -> Callable[[], StreamingQuery]:
+    chain = Chain(list(duties.stages))
+    every_s = None if once else duties.every_s
+    place = f"{duties.checkpoint}/stages"
+    return lambda: chain.start(spark, duties.source, target, place, every_s=every_s)
+
+
+def _export(
+    spark: SparkSession, duties: Duties, target: str, result: RunResult, *, once: bool
+) -> Callable[[], StreamingQuery]:
+    # Loaded before a query's thread needs it: two threads that load the modules of Spark, which
+    # import each other in circles, at the same time can each see half of them.
+    import pyspark.sql.functions  # noqa: F401 - for what loading it does
+
     from penstock.pipeline import jobs
 
-    path, target = duties.source["path"], duties.export_to
-    assert target is not None
+    path = duties.source["path"]
     topics = duties.source.get("subscribe")
     chosen = None if topics is None else [topic.strip() for topic in topics.split(",")]
+    options = {"startingOffsets": "earliest", **duties.source}
 
     def export(_rows: DataFrame, _batch: int) -> None:
         # The batch says that there is something new; what is new is known by the bookmark.
         result.rows_exported += jobs.export(spark, path, target, topics=chosen).rows
 
-    options = {"startingOffsets": "earliest", **duties.source}
-    rows = spark.readStream.format("penstock").options(**options).load()
-    writer = rows.writeStream.foreachBatch(export)
-    writer = writer.option("checkpointLocation", f"{duties.checkpoint}/export")
-    if once:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{duties.every_s} seconds").start()
+    def start() -> StreamingQuery:
+        rows = spark.readStream.format("penstock").options(**options).load()
+        writer = rows.writeStream.foreachBatch(export)
+        writer = writer.option("checkpointLocation", f"{duties.checkpoint}/export")
+        if once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{duties.every_s} seconds").start()
+
+    return start
 
 
 def _watch(
-    queries: Sequence[StreamingQuery],
+    queries: Sequence[KeptQuery],
     duties: Duties,
     result: RunResult,
     stopping: threading.Event,
     *,
     once: bool,
 ) -> None:
-    from penstock.pipeline.jobs.spark_work import as_store_error
-
     next_upkeep = time.monotonic()
     wants_upkeep = duties.compact or duties.expire
     while not stopping.is_set():
+        # Asked first: what ends after this question is looked at once more.
+        ended = not any(query.active for query in queries)
         for query in queries:
-            failure = query.exception()
-            if failure is not None:
-                raise as_store_error(str(failure))
+            query.look()
         if wants_upkeep and time.monotonic() >= next_upkeep:
             _keep_up(duties, result)
             next_upkeep = time.monotonic() + duties.upkeep_every_s
-        if once and not any(query.isActive for query in queries):
+        if once and ended and not any(query.active for query in queries):
             return
         stopping.wait(LOOK_EVERY_S)
 
@@ -182,20 +197,10 @@ def _ask_node(endpoint: str, duties: Duties, result: RunResult) -> None:
     result.upkeeps += 1
 
 
-def _stop(queries: Sequence[StreamingQuery]) -> None:
+def _stop(queries: Sequence[KeptQuery]) -> None:
     """Let batches that are under way end, for a while, then stop."""
     deadline = time.monotonic() + STOP_WAIT_S
     for query in queries:
-        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-            if not query.status["isDataAvailable"]:
-                break  # only looking for something new
+        while query.busy and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY_S)
         query.stop()
-
-
-def _add_up(queries: Sequence[StreamingQuery], result: RunResult) -> None:
-    for query in queries:
-        for progress in query.recentProgress:
-            if progress["numInputRows"]:
-                result.batches += 1
-                result.rows += progress["numInputRows"]

@@ -20,15 +20,21 @@ from penstock.errors import (
     SetupError,
     StoreError,
 )
+from penstock.log import get_logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = get_logger(__name__)
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
 _LOOK_EVERY_S: Final = 0.5
+_SPARK: Final = "Spark: "
 _RAISED: Final = re.compile(r"penstock\.errors\.(\w+): ([^\n]+)")
+# The line of a Python traceback that names what was raised: the first one that is not indented.
+_PYTHON_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)*(\S.*)")
 _KINDS: Final[dict[str, type[StoreError]]] = {
     kind.__name__: kind
     for kind in (BadRequestError, LockedError, NotAStoreError, NotSupportedError, SetupError)
@@ -38,6 +44,7 @@ _KINDS: Final[dict[str, type[StoreError]]] = {
 @contextmanager
 def spark_work(spark: SparkSession, what: str, progress: Progress | None) -> Iterator[None]:
     """Run a block that starts Spark jobs; show the tasks done, raise `StoreError` on failure."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
     from pyspark.errors import PySparkException
 
     done = threading.Event()
@@ -48,7 +55,7 @@ def spark_work(spark: SparkSession, what: str, progress: Progress | None) -> Ite
         watcher.start()
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise as_store_error(str(error)) from error
     finally:
         done.set()
@@ -72,11 +79,19 @@ def _watch(
             progress(what, newest[0], newest[1])
 
 
+def is_ours(text: str) -> bool:
+    """Say whether what Spark tells of a failure is an error that our own code raised."""
+    # What `spark_work` wrapped inside of a worker or a batch begins like this, and is Spark's own.
+    return any(not sentence.startswith(_SPARK) for _, sentence in _RAISED.findall(text)[-1:])
+
+
 def as_store_error(text: str) -> StoreError:
     """Return our own error for what Spark says about a failure."""
     raised = _RAISED.findall(text)
     if raised:
         kind, sentence = raised[-1]
         return _KINDS.get(kind, StoreError)(sentence.strip())
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return StoreError(f"Spark: {lines[0] if lines else 'the work failed without a word'}")
+    foreign = _PYTHON_RAISED.findall(text)
+    lines = foreign[-1:] or [line for line in text.splitlines() if line.strip()]
+    _log.debug("spark_failed", text=text)
+    return StoreError(f"{_SPARK}{lines[0].strip() if lines else 'it failed without a word'}")
