@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from typing import Final, Protocol
 
 import pytest
 
+import penstock
 from penstock.cli import main
 
 pytestmark = pytest.mark.timeout(300)
@@ -120,8 +122,25 @@ def test_a_server_says_where_it_listens_and_what_to_try(shared: Served) -> None:
     assert "/metrics" in shared.greeting
 
 
-def test_records_go_in_and_out_by_commands(shared: Served, run: Run) -> None:
-    at = ("-s", shared.address)
+@pytest.fixture(params=["server", "directory"])
+def at(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """Which store the commands work on."""
+    if request.param == "directory":
+        return "--data", str(tmp_path / "own")
+    shared: Served = request.getfixturevalue("shared")
+    return "-s", shared.address
+
+
+@pytest.fixture
+def topic(run: Run, at: tuple[str, str]) -> str:
+    """A topic with two partitions, the values a to f in turn in them."""
+    name = f"letters-{secrets.token_hex(4)}"
+    run("topic", "create", *at, name, "-p", "2")
+    run("produce", *at, name, stdin="a\nb\nc\nd\ne\nf\n")
+    return name
+
+
+def test_records_go_in_and_out_by_commands(at: tuple[str, str], run: Run) -> None:
     assert "2 partitions" in run("topic", "create", *at, "orders", "-p", "2")
     run("produce", *at, "orders", "-t", "eu", "-K", ":", stdin="k1:a\nk2:b\nno key\n")
     found = [json.loads(line) for line in run("consume", *at, "orders", "--json").splitlines()]
@@ -141,8 +160,93 @@ def test_records_go_in_and_out_by_commands(shared: Served, run: Run) -> None:
     assert len(run("consume", *at, "orders", "-g", "readers").splitlines()) == 3
 
 
-def test_topics_are_described_altered_and_deleted_by_commands(shared: Served, run: Run) -> None:
+def test_consume_begins_where_it_is_told_to(at: tuple[str, str], topic: str, run: Run) -> None:
+    def consumed(*options: str) -> list[str]:
+        return run("consume", *at, topic, *options).split()
+
+    first = set(consumed("-p", "0"))
+    assert len(first) == 3
+    assert set(consumed()) == set("abcdef")
+    assert set(consumed("--offset", "earliest")) == set("abcdef")
+    assert consumed("--offset", "latest") == []
+    assert set(consumed("-p", "0", "-o", "1")) < first
+    assert set(consumed("--since", "2020-01-01")) == set("abcdef")
+    assert consumed("--since", "2100-01-01") == []
+    for wrong in (
+        ("-o", "-1"),
+        ("-o", "newest"),
+        ("-o", "1", "--since", "2020-01-01"),
+        ("--since", "yesterday"),
+        ("-p", "2"),
+        ("-g", "g", "-o", "0"),
+        ("-g", "g", "-p", "0"),
+    ):
+        assert run("consume", *at, topic, *wrong, code=2).count("\n") == 1
+
+
+def test_the_lag_of_a_group_counts_the_partitions_that_it_has_not_reached(
+    at: tuple[str, str], topic: str, run: Run
+) -> None:
+    group = f"of-{topic}"
+    run("consume", *at, topic, "-g", group, "-n", "2")
+    described = run("groups", "describe", *at, group, "--json").splitlines()
+    rows = [json.loads(line) for line in described]
+    assert [(row["topic"], row["partition"]) for row in rows] == [(topic, 0), (topic, 1)]
+    assert sum(row["lag"] for row in rows) == 4
+    assert "4" in run("groups", "list", *at)
+    run("groups", "reset", *at, group, topic, "--to", "latest", "-p", "1")
+    run("groups", "reset", *at, group, topic, "--to", "1", "-p", "0")
+    rest = run("consume", *at, topic, "-g", group).split()
+    assert rest == run("consume", *at, topic, "-p", "0", "-o", "1").split()
+    run("groups", "reset", *at, group, topic, "--to", "@2020-01-01")
+    assert len(run("consume", *at, topic, "-g", group).split()) == 6
+    assert "no place" in run("groups", "reset", *at, group, topic, "--to", "x", code=2)
+    run("groups", "delete", *at, group)
+    assert "does not exist" in run("groups", "describe", *at, group, code=2)
+
+
+def test_following_waits_for_what_comes_and_passes_over_what_was_deleted(
+    shared: Served, run: Run
+) -> None:
     at = ("-s", shared.address)
+    run("topic", "create", *at, "followed", "-p", "2")
+    followed = penstock.connect(shared.address).topic("followed")
+    followed.write(b"gone", partition=0)
+    followed.write(b"other", partition=1)
+    followed.delete_by_offset(0, 0)
+    follower = subprocess.Popen(
+        command("consume", *at, "followed", "--follow", "-p", "0", "-n", "2"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        followed.write(b"first", partition=0)
+        followed.write(b"second", partition=0)
+        out, _ = follower.communicate(timeout=WAIT_S)
+    finally:
+        follower.kill()
+        follower.wait()
+    assert (follower.returncode, out) == (0, "first\nsecond\n")
+
+
+def test_a_missing_directory_is_not_made_by_looking_at_it(tmp_path: Path, run: Run) -> None:
+    missing = tmp_path / "typo"
+    for words in (
+        ("topic", "list"),
+        ("topic", "describe", "t"),
+        ("consume", "t"),
+        ("produce", "t"),
+        ("groups", "list"),
+        ("retention", "run"),
+    ):
+        refused = run(*words, "--data", str(missing), code=2)
+        assert "does not exist; `penstock topic create" in refused
+    assert not missing.exists()
+
+
+def test_topics_are_described_altered_and_deleted_by_commands(
+    at: tuple[str, str], run: Run
+) -> None:
     run("topic", "create", *at, "t", "--storage", "memory", "--set", "retention_records=10")
     assert "memory" in run("topic", "describe", *at, "t")
     run("topic", "alter", *at, "t", "-p", "3", "--set", "retention_records=none")

@@ -10,6 +10,7 @@ that needs more than that is missing a library function. Each group of commands 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final, NoReturn
@@ -46,9 +47,9 @@ def _add_produce(app: typer.Typer) -> None:
 
 
 def _add_consume(app: typer.Typer) -> None:
-    from penstock.cli import messages
+    from penstock.cli import consume
 
-    app.command()(messages.consume)
+    app.command()(consume.consume)
 
 
 def _add_groups(app: typer.Typer) -> None:
@@ -151,6 +152,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         app(args=words, prog_name="penstock")
     except StoreError as error:
         _fail(str(error))
+    except BrokenPipeError:
+        # Whoever read the output has enough; nothing more may be written to it at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     sys.exit(0)

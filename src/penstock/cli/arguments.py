@@ -16,6 +16,9 @@ Directory = Annotated[
         metavar="DIR", help="The store's directory, Penstock's or RocketMQ's.", show_default=False
     ),
 ]
+TopicName = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 ShardName = Annotated[
     str,

@@ -7,14 +7,16 @@ from typing import Annotated, Final
 import typer
 
 from penstock.api import Store
-from penstock.cli.arguments import AsJson, read_time
+from penstock.cli.arguments import AsJson, TopicName, read_time
 from penstock.cli.output import print_json, print_line, print_table, time_text
 from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError
 
 app: Final = typer.Typer(help="Show and reset groups of consumers.", no_args_is_help=True)
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
+Group = Annotated[
+    str, typer.Argument(metavar="GROUP", help="The group's name.", show_default=False)
+]
 
 
 @app.command("list")
@@ -59,17 +61,22 @@ def describe(
 @app.command()
 def reset(
     group: Group,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    topic: TopicName,
     to: Annotated[
         str,
         typer.Option("--to", help="earliest, latest, an offset, or a time after `@`: @2026-01-31."),
     ] = "earliest",
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0)] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
+    ] = None,
     server: Server = None,
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Let a group read again, or skip: no commit made before can undo it."""
+    """Let a group read again, or skip: no commit made before can undo it.
+
+    penstock groups reset billing orders --to @2026-01-31T12:00
+    """
     with open_target(server, data, namespace) as store:
         offsets = _targets(store, topic, to, partition)
         store.reset_group(group, offsets)

@@ -130,6 +130,10 @@ def value_text(value: bytes | None, limit: int | None = None) -> Text:
     return Text(printable(value, limit))
 
 
+def count_text(count: int, thing: str) -> str:
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 def size_text(size: int) -> str:
     """Return a number of bytes as people read it."""
     amount = float(size)

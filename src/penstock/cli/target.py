@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final
@@ -10,7 +11,7 @@ import typer
 
 from penstock.api import Store
 from penstock.connecting import connect
-from penstock.errors import DeadlineError
+from penstock.errors import DeadlineError, NotAStoreError
 from penstock.opening import open as open_store
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:9190"
@@ -27,11 +28,18 @@ Namespace = Annotated[str, typer.Option("--namespace", help="Where topics and gr
 
 
 @contextmanager
-def open_target(server: str | None, data: str | None, namespace: str) -> Iterator[Store]:
-    """Open the store that the options name, and close it again."""
+def open_target(
+    server: str | None, data: str | None, namespace: str, *, create: bool = False
+) -> Iterator[Store]:
+    """Open the store that the options name, and close it again; a directory is made for it only
+    with `create`."""
     if data is not None and server is not None:
         raise typer.BadParameter("give --server or --data, not both")
     if data is not None:
+        if not create and not os.path.isdir(data):
+            raise NotAStoreError(
+                f"{data} does not exist; `penstock topic create --data {data} NAME` makes it"
+            )
         with open_store(data) as store:
             yield store.namespace(namespace)
         return

@@ -8,8 +8,15 @@ import msgspec
 import typer
 
 from penstock.api.topic_info import TopicInfo
-from penstock.cli.arguments import AsJson
-from penstock.cli.output import print_fields, print_json, print_line, print_table, size_text
+from penstock.cli.arguments import AsJson, TopicName
+from penstock.cli.output import (
+    count_text,
+    print_fields,
+    print_json,
+    print_line,
+    print_table,
+    size_text,
+)
 from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError
 
@@ -17,7 +24,6 @@ app: Final = typer.Typer(
     help="Create, list, describe, alter and delete topics.", no_args_is_help=True
 )
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 Options = Annotated[
     list[str],
     typer.Option(
@@ -27,7 +33,9 @@ Options = Annotated[
         "`none` takes a limit away.",
     ),
 ]
-Partitions = Annotated[int | None, typer.Option("--partitions", "-p", min=1)]
+Partitions = Annotated[
+    int | None, typer.Option("--partitions", "-p", min=1, help="How many partitions it has.")
+]
 
 
 def read_options(given: list[str]) -> dict[str, object]:
@@ -47,7 +55,7 @@ def read_options(given: list[str]) -> dict[str, object]:
 
 @app.command()
 def create(
-    name: Name,
+    name: TopicName,
     partitions: Partitions = None,
     storage: Annotated[
         str | None, typer.Option("--storage", help="memory, rocksdb or segment.")
@@ -64,9 +72,10 @@ def create(
     chosen = read_options(options)
     if storage is not None:
         chosen["storage"] = storage
-    with open_target(server, data, namespace) as store:
+    with open_target(server, data, namespace, create=True) as store:
         info = store.create_topic_info(name, partitions, chosen)
-    print_line(f"created {name}: {info.partition_count} partitions, {info.storage}")
+    partition_text = count_text(info.partition_count, "partition")
+    print_line(f"created {name}: {partition_text}, {info.storage}")
 
 
 @app.command("list")
@@ -88,7 +97,7 @@ def list_topics(
 
 @app.command()
 def describe(
-    name: Name,
+    name: TopicName,
     as_json: AsJson = False,
     server: Server = None,
     data: Data = None,
@@ -117,7 +126,7 @@ def _print_info(info: TopicInfo) -> None:
 
 @app.command()
 def alter(
-    name: Name,
+    name: TopicName,
     partitions: Partitions = None,
     options: Options = [],  # noqa: B006 - typer's way to say "none given"
     server: Server = None,
@@ -127,12 +136,12 @@ def alter(
     """Change a topic; what is not named stays. Partitions can only grow."""
     with open_target(server, data, namespace) as store:
         info = store.alter_topic_info(name, partitions, read_options(options))
-    print_line(f"altered {name}: {info.partition_count} partitions")
+    print_line(f"altered {name}: {count_text(info.partition_count, 'partition')}")
 
 
 @app.command()
 def delete(
-    name: Name,
+    name: TopicName,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     server: Server = None,
     data: Data = None,
