@@ -268,4 +268,5 @@ def _partition_info(
         size=info.size,
         leader=leader,
         segments=segments,
+        log_start=info.log_start,
     )

@@ -20,6 +20,8 @@ class PartitionInfo(Struct, frozen=True):
     """Bytes that its records take, about."""
     leader: int | None = None
     segments: int = 1
+    log_start: Offset | None = None
+    """With a tier: the first offset that the log still holds; what is older lies in the tier."""
 
 
 class TopicInfo(Struct, frozen=True):

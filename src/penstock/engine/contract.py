@@ -106,6 +106,8 @@ class ShardInfo(Struct, frozen=True):
     size: int
     """Bytes that the live range takes in the engine, about."""
     sealed: bool = False
+    log_start: Offset | None = None
+    """With a tier: the first offset that the engine itself still holds."""
 
 
 class Written(Struct, frozen=True, gc=False):

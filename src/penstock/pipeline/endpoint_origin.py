@@ -25,12 +25,14 @@ class EndpointOrigin:
         self._namespace: Final = namespace
         self._backend: Final = connect(address)
         self._counts: dict[str, int] = {}
+        self._ids: dict[str, str] = {}
         self._parts: dict[str, dict[int, PartitionInfo]] = {}
         self._list()
 
     def _list(self) -> None:
         found = self._backend.list_topics(self._namespace)
         self._counts = {topic.name: topic.partition_count for topic in found}
+        self._ids = {topic.name: topic.topic_id for topic in found}
 
     def shards(self) -> list[ShardId]:
         return [
@@ -59,6 +61,13 @@ class EndpointOrigin:
         )
         offset = found[shard.partition]
         return None if offset >= self.bounds(shard).commit else offset
+
+    def stored(self, shard: ShardId) -> ShardId:
+        return ShardId(self._ids[shard.topic], shard.partition)
+
+    def log_start(self, shard: ShardId) -> int:
+        found = self._part(shard)
+        return found.earliest if found.log_start is None else found.log_start
 
     def refresh(self) -> None:
         self._list()

@@ -165,6 +165,12 @@ class Filters(Struct):
         start = self.times_us.start
         return None if start <= -_UNLIMITED else -(-start // 1000)
 
+    @property
+    def last_ms(self) -> int | None:
+        """The last millisecond that can."""
+        end = self.times_us.end
+        return None if end >= _UNLIMITED else (end - 1) // 1000
+
 
 def _at_least(value: int) -> Range:
     return Range(start=value)

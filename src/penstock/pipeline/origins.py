@@ -1,4 +1,5 @@
-"""Where records come from: a store directory, or a running node.
+"""Where records come from: a store directory, a running node, a tier, or one of the first with its
+tier.
 
 Planning asks an origin which shards there are and where they begin and end, and lets it cut ranges
 into tasks. Topics have the names here that people use. In the directories of a node a topic is its
@@ -8,7 +9,7 @@ id; where the node's metadata lies beside them, its name is put in the place of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.engine.segment.view import StoreView
 from penstock.pipeline.filters import Filters
@@ -17,6 +18,9 @@ from penstock.pipeline.planning import TaskPartition, plan, plan_by_key, without
 from penstock.pipeline.ranges import ShardRange
 from penstock.pipeline.source_options import SourceOptions
 from penstock.record import QueueKind, ShardId
+
+if TYPE_CHECKING:
+    from penstock.pipeline.merged_origin import HotOrigin
 
 
 class Edges(NamedTuple):
@@ -67,6 +71,12 @@ class DirectoryOrigin:
     def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
         return self._view.offset_by_timestamp(self._place.stored(shard), timestamp_ms)
 
+    def stored(self, shard: ShardId) -> ShardId:
+        return self._place.stored(shard)
+
+    def log_start(self, shard: ShardId) -> int:
+        return self.bounds(shard).earliest
+
     def refresh(self) -> None:
         self._view.refresh()
         if not self._place.knows(self._view.shards()):
@@ -95,9 +105,19 @@ class DirectoryOrigin:
 
 def open_origin(options: SourceOptions) -> Origin:
     """Open what the options name; raise when nothing is there."""
+    # Here, so that a directory is read without gRPC, and without what only tiers need.
+    if options.tier is None:
+        return _open_hot(options)
+    from penstock.pipeline.merged_origin import MergedOrigin
+    from penstock.pipeline.tier_origin import TierOrigin
+
+    cold = TierOrigin(options)
+    return MergedOrigin(_open_hot(options), cold) if options.path or options.endpoint else cold
+
+
+def _open_hot(options: SourceOptions) -> HotOrigin:
     if options.endpoint is None:
         return DirectoryOrigin(options.path)
-    # Here, so that a directory is read without gRPC.
     from penstock.pipeline.endpoint_origin import EndpointOrigin
 
     return EndpointOrigin(options.endpoint, options.namespace)

@@ -37,6 +37,7 @@ class TaskPartition(InputPartition):
         *,
         by_key: bool = False,
         names: Mapping[str, str] | None = None,
+        tier: str | None = None,
     ) -> None:
         super().__init__(None)
         self.ranges: Final = tuple(ranges)
@@ -44,9 +45,11 @@ class TaskPartition(InputPartition):
         """Look the keys up in the index instead of reading the ranges."""
         self.names: Final = dict(names or {})
         """How topics are called that are stored under another name."""
+        self.tier: Final = tier
+        """The URL of the tier that holds the ranges; None: the store itself does."""
 
     def named(self, names: Mapping[str, str]) -> TaskPartition:
-        return TaskPartition(self.ranges, by_key=self.by_key, names=names)
+        return TaskPartition(self.ranges, by_key=self.by_key, names=names, tier=self.tier)
 
     def __repr__(self) -> str:
         return f"TaskPartition({self.ranges}, by_key={self.by_key})"

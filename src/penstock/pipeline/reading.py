@@ -68,6 +68,10 @@ class Counts(Struct):
     """Records that were skipped (`onDamage=skip`)."""
     records_lost: int = 0
     """Records that retention had removed since the read was planned."""
+    chunks_read: int = 0
+    """Chunks of a tier that were read, wholly or in part; a look-up counts each record."""
+    bytes_read: int = 0
+    """Bytes of a tier's objects that were wanted."""
     by_key: bool = False
     seconds: float = 0.0
 
@@ -136,14 +140,18 @@ class Scan(Struct, frozen=True):
     def _reader(
         self, wanted: ShardRange, task: TaskPartition, names: tuple[str, ...], counts: Counts
     ) -> RangeReader:
+        topic, partition = wanted.shard
+        shown = ShardId(task.names.get(topic, topic), partition)
+        if task.tier is not None:
+            from penstock.pipeline.tier_reading import TierRangeReader
+
+            return TierRangeReader(self, task.tier, wanted, BatchMaker(shown, names), counts)
         if self.endpoint is not None:
             # Here, so that a directory is read without gRPC.
             from penstock.pipeline.endpoint_reading import EndpointRangeReader
 
             return EndpointRangeReader(self, wanted, names, counts)
         view = shared_view(self.path, self.query)
-        topic, partition = wanted.shard
-        shown = ShardId(task.names.get(topic, topic), partition)
         return _RangeReader(self, view, wanted, BatchMaker(shown, names), counts)
 
     def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:

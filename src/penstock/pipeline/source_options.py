@@ -26,6 +26,7 @@ PARTITION_BYTES: Final = 32 << 20
 OPTIONS: Final = (
     "path",
     "endpoint",
+    "tier",
     "namespace",
     "subscribe",
     "subscribePattern",
@@ -64,9 +65,11 @@ class Limit(Struct, frozen=True):
 
 class SourceOptions(Struct, frozen=True):
     path: str
-    """A store directory; empty when records come from a node."""
+    """A store directory; empty when records come from a node or from a tier alone."""
     endpoint: str | None
     """`host:port` of a running node."""
+    tier: str | None
+    """The URL of a tier: of all records, or of those that directory or node no longer hold."""
     namespace: str
     topics: tuple[str, ...] | None
     pattern: str | None
@@ -89,13 +92,16 @@ class SourceOptions(Struct, frozen=True):
     @property
     def place(self) -> str:
         """Where records come from, for people."""
-        return self.endpoint or self.path
+        return self.endpoint or self.path or self.tier or ""
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Check the options of a read; raise `BadRequestError` that says what to change."""
     table = OptionTable(options, OPTIONS)
-    path, endpoint = read_place(table, "load")
+    tier = table.text("tier")
+    path, endpoint = "", None
+    if tier is None or table.text("path") is not None or table.text("endpoint") is not None:
+        path, endpoint = read_place(table, "load")
     topics, pattern, assigned = _topics(table)
     start = _limit(table, "starting", LATEST if streaming else EARLIEST)
     end = _limit(table, "ending", LATEST)
@@ -106,6 +112,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     return SourceOptions(
         path=path,
         endpoint=endpoint,
+        tier=tier,
         namespace=table.text("namespace") or DEFAULT_NAMESPACE,
         topics=topics,
         pattern=pattern,

@@ -111,7 +111,9 @@ class TieredSegmentEngine(SegmentEngine):
             return info
         found = flat.manifest.current
         size = 0 if found is None else found.data_size
-        return replace(info, earliest=Offset(start), size=max(info.size, size))
+        return replace(
+            info, earliest=Offset(start), size=max(info.size, size), log_start=info.earliest
+        )
 
     def _start_of_log(self, shard: ShardId) -> int:
         return int(self.store.bounds(shard).earliest)

@@ -1,0 +1,79 @@
+"""A tier by its URL, for planning and for Spark's workers; nothing is created or changed in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+from penstock.errors import BadRequestError
+from penstock.record import ShardId
+from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.names import parse_manifest_key, topic_prefix
+from penstock.tiered.tier_config import TierConfig
+
+TIERS_MAX: Final = 4
+"""Tiers that a worker keeps open; the one used longest ago is let go first."""
+
+
+def tier_config(url: str) -> TierConfig:
+    """Return how to read a tier; refuse what no executor could reach."""
+    scheme = urlsplit(url).scheme.lower()
+    if scheme == "memory":
+        raise BadRequestError(f"{url} is in the memory of one process; executors cannot read it")
+    # A tier that is read is not created; other schemes have no such option.
+    return TierConfig(url=url, options={"create": "false"} if scheme == "file" else {})
+
+
+class OpenTier:
+    """One provider, and the shards that are read through it."""
+
+    def __init__(self, url: str) -> None:
+        self.config: Final = tier_config(url)
+        self.provider: Final = self.config.open()
+        self.fetcher: Final = self.config.fetcher(self.provider)
+        self._flats: dict[ShardId, CompositeFlatFile] = {}
+        self._lock: Final = threading.Lock()
+
+    def flat(self, shard: ShardId) -> CompositeFlatFile:
+        with self._lock:
+            found = self._flats.get(shard)
+            if found is None:
+                found = CompositeFlatFile(
+                    self.config, shard, provider=self.provider, fetcher=self.fetcher
+                )
+                self._flats[shard] = found
+            return found
+
+    def shards(self, topics: Iterable[str] | None) -> list[ShardId]:
+        """Return the shards of these topics, or of all, that the tier has a manifest of. Only the
+        objects of named topics are listed, unless one of them has none."""
+        if topics is not None:
+            named = [self._listed(topic_prefix(topic)) for topic in dict.fromkeys(topics)]
+            if all(named):
+                return sorted(shard for shards in named for shard in shards)
+        return self._listed("")
+
+    def _listed(self, prefix: str) -> list[ShardId]:
+        found = (parse_manifest_key(info.key) for info in self.provider.list(prefix))
+        return sorted(shard for shard in found if shard is not None)
+
+    def close(self) -> None:
+        self.fetcher.close()
+        self.provider.close()
+
+
+_tiers: dict[tuple[str, str], OpenTier] = {}
+_tiers_lock: Final = threading.Lock()
+
+
+def shared_tier(url: str, query: str) -> OpenTier:
+    """Return this process's tier of a query. It lives on for the query's next tasks; one that is
+    let go ends with its last reader."""
+    with _tiers_lock:
+        tier = _tiers.pop((url, query), None) or OpenTier(url)
+        _tiers[url, query] = tier
+        while len(_tiers) > TIERS_MAX:
+            del _tiers[next(iter(_tiers))]
+        return tier
