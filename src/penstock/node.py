@@ -444,6 +444,7 @@ class Node:
             metadata_path=self._at("tier-meta"),
             limits=TierLimits(
                 all_shards=tiering.topics == "all",
+                uploads=tiering.uploader == "broker",
                 upload_interval_ms=tiering.upload_interval_ms,
                 interval_ms=tiering.upkeep_interval_ms,
                 garbage_interval_ms=tiering.garbage_interval_ms,

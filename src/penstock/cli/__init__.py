@@ -80,7 +80,8 @@ def _add_cluster(app: typer.Typer) -> None:
 
 
 def _add_pipeline(app: typer.Typer) -> None:
-    from penstock.cli import pipeline, pipeline_run  # the second adds commands to the first
+    # The second and the third add commands to the first.
+    from penstock.cli import pipeline, pipeline_offload, pipeline_run
 
     app.add_typer(pipeline.app, name="pipeline")
 

@@ -9,7 +9,7 @@ from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.view import StoreView
 from penstock.pipeline.node_directory import find_store
-from penstock.record import ShardId
+from penstock.record import QueueKind, ShardId
 
 
 class NamedView:
@@ -39,6 +39,9 @@ class NamedView:
 
     def state(self, shard: ShardId) -> ShardState:
         return self._view.state(self._place.stored(shard))
+
+    def kind(self, shard: ShardId) -> QueueKind:
+        return self._view.kind(self._place.stored(shard))
 
     def __enter__(self) -> Self:
         return self

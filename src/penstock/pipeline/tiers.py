@@ -19,11 +19,16 @@ TIERS_MAX: Final = 4
 
 def tier_config(url: str) -> TierConfig:
     """Return how to read a tier; refuse what no executor could reach."""
-    scheme = urlsplit(url).scheme.lower()
-    if scheme == "memory":
-        raise BadRequestError(f"{url} is in the memory of one process; executors cannot read it")
     # A tier that is read is not created; other schemes have no such option.
-    return TierConfig(url=url, options={"create": "false"} if scheme == "file" else {})
+    is_directory = urlsplit(refuse_memory(url)).scheme.lower() == "file"
+    return TierConfig(url=url, options={"create": "false"} if is_directory else {})
+
+
+def refuse_memory(url: str) -> str:
+    """Return the URL of a tier that executors can reach."""
+    if urlsplit(url).scheme.lower() == "memory":
+        raise BadRequestError(f"{url} is in the memory of one process; executors cannot reach it")
+    return url
 
 
 class OpenTier:

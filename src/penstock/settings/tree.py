@@ -284,6 +284,13 @@ class TieringSettings(Struct, frozen=True, kw_only=True):
         Literal["chosen", "all"],
         Meta(description="Which segment topics have flat files: those that say so, or all."),
     ] = "chosen"
+    uploader: Annotated[
+        Literal["broker", "spark"],
+        Meta(
+            description="Who brings committed records there: this node, or a job "
+            "(`penstock pipeline offload`); then for every topic."
+        ),
+    ] = "broker"
     upload_interval_ms: Annotated[
         int, Meta(ge=1, description="How long a committed record waits at most to be uploaded.")
     ] = 60_000

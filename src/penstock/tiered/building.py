@@ -51,4 +51,5 @@ def build_tiered_engine(
         metrics=metrics,
         background=background,
         all_shards=limits.all_shards,
+        uploads=limits.uploads,
     )

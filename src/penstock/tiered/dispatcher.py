@@ -19,6 +19,8 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from penstock.clock import Clock, SystemClock
+from penstock.engine.segment.bounds import Bounds
+from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import (
     ClosedError,
@@ -51,6 +53,20 @@ class UploadLease(Protocol):
 
     def hold(self, shard: ShardId) -> bool:
         """Take or extend the lease; return whether this process has it."""
+        ...
+
+
+class CommittedLog(Protocol):
+    """What an upload reads: the store of this process, or a view of one in a worker of Spark's."""
+
+    def bounds(self, shard: ShardId) -> Bounds: ...
+
+    def state(self, shard: ShardId) -> ShardState: ...
+
+    def read_raw(
+        self, shard: ShardId, offset: int, *, max_records: int, max_size: int
+    ) -> list[bytes]:
+        """Return whole records (batches) as the log holds them, checked, without deleted ones."""
         ...
 
 
@@ -239,7 +255,8 @@ class TieredDispatcher:
         if flat is None:
             return None
         try:
-            found = flat.current()
+            # What another has uploaded only the tier itself knows.
+            found = flat.current() if self._is_own(shard) else flat.refresh()
             if found is None or not found.initialized:
                 return 0
             sync_deleted(self._store, flat)
@@ -260,7 +277,7 @@ class TieredDispatcher:
                 thread.join(_JOIN_S)
 
 
-def upload_shard(store: SegmentStore, flat: CompositeFlatFile) -> int:
+def upload_shard(store: CommittedLog, flat: CompositeFlatFile) -> int:
     """Append and commit everything that is committed in the log and that the tier lacks; return
     how many bytes. The flat file must be acquired."""
     uploaded = 0
@@ -279,6 +296,7 @@ def upload_shard(store: SegmentStore, flat: CompositeFlatFile) -> int:
             del messages[:count]
             if count == 0:
                 flat.commit(sync=True)
+                uploaded += len(messages[0])
                 _append_first(flat, messages)
             if messages:
                 flat.commit(sync=True)
@@ -299,7 +317,7 @@ def _append_first(flat: CompositeFlatFile, messages: list[bytes]) -> None:
         raise ClosedError(f"the tier of {flat.shard.name!r} was closed")
 
 
-def sync_deleted(store: SegmentStore, flat: CompositeFlatFile) -> None:
+def sync_deleted(store: CommittedLog, flat: CompositeFlatFile) -> None:
     """Let the manifest know what was deleted in the log after it was uploaded."""
     found = flat.current()
     if found is None:

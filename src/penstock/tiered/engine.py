@@ -41,6 +41,8 @@ from penstock.tiered.tier_reader import TierQuery
 from penstock.tiered.tier_set import TierSet
 from penstock.tiered.tier_upkeep import TierUpkeep, kept_in_tier_ms
 
+SPARK_BY_SETTING: Final = "spark by setting"
+"""The uploader of a shard whose topic leaves it to the node, which leaves it to Spark."""
 _FAR: Final = 1 << 60
 
 
@@ -55,12 +57,14 @@ class TieredSegmentEngine(SegmentEngine):
         metrics: TierMetrics | None = None,
         background: bool = True,
         all_shards: bool = False,
+        uploads: bool = True,
     ) -> None:
         self.tiers: Final = tiers
         self.dispatcher: Final = dispatcher
         self.tier_upkeep: Final = upkeep
         self._background: Final = background
         self._all_shards: Final = all_shards
+        self._uploads: Final = uploads
         self._begun = False
         self._metrics: Final = metrics or TierMetrics()
         self._compacted: dict[ShardId, int] = {}
@@ -75,11 +79,21 @@ class TieredSegmentEngine(SegmentEngine):
     def _apply(self, shard: ShardId, config: ShardConfig) -> None:
         if self._all_shards and config.tiering is None:
             config = replace(config, tiering=ShardTiering())
+        config = self._with_uploader(config)
         super()._apply(shard, config)
         self.tiers.watch(shard, config)
         if config.tiering is not None:
             self._begin()
             self.dispatcher.note_all()
+
+    def _with_uploader(self, config: ShardConfig) -> ShardConfig:
+        """Let the shard's configuration, which jobs read, say who uploads it; what an earlier
+        setting made of it is taken back."""
+        tiering = config.tiering
+        if tiering is None or tiering.uploader not in ("broker", SPARK_BY_SETTING):
+            return config
+        uploader = "broker" if self._uploads else SPARK_BY_SETTING
+        return replace(config, tiering=replace(tiering, uploader=uploader))
 
     def _begin(self) -> None:
         """Start what tiers need, with the first shard that has one."""

@@ -33,6 +33,8 @@ _log: Final = get_logger(__name__)
 class TierLimits(Struct, frozen=True, kw_only=True):
     all_shards: bool = False
     """Every shard has a tier, also one whose configuration does not say so."""
+    uploads: bool = True
+    """Whether the node uploads; without it, a job of Spark's does."""
     upload_interval_ms: int = 60_000
     interval_ms: int = 60_000
     garbage_interval_ms: int = 3_600_000

@@ -19,7 +19,7 @@ from penstock.pipeline import sessions
 __all__ = ["run"]
 
 LIVE_COUNT = ORDERS_COUNT - 3
-NAMES = ("export", "stats", "import", "verify", "rebuild", "compact", "expire")
+NAMES = ("export", "stats", "import", "verify", "rebuild", "compact", "expire", "offload")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -21,6 +21,7 @@ from penstock.pipeline.jobs.maintaining import (
     rebuild,
 )
 from penstock.pipeline.jobs.measuring import Interval, StatsResult, TopicStats, TopKey, stats
+from penstock.pipeline.jobs.offloading import OffloadResult, ShardOffload, offload
 from penstock.pipeline.jobs.stats_page import save_stats
 from penstock.pipeline.jobs.verifying import ShardCheck, VerifyResult, verify
 
@@ -30,10 +31,12 @@ __all__ = [
     "ImportResult",
     "Interval",
     "LagResult",
+    "OffloadResult",
     "PartitionLag",
     "RebuildResult",
     "ShardCheck",
     "ShardExport",
+    "ShardOffload",
     "ShardUpkeep",
     "StatsResult",
     "TopKey",
@@ -45,6 +48,7 @@ __all__ = [
     "export",
     "import_",
     "lag",
+    "offload",
     "rebuild",
     "save_stats",
     "stats",

@@ -1,0 +1,71 @@
+"""`penstock pipeline offload`: commit logs go into their tiers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.arguments import AsJson, Directory
+from penstock.cli.output import print_fields, print_json, print_table, progress_bar, size_text
+from penstock.cli.pipeline import LOCAL, Master, Topics, app, start_session
+
+Tier = Annotated[
+    str | None,
+    typer.Option(
+        "--tier", metavar="URL", help="file:///var/lib/tier, s3://….", show_default="each topic's"
+    ),
+]
+TakeOver = Annotated[
+    bool, typer.Option("--take-over", help="Also topics that their node uploads itself.")
+]
+ChunkSize = Annotated[int, typer.Option(min=4096, help="Bytes of records in one object.")]
+
+
+@app.command()
+def offload(
+    directory: Directory,
+    tier: Tier = None,
+    topics: Topics = None,
+    take_over: TakeOver = False,
+    chunk_size: ChunkSize = 4 << 20,
+    master: Master = LOCAL,
+    as_json: AsJson = False,
+) -> None:
+    """Bring what is committed to the tier, all shards in parallel.
+
+    Goes on where the tier ends. The store is only read, and may be in use. A node uploads by itself
+    unless its setting [b]tiering.uploader[/b], or the topic's, is [b]spark[/b].
+
+    Example: [b]penstock pipeline offload data --tier s3://logs/penstock[/b]
+    """
+    from penstock.pipeline import jobs
+
+    with progress_bar() as progress:
+        result = jobs.offload(
+            start_session(master),
+            directory,
+            tier,
+            topics=topics,
+            take_over=take_over,
+            chunk_size=chunk_size,
+            progress=progress,
+        )
+    if as_json:
+        print_json([result])
+        return
+    print_table(
+        ("shard", "#from", "#to", "#rows", "#size", "#gone before"),
+        (
+            (each.shard, each.start, each.end, each.rows, size_text(each.bytes), each.gone)
+            for each in result.shards
+        ),
+    )
+    print_fields(
+        (
+            ("rows", result.rows),
+            ("size", size_text(result.bytes)),
+            ("left to their node", len(result.left_to_node)),
+            ("seconds", f"{result.seconds:.1f}"),
+        )
+    )

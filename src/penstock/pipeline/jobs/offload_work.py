@@ -1,0 +1,192 @@
+"""The part of an offload that runs in Spark's workers: one shard of a log goes into its tier.
+
+The tier's own code does it, under an epoch of the shard: when another uploader takes the shard
+over, a node or a second job, this one stops at its next commit, which changes nothing. Killed at
+any moment it leaves whole chunks that the manifest refers to, and at most objects that nothing
+refers to; the next run goes on where the manifest ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.engine.segment.bounds import Bounds
+from penstock.engine.segment.format import RECORD_HEAD, RawRecord
+from penstock.engine.segment.reader import inner_count
+from penstock.engine.segment.shard_state import ShardState
+from penstock.engine.segment.twin import core
+from penstock.engine.segment.view import StoreView
+from penstock.errors import StoreError
+from penstock.record import Offset, QueueKind, ShardId
+from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.dispatcher import sync_deleted, upload_shard
+from penstock.tiered.manifest import Manifest
+from penstock.tiered.shard_manifest import LeaseLostError
+from penstock.tiered.tier_config import TierConfig
+
+RESULT: Final = "result"
+_OFFSET_AT: Final = RECORD_HEAD.position_of("queue_offset")
+
+
+class OffloadTask(Struct, frozen=True):
+    """One shard, up to the offset that was committed when the job was planned."""
+
+    name: str
+    """As people call it; `topic` is how the store names it."""
+    root: str
+    topic: str
+    partition: int
+    kind: QueueKind
+    end: int
+    config: TierConfig
+
+    @property
+    def shard(self) -> ShardId:
+        return ShardId(self.topic, self.partition)
+
+
+class OffloadDone(Struct, frozen=True):
+    """What became of a task."""
+
+    topic: str
+    partition: int
+    start: int
+    """Where the tier ended before; offsets [start, end) were brought there."""
+    end: int
+    rows: int
+    bytes: int
+    gone: int = 0
+    """Offsets behind the tier's old end that the log had let go of before they were uploaded."""
+    failure: str = ""
+
+
+class OffloadWork:
+    """A function on Arrow batches: numbers of tasks come in, what was done goes out as JSON."""
+
+    def __init__(self, tasks: Sequence[OffloadTask]) -> None:
+        self._tasks: Final = tuple(tasks)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            numbers = [int(number) for number in batch.column(0).to_numpy()]
+            done = [offload_one(self._tasks[number]) for number in numbers]
+            texts = pa.array([msgspec.json.encode(each).decode() for each in done], pa.string())
+            yield pa.RecordBatch.from_arrays([texts], names=[RESULT])
+
+
+def offload_one(task: OffloadTask) -> OffloadDone:
+    """Bring one shard into its tier. An error is part of the answer: one shard that cannot be read
+    does not stop the others."""
+    try:
+        return _offload(task)
+    except LeaseLostError as error:
+        reason = f"another uploader is at work: {error}"
+    except StoreError as error:
+        reason = str(error)
+    return OffloadDone(task.topic, task.partition, 0, 0, 0, 0, failure=reason)
+
+
+def _offload(task: OffloadTask) -> OffloadDone:
+    flat = CompositeFlatFile(task.config, task.shard, task.kind)
+    try:
+        with StoreView.open(task.root) as view:
+            log = _BoundedLog(view, task)
+            before = flat.refresh()
+            start = 0 if before is None else before.end_offset
+            if before is not None and start >= task.end:
+                sync_deleted(log, flat)
+                return OffloadDone(task.topic, task.partition, start, start, 0, 0)
+            flat.acquire()
+            size = upload_shard(log, flat)
+            after = flat.current()
+            assert after is not None, "it was just written"
+            _check(log, before, after, size)
+            first = int(log.bounds(task.shard).earliest)
+            started = before is not None and before.initialized
+            gone = max(0, first - start) if started else 0
+            return OffloadDone(
+                task.topic, task.partition, start, after.end_offset, log.rows, size, gone
+            )
+    finally:
+        flat.shutdown()
+        flat.fetcher.close()
+        flat.provider.close()
+
+
+class _BoundedLog:
+    """Implements `CommittedLog`: a view that ends where the plan does, and counts what it gave."""
+
+    def __init__(self, view: StoreView, task: OffloadTask) -> None:
+        self._view: Final = view
+        self._task: Final = task
+        self.rows = 0
+        self.size = 0
+        self.first: int | None = None
+
+    def bounds(self, shard: ShardId) -> Bounds:
+        found = self._view.bounds(shard)
+        return replace(found, commit=Offset(min(found.commit, self._task.end)))
+
+    def state(self, shard: ShardId) -> ShardState:
+        return self._view.state(shard)
+
+    def read_raw(
+        self, shard: ShardId, offset: int, *, max_records: int, max_size: int
+    ) -> list[bytes]:
+        end = self._task.end
+        if self._task.kind is QueueKind.SIMPLE:
+            max_records = min(max_records, end - offset)
+        found = self._view.read_raw(shard, offset, max_records=max_records, max_size=max_size)
+        kept = [message for message in found if _offset(message) < end]
+        self.first = offset if self.first is None else self.first
+        self.rows += sum(map(self._count, kept))
+        self.size += sum(map(len, kept))
+        return kept
+
+    def _count(self, message: bytes) -> int:
+        if self._task.kind is QueueKind.SIMPLE:
+            return 1
+        raw = core.decode_raw(message, 0, 0, False)
+        assert isinstance(raw, RawRecord), "the view has checked it"
+        return inner_count(raw)
+
+    def live(self, start: int, end: int) -> int:
+        """Return how many offsets of a range were not deleted one by one."""
+        gaps = self.state(self._task.shard).deleted_between(start, end)
+        return end - start - sum(min(last, end) - max(first, start) for first, last in gaps)
+
+    @property
+    def task(self) -> OffloadTask:
+        return self._task
+
+
+def _offset(message: bytes) -> int:
+    return int.from_bytes(message[_OFFSET_AT : _OFFSET_AT + 8], "big")
+
+
+def _check(log: _BoundedLog, before: Manifest | None, after: Manifest, size: int) -> None:
+    """Compare what the tier has got with what the log holds."""
+    task = log.task
+    name = task.name
+    position = 0 if before is None else before.position
+    if not size == log.size == after.position - position:
+        raise StoreError(
+            f"the log of {name!r} gave {log.size} bytes, {size} were appended to the tier, and its "
+            f"manifest grew by {after.position - position}: check both with verify"
+        )
+    if after.end_offset < task.end:
+        raise StoreError(f"the tier of {name!r} ends at {after.end_offset}, not at {task.end}")
+    first = task.end if log.first is None else log.first
+    rows_min = log.live(first, task.end)
+    rows_max = rows_min if task.kind is QueueKind.SIMPLE else task.end - first
+    if not rows_min <= log.rows <= rows_max:
+        raise StoreError(
+            f"{log.rows} records of {name!r} were uploaded, but the log holds {rows_min} in "
+            f"[{first}, {task.end}): check it with verify"
+        )
