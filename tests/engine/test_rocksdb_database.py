@@ -224,7 +224,7 @@ class TestBackgroundFlush:
         database = Watched(path, [FAMILY], settings=DatabaseSettings(flush_interval_ms=5))
         with closing(database):
             database.family(FAMILY).write(put(a=b"1"))
-            assert synced.wait(10)
+            assert synced.wait(60)
 
 
 class SteppingClock(SystemClock):

@@ -217,12 +217,12 @@ def test_a_busy_port_or_directory_is_refused_and_nothing_is_left_running(tmp_pat
 def test_metrics_and_health_are_served(server: Server, store: Store) -> None:
     store.create_topic("t").write(b"v")
     root = f"http://127.0.0.1:{server.http_port}"
-    with urllib.request.urlopen(f"{root}/health", timeout=10) as reply:
+    with urllib.request.urlopen(f"{root}/health", timeout=60) as reply:
         assert msgspec.json.decode(reply.read())["topics"] == 1
-    with urllib.request.urlopen(f"{root}/metrics", timeout=10) as reply:
+    with urllib.request.urlopen(f"{root}/metrics", timeout=60) as reply:
         assert b"penstock_" in reply.read()
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"{root}/other", timeout=10)
+        urllib.request.urlopen(f"{root}/other", timeout=60)
 
 
 def test_garbage_on_the_port_harms_nobody(server: Server, store: Store) -> None:
@@ -231,5 +231,5 @@ def test_garbage_on_the_port_harms_nobody(server: Server, store: Store) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/Write")
         with pytest.raises(grpc.RpcError):
-            call(b"\xff" * 50, timeout=10)
+            call(b"\xff" * 50, timeout=60)
     assert store.topics() == []

@@ -55,7 +55,7 @@ def running_server(program: str, directory: Path) -> Iterator[S3Server]:
         yield S3Server(port, directory)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:

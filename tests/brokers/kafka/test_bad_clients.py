@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def connect(server: Running) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.server.port), timeout=10)
+    return socket.create_connection(("127.0.0.1", server.server.port), timeout=60)
 
 
 def answer_or_end(client: socket.socket) -> bytes:

@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.brokers.kafka.test_transactions import read, transactional, write
 
 ROOT = Path(__file__).parents[3]
-WAIT_S = 20.0
-STEP_S = 10.0
+WAIT_S = 90.0
+STEP_S = 45.0
 MESSAGES = 40
 
 

@@ -15,7 +15,7 @@ from tests.brokers.kafka.running import Running, running
 
 from penstock.record import Offset, Record
 
-WAIT_S = 20.0
+WAIT_S = 90.0
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from tests.brokers.kafka.running import Running, WireClient, running
 
-WAIT_S = 20.0
+WAIT_S = 90.0
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from penstock.meta.solo_group import LogLimits
 TIMING = NodeTiming(
     tick_seconds=0.02, raft=RaftTiming(election_ticks=15, heartbeat_ticks=3, deadline_ticks=1_500)
 )
-DEADLINE_S = 40.0
+DEADLINE_S = 120.0
 
 
 def free_ports(count: int) -> list[int]:
@@ -121,7 +121,7 @@ class ClusterInProcess:
 def send_to(address: str, data: bytes) -> bytes:
     """Send bytes to a node and return what it answers until it hangs up."""
     host, _, port = address.rpartition(":")
-    with closing(socket.create_connection((host, int(port)), timeout=10)) as connection:
+    with closing(socket.create_connection((host, int(port)), timeout=60)) as connection:
         connection.sendall(data)
         connection.settimeout(10)
         try:

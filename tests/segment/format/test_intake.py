@@ -171,12 +171,12 @@ def test_one_sync_is_enough_for_all_who_wait(core: Core) -> None:
 
     def wait() -> None:
         first.set()
-        assert go.wait(20)
+        assert go.wait(60)
 
     bench.before_sync = wait
     with ThreadPoolExecutor(9) as pool:
         leader = pool.submit(bench.intake.put, ORDERS, Record(b"a"))
-        assert first.wait(20)
+        assert first.wait(60)
         others = [pool.submit(bench.intake.put, ORDERS, Record(b"b")) for _ in range(8)]
         while bench.appender.next_offset(bench.work.handle) < 9:
             assert not any(each.done() for each in others)
@@ -201,7 +201,7 @@ def test_a_failed_sync_is_told_and_the_next_in_line_tries(core: Core) -> None:
     bench.before_sync = fail
 
     def put(_: int) -> object:
-        barrier.wait(20)
+        barrier.wait(60)
         try:
             return bench.intake.put(ORDERS, Record(b"a"))
         except OSError as error:

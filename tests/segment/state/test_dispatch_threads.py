@@ -25,7 +25,7 @@ def test_threads_hand_over_what_is_notified(bench: Bench) -> None:
     bench.shards.append(ORDERS, 5)
     bench.pipeline.notify()
     for collector in collectors:
-        assert collector.called.acquire(timeout=10)
+        assert collector.called.acquire(timeout=60)
     bench.pipeline.close()
     assert [c.offsets(ORDERS) for c in collectors] == [[0, 1, 2, 3, 4]] * 2
     positions = DispatchPositions(bench.disk, f"{DIRECTORY}/two")
@@ -78,8 +78,8 @@ def test_a_dispatcher_that_never_returns_delays_the_end_by_a_bound_and_nobody_el
     bench.pipeline.register(good)
     bench.shards.append(ORDERS, 2)
     bench.pipeline.notify()
-    assert stuck.called.acquire(timeout=10)
-    assert good.called.acquire(timeout=10)
+    assert stuck.called.acquire(timeout=60)
+    assert good.called.acquire(timeout=60)
     bench.pipeline.run_once()
     bench.pipeline.close()
     release.set()

@@ -243,14 +243,14 @@ def test_synced_records_are_seen_only_when_they_are_on_the_device(
 
     def late_sync(start: int, end: int) -> None:
         asked.set()
-        assert go.wait(20)
+        assert go.wait(60)
         sync(start, end)
 
     monkeypatch.setattr(files, "sync", late_sync)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(WAYS[way], store)
         try:
-            assert asked.wait(20)
+            assert asked.wait(60)
             assert store.bounds(ORDERS).next > 1, "it is in the log"
             assert store.bounds(ORDERS).commit == 1
             assert [each.value for each in store.read(ORDERS, 0)] == [b"old"]

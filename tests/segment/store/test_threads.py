@@ -60,7 +60,7 @@ def test_a_producer_that_sends_everything_twice_from_two_threads_writes_it_once(
 
     def write(thread: int) -> None:
         for sequence, turn in enumerate(turns):
-            turn.wait(10)
+            turn.wait(60)
             offset = rig.store.append_many(ORDERS, [record(sequence)], Producer(1, 0, sequence))
             got[thread].append(offset)
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 from tests.brokers.kafka.running import Running, running
 
-WAIT_S = 20.0
+WAIT_S = 90.0
 PARTITIONS = 4
 
 
