@@ -23,6 +23,7 @@ mod intake;
 mod kafka;
 mod kafka_wire;
 mod message;
+mod offsets;
 mod properties;
 mod python;
 mod queue;
@@ -63,6 +64,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(batch_keys::index_fill, module)?)?;
     module.add_function(wrap_pyfunction!(reader::read_columns, module)?)?;
     module.add_function(wrap_pyfunction!(reader::decode_inner, module)?)?;
+    module.add_function(wrap_pyfunction!(offsets::pack_offsets, module)?)?;
+    module.add_function(wrap_pyfunction!(offsets::put_newer, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::set_tag_header, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::slice_batches, module)?)?;

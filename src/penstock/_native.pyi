@@ -246,6 +246,18 @@ _Ready = tuple[
     list[tuple[int, bytes]],
 ]
 
+_PackedOffsets = tuple[str, str, list[bytes], list[bytes], int, int, int]
+
+def pack_offsets(data: bytes) -> tuple[int, list[_PackedOffsets]] | None: ...
+def put_newer(
+    keys: list[bytes],
+    rows: list[bytes],
+    compared: int,
+    changes: dict[bytes, bytes | None],
+    caches: tuple[dict[bytes, bytes | None], dict[bytes, bytes | None]],
+    get: Callable[[bytes], bytes | None],
+) -> tuple[int, list[tuple[int, bytes]]]: ...
+
 class RaftCore:
     """One member of one Raft group, without input or output; it has no twin.
 

@@ -25,6 +25,7 @@ from penstock.meta.solo_transactions import SoloTransactions
 from penstock.meta.state import metadata, offset
 from penstock.meta.state.metadata_commands import Answer, Request
 from penstock.meta.state.offset_commands import OffsetAnswer, OffsetRequest
+from penstock.meta.state.packing import PackedSave, unpack_save
 from penstock.meta.state.view import View
 from penstock.meta.watch import Watchers
 
@@ -42,10 +43,12 @@ class MetadataMachine:
 class OffsetMachine:
     """`state.offset` as a log drives it."""
 
-    def decode(self, data: bytes) -> OffsetRequest:
-        return offset.decode_request(data)
+    def decode(self, data: bytes) -> OffsetRequest | PackedSave:
+        return unpack_save(data) or offset.decode_request(data)
 
-    def apply(self, view: View, request: OffsetRequest) -> OffsetAnswer:
+    def apply(self, view: View, request: OffsetRequest | PackedSave) -> OffsetAnswer:
+        if isinstance(request, PackedSave):
+            return offset.apply_packed(view, request)
         return offset.apply(view, request)
 
 

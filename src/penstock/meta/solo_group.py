@@ -6,7 +6,8 @@ Invariants, asserted where they are made:
   * cut <= applied on the device <= applied <= last
   * an entry is applied only after a sync has put it on the device, so nobody reads what a power
     cut could take back
-  * the applied index, the commit index and the rows that an entry changed are one batch
+  * the applied index, the commit index and the rows that entries changed are one batch, which may
+    be written later: until then the log has them
 
 A turn has two halves, driven by `SoloLog` for all groups together: `begin_turn` puts the queued
 proposals into a batch; after the sync `finish_turn` applies them and wakes the proposers.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 from msgspec import MsgspecError, Struct
@@ -24,12 +25,17 @@ from msgspec import MsgspecError, Struct
 from penstock.errors import BadRequestError, CorruptionError, NotAStoreError, StoreError
 from penstock.meta import log_format as fmt
 from penstock.meta.database import BATCH_SIZE_MAX, Batch, Database
-from penstock.meta.state.view import Overlay, Reader, Row, View
+from penstock.meta.pending_rows import PendingRows
+from penstock.meta.state.view import Reader, View
 
 ENTRY_SIZE_MAX: Final = BATCH_SIZE_MAX // 2
 """Bytes of one proposal: its entry, and then the rows it changes, must fit into a batch."""
 
 _TURN_SIZE_MAX: Final = BATCH_SIZE_MAX + 4_096
+
+UNWRITTEN_SIZE_MAX: Final = ENTRY_SIZE_MAX // 2
+UNWRITTEN_ENTRIES_MAX: Final = 1_024
+"""After so many bytes or entries the state is written; a start applies again what is not."""
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
@@ -87,24 +93,6 @@ class GroupStatus(Struct, frozen=True):
     applied: int
 
 
-class StateReader:
-    """The applied rows of a group, as the state machine's own reading functions see them."""
-
-    def __init__(self, database: Database, family: str, prefix: bytes) -> None:
-        self._database = database
-        self._family = family
-        self._prefix = prefix
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._database.get(self._family, self._prefix + key)
-
-    def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
-        prefix = self._prefix
-        skipped = len(prefix)
-        for key, value in self._database.scan(self._family, prefix + start, prefix + end):
-            yield key[skipped:], value
-
-
 class _Ticket(Generic[RequestT, AnswerT]):
     """A proposal and its outcome. A plain lock wakes its one waiter; an event costs ten of them."""
 
@@ -154,9 +142,11 @@ class SoloGroup(Generic[RequestT, AnswerT]):
         self._sizes: deque[int] = deque()
         self._held_size = 0
         self._term = 1
-        self._cut = self._last = self._applied = self._applied_durable = 0
+        self._cut = self._last = self._applied = self._written = self._applied_durable = 0
+        self._unwritten_max = max(1, min(UNWRITTEN_ENTRIES_MAX, limits.entries_max // 4))
         self._generation = fmt.FIRST_GENERATION
-        self.reader = self._load()
+        self.reader: PendingRows
+        self._load()
 
     # -- proposals ------------------------------------------------------------------------------
 
@@ -211,8 +201,8 @@ class SoloGroup(Generic[RequestT, AnswerT]):
     def finish_turn(self) -> None:
         """The batch is on the device: apply what it holds, then wake the proposers."""
         self._note_cut()
-        # What was applied before this sync is on the device now, too.
-        self._applied_durable = self._applied
+        # What was written before this sync is on the device now, too.
+        self._applied_durable = self._written
         for ticket in self._turn:
             self._note_entry(len(ticket.data))
         # Should this raise, `refuse` wakes those of the turn, for they are still in it.
@@ -287,33 +277,43 @@ class SoloGroup(Generic[RequestT, AnswerT]):
         """Apply the entries behind the applied index, in batches of a bounded size."""
         answers: list[AnswerT] = []
         told = 0
-        overlay = Overlay(self.reader)
+        overlay = self.reader.working.overlay()
         for number, request in enumerate(requests, start=1):
             answers.append(self._machine.apply(overlay, request))
-            if overlay.size >= ENTRY_SIZE_MAX or number == len(requests):
-                self._write_state(overlay, self._applied + len(answers) - told)
+            if overlay.size >= UNWRITTEN_SIZE_MAX or number == len(requests):
+                self.reader.publish(overlay.changes, overlay.size)
+                self._applied += len(answers) - told
+                self._write_some()
                 for answer in answers[told:]:
                     self._tell(answer)
                 told = len(answers)
-                overlay = Overlay(self.reader)
+                overlay = self.reader.working.overlay()
         assert self._applied == self._last, "a turn applies all that is logged"
         return answers
 
-    def _write_state(self, overlay: Overlay, applied: int) -> None:
-        group, family = self.name.number, self.name.state_family
-        prefix = fmt.state_prefix(group, self._generation)
+    def _write_some(self) -> None:
+        if (
+            self.reader.size >= UNWRITTEN_SIZE_MAX
+            or self._applied - self._written >= self._unwritten_max
+        ):
+            self.write_state()
+
+    @property
+    def is_written(self) -> bool:
+        """Return whether the database has all that is applied."""
+        return self._written == self._applied
+
+    def write_state(self) -> None:
+        group, applied = self.name.number, self._applied
         batch = Batch()
-        for key, value in overlay.changes.items():
-            if value is None:
-                batch.delete(family, prefix + key)
-            else:
-                batch.put(family, prefix + key, value)
+        self.reader.fill(batch)
         row = fmt.APPLIED.pack(applied, self._term, self._generation)
-        batch.put(family, fmt.applied_key(group), row)
+        batch.put(self.name.state_family, fmt.applied_key(group), row)
         hard_state = fmt.HARD_STATE.pack(self._term, self._node_id, applied)
         batch.put(self.name.log_family, fmt.hard_state_key(group), hard_state)
         self._database.write(batch)
-        self._applied = applied
+        self.reader.written()
+        self._written = applied
 
     def _tell(self, answer: AnswerT) -> None:
         if self._on_applied is not None:
@@ -321,7 +321,7 @@ class SoloGroup(Generic[RequestT, AnswerT]):
 
     # -- start ----------------------------------------------------------------------------------
 
-    def _load(self) -> StateReader:
+    def _load(self) -> None:
         """Read the log as it is, put it on the device, and apply what was not applied."""
         family, group = self.name.log_family, self.name.number
         hard_state = self._database.get(family, fmt.hard_state_key(group))
@@ -337,14 +337,12 @@ class SoloGroup(Generic[RequestT, AnswerT]):
         applied = self._database.get(self.name.state_family, fmt.applied_key(group))
         if applied is not None:
             self._applied, _, self._generation = fmt.APPLIED.unpack(applied)
-        prefix = fmt.state_prefix(group, self._generation)
-        reader = StateReader(self._database, self.name.state_family, prefix)
+        self.reader = PendingRows(self._database, self.name.state_family, group, self._generation)
         unapplied = self._scan_log()
         # The last process may have left entries in the page cache only.
         self._database.sync()
-        self._applied_durable = self._applied
-        self._replay(reader, unapplied)
-        return reader
+        self._written = self._applied_durable = self._applied
+        self._replay(unapplied)
 
     def _create(self) -> None:
         group, family = self.name.number, self.name.log_family
@@ -387,13 +385,17 @@ class SoloGroup(Generic[RequestT, AnswerT]):
             )
         return unapplied
 
-    def _replay(self, reader: StateReader, entries: list[fmt.Entry]) -> None:
+    def _replay(self, entries: list[fmt.Entry]) -> None:
         requests = [self._decode_logged(entry) for entry in entries]
         for entry, request in zip(entries, requests, strict=True):
-            overlay = Overlay(reader)
+            overlay = self.reader.working.overlay()
             if request is not None:
                 self._machine.apply(overlay, request)
-            self._write_state(overlay, entry.index)
+            self.reader.publish(overlay.changes, overlay.size)
+            self._applied = entry.index
+            self._write_some()
+        if not self.is_written:
+            self.write_state()
 
     def _decode_logged(self, entry: fmt.Entry) -> RequestT | None:
         if entry.kind != fmt.ENTRY_NORMAL:

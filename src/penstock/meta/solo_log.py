@@ -34,6 +34,9 @@ from penstock.meta.solo_group import GroupName, GroupStatus, LogLimits, Machine,
 
 _log: Final = get_logger(__name__)
 
+_IDLE_SECONDS: Final = 0.2
+"""The state is written when nothing was asked of the log for so long."""
+
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
 
@@ -59,6 +62,9 @@ class _Turns(Protocol):
     def begin_turn(self, batch: Batch, share: int) -> None: ...
     def abandon_turn(self, error: StoreError) -> None: ...
     def finish_turn(self) -> None: ...
+    def write_state(self) -> None: ...
+    @property
+    def is_written(self) -> bool: ...
     def refuse(self, error: StoreError) -> None: ...
     @property
     def status(self) -> GroupStatus: ...
@@ -133,14 +139,33 @@ class SoloLog:
     def _run(self) -> None:
         try:
             while not self._is_done():
-                self._work.wait()
+                is_woken = self._work.wait(None if self._is_written() else _IDLE_SECONDS)
                 self._work.clear()
+                if not is_woken:
+                    self._write_states()
                 while self._has_work():
                     self.turn()
+            self._write_states()
         except BaseException as error:
             # A mistake of our own. Nobody may wait for ever for a thread that is gone.
             self._fail(ClosedError(f"the meta log has stopped: {error!r}"))
             raise
+
+    def _is_written(self) -> bool:
+        return self._failure is not None or all(group.is_written for group in self._groups)
+
+    def _write_states(self) -> None:
+        """Write what is applied, so that the next start has nothing to apply again."""
+        if self._failure is not None:
+            return
+        try:
+            for group in self._groups:
+                if not group.is_written:
+                    group.write_state()
+        except BusyError:
+            return  # the log has it all
+        except StoreError as error:
+            self._fail(error)
 
     def _has_work(self) -> bool:
         return self._failure is None and any(group.has_work for group in self._groups)

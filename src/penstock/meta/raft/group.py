@@ -9,14 +9,15 @@ Invariants:
 
   * what a message promises (a vote, an entry) is on the device before the message leaves; a
     leader's entries may travel meanwhile, for only its own share of the majority waits
-  * rows that an entry changed, the applied index and a changed configuration are one batch
+  * rows that entries changed, the applied index and a changed configuration are one batch, which
+    may be written later: until then the log has them
   * entries are dropped only up to the applied index that a sync has covered
   * a generation of the state is switched by one synced batch, which also replaces the log
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 from zlib import crc32
 
@@ -27,6 +28,7 @@ from penstock.errors import NotAStoreError, StoreError
 from penstock.log import get_logger
 from penstock.meta import log_format as fmt
 from penstock.meta.database import Batch, Database
+from penstock.meta.pending_rows import PendingRows
 from penstock.meta.raft.frames import Frame, RaftMessage, SnapshotAnswer, SnapshotChunk
 from penstock.meta.raft.loading import RaftTiming, load_group
 from penstock.meta.raft.snapshots import (
@@ -38,8 +40,13 @@ from penstock.meta.raft.snapshots import (
 )
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.raft.tickets import Proposal, Proposals, ReadDone, Reads
-from penstock.meta.solo_group import ENTRY_SIZE_MAX, GroupName, LogLimits, Machine
-from penstock.meta.state.view import Overlay, Row
+from penstock.meta.solo_group import (
+    UNWRITTEN_ENTRIES_MAX,
+    UNWRITTEN_SIZE_MAX,
+    GroupName,
+    LogLimits,
+    Machine,
+)
 
 _log: Final = get_logger(__name__)
 
@@ -54,6 +61,9 @@ _MESSAGE_SIZE_MAX: Final = 256 << 10
 _UNCOMMITTED_SIZE_MAX: Final = 16 << 20
 _PROPOSED_SIZE_MAX: Final = 256 << 10
 """Bytes of proposals that a turn takes from one group."""
+
+_UNWRITTEN_TICKS_MAX: Final = 20
+"""So long at most what is applied stays unwritten."""
 
 _PATIENCE: Final = 4
 """A leader lets its log grow to so many times its limits while a member that lives lags."""
@@ -70,34 +80,6 @@ class GroupOptions(Struct, frozen=True):
     timing: RaftTiming
     limits: LogLimits
     chunk_size: int = CHUNK_SIZE
-
-
-class StateRows:
-    """The applied rows, whichever generation they have; safe to use from many threads."""
-
-    def __init__(self, database: Database, group: GroupName, generation: int) -> None:
-        self._database = database
-        self._group = group
-        self.prefix = fmt.state_prefix(group.number, generation)
-
-    def get(self, key: bytes) -> bytes | None:
-        while True:
-            prefix = self.prefix
-            value = self._database.get(self._group.state_family, prefix + key)
-            if prefix is self.prefix:
-                return value
-
-    def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
-        while True:
-            prefix = self.prefix
-            rows = self._database.scan(self._group.state_family, prefix + start, prefix + end)
-            first = next(rows, None)
-            if prefix is self.prefix:
-                break
-        skipped = len(prefix)
-        while first is not None:
-            yield first[0][skipped:], first[1]
-            first = next(rows, None)
 
 
 class RaftGroup(Generic[RequestT, AnswerT]):
@@ -146,7 +128,12 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._applied_durable = 0
         self._commit = loaded.hard_state[2]
         self._generation = loaded.generation
-        self.reader: Final = StateRows(database, name, loaded.generation)
+        self._written = self._applied
+        self._unwritten_ticks = 0
+        self._unwritten_max = max(1, min(UNWRITTEN_ENTRIES_MAX, options.limits.entries_max // 4))
+        self.reader: Final = PendingRows(
+            database, name.state_family, name.number, loaded.generation
+        )
         origin = (seed & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big")
         deadline = timing.deadline_ticks
         self._proposals: Proposals[RequestT, AnswerT]
@@ -158,7 +145,9 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._receiving = SnapshotReceiving(database, name, loaded.generation)
         self._late_messages: list[tuple[int, int, bytes]] = []
         self._committed: list[Committed] = []
-        self._is_ready = self._has_more = self._is_cut_wanted = False
+        self._is_ready = self._has_more = False
+        self._cut_wanted = 0
+        """Up to where the log is to be cut, or 0."""
         self._reset_from: int | None = None
 
     # -- input ----------------------------------------------------------------------------------
@@ -168,6 +157,10 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._proposals.tick(self._leadership(), is_leader=self._core.is_leader())
         self._reads.tick(self._core.read_index)
         self._receiving.tick()
+        if self._written < self._applied:
+            self._unwritten_ticks += 1
+            if self._unwritten_ticks >= _UNWRITTEN_TICKS_MAX:
+                self._write_state(Batch())
         for to, sending in list(self._sendings.items()):
             again = sending.tick()
             if sending.is_lost:
@@ -197,8 +190,8 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._core.transfer(to)
 
     def cut_log(self) -> None:
-        """Drop all entries whose effect is on the device, with the next turn."""
-        self._is_cut_wanted = True
+        """Drop all entries that are applied, once their effect is on the device."""
+        self._cut_wanted = self._applied
 
     def campaign(self) -> None:
         self._core.campaign()
@@ -242,10 +235,11 @@ class RaftGroup(Generic[RequestT, AnswerT]):
             self._leadership(), _PROPOSED_SIZE_MAX, self._hand_over
         )
         self._reads.ask(self._core.read_index)
+        must_sync_state = self._prepare_cut()
         self._drop_old_entries(batch)
         self._is_ready = self._core.has_ready()
         if not self._is_ready:
-            return False
+            return must_sync_state
         hard_state, must_sync, rows, restored, messages, late, committed, reads = self._core.ready()
         self._send(messages, send)
         self._late_messages, self._committed = late, committed
@@ -257,12 +251,12 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         if hard_state is not None:
             self._commit = max(self._commit, hard_state[2])
             self._put_hard_state(batch, hard_state)
-        return must_sync
+        return must_sync or must_sync_state
 
     def finish(self, send: Send, *, is_synced: bool) -> None:
         """The batch is written, and on the device if `collect` asked for that."""
         if is_synced:
-            self._applied_durable = self._applied
+            self._applied_durable = self._written
         if self._is_ready:
             is_restored = self._reset_from is not None
             if is_restored:
@@ -281,7 +275,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
 
     @property
     def has_work(self) -> bool:
-        return self._has_more or self._core.has_ready()
+        return self._has_more or self._cut_wanted > 0 or self._core.has_ready()
 
     def _hand_over(self, proposal: Proposal[RequestT, AnswerT]) -> bool:
         if proposal.changes:
@@ -301,6 +295,8 @@ class RaftGroup(Generic[RequestT, AnswerT]):
                 send(to, RaftMessage(self._wire, message))
 
     def _send_snapshot(self, to: int, message: bytes, send: Send) -> None:
+        if self._written < self._applied:
+            self._write_state(Batch())
         row, rows = pinned_state(self._database, self.name, self._generation)
         index, term, _ = fmt.APPLIED.unpack(row)
         assert index == self._applied, "the state moves only in a turn"
@@ -341,9 +337,20 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         row = fmt.HARD_STATE.pack(*hard_state)
         batch.put(self.name.log_family, fmt.hard_state_key(self.name.number), row)
 
+    def _prepare_cut(self) -> bool:
+        """Return whether a cut that is wanted waits for the state to be on the device."""
+        if self._cut == 0 and self._applied > 0 and self._cut_wanted == 0:
+            self._cut_wanted = 1  # see `loading`
+        if self._cut_wanted <= self._applied_durable:
+            return False
+        if self._written < self._cut_wanted:
+            self._write_state(Batch())
+        return True
+
     def _drop_old_entries(self, batch: Batch) -> None:
         until = min(self._cut_target(), self._applied_durable)
-        self._is_cut_wanted = False
+        if self._cut_wanted <= self._applied_durable:
+            self._cut_wanted = 0
         if until <= self._cut:
             return
         family, group = self.name.log_family, self.name.number
@@ -362,9 +369,9 @@ class RaftGroup(Generic[RequestT, AnswerT]):
     def _cut_target(self) -> int:
         """Return up to where the log had better be cut."""
         limits = self._limits
-        if self._is_cut_wanted:
-            return self._applied_durable
-        until = 1 if self._cut == 0 else 0
+        if 0 < self._cut_wanted <= self._applied_durable:
+            return self._cut_wanted
+        until = 0
         if self._held_size > limits.size_max:
             until = max(until, self._index_leaving(limits.size_max // 2))
         if len(self._sizes) > limits.entries_max:
@@ -405,27 +412,30 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._sizes, self._held_size = {}, 0
         self._cut = self._last = index
         self._applied, self._applied_term = index, term
+        self._written = index
         self._commit = max(self._commit, index)
         _log.info("snapshot_installed", group=self.name.name, index=index)
 
     def _finish_restore(self) -> None:
         assert self._reset_from is not None, "called after a restore only"
         self._applied_durable = self._applied
-        self.reader.prefix = fmt.state_prefix(self.name.number, self._generation)
+        self.reader.switch(self._generation)
         delete_generations(self._database, self.name, self._reset_from, self._reset_from + 1)
         self._reset_from = None
         if self._on_reset is not None:
             self._on_reset()
 
     def _apply(self, entries: list[Committed]) -> None:
-        """Apply committed entries, in batches of a bounded size, then answer who waits here."""
-        overlay = Overlay(self.reader)
-        extra = Batch()
+        """Apply committed entries, in steps of a bounded size, then answer who waits here."""
+        overlay = self.reader.working.overlay()
         answers: list[tuple[bytes, AnswerT]] = []
         for number, (index, term, kind, context, data) in enumerate(entries, start=1):
             assert index == self._applied + 1, "entries are applied in order, each once"
             if kind != fmt.ENTRY_NORMAL:
-                self._change_members(extra, kind, data)
+                self.reader.publish(overlay.changes, overlay.size)
+                overlay = self.reader.working.overlay()
+                self._applied, self._applied_term = index, term
+                self._change_members(kind, data)
                 self._answer_change(context)
             elif data:
                 proposal = self._proposals.find(context)
@@ -434,18 +444,21 @@ class RaftGroup(Generic[RequestT, AnswerT]):
                     request = self._decode(index, data)
                 answers.append((context, self._machine.apply(overlay, request)))
             self._applied, self._applied_term = index, term
-            if overlay.size >= ENTRY_SIZE_MAX or number == len(entries):
-                self._write_state(overlay, extra)
+            if overlay.size >= UNWRITTEN_SIZE_MAX or number == len(entries):
+                self.reader.publish(overlay.changes, overlay.size)
+                self._write_some()
                 self._tell(answers)
-                overlay, extra, answers = Overlay(self.reader), Batch(), []
+                overlay, answers = self.reader.working.overlay(), []
         if entries:
             self._core.applied_to(self._applied, self._applied_term)
 
-    def _change_members(self, extra: Batch, kind: int, data: bytes) -> None:
+    def _change_members(self, kind: int, data: bytes) -> None:
         found = self._core.apply_conf_change(kind, data)
         self._configuration = _configuration(found)
         key = fmt.configuration_key(self.name.number)
-        extra.put(self.name.log_family, key, fmt.encode_configuration(self._configuration))
+        batch = Batch()
+        batch.put(self.name.log_family, key, fmt.encode_configuration(self._configuration))
+        self._write_state(batch)
 
     def _answer_change(self, context: bytes) -> None:
         proposal = self._proposals.find(context)
@@ -461,17 +474,22 @@ class RaftGroup(Generic[RequestT, AnswerT]):
                 f"release: {error}"
             ) from error
 
-    def _write_state(self, overlay: Overlay, extra: Batch) -> None:
-        family, group = self.name.state_family, self.name.number
-        prefix = self.reader.prefix
-        for key, value in overlay.changes.items():
-            if value is None:
-                extra.delete(family, prefix + key)
-            else:
-                extra.put(family, prefix + key, value)
+    def _write_some(self) -> None:
+        """Write what has gathered, if it is much: a start applies again what is not written."""
+        if (
+            self.reader.size >= UNWRITTEN_SIZE_MAX
+            or self._applied - self._written >= self._unwritten_max
+        ):
+            self._write_state(Batch())
+
+    def _write_state(self, batch: Batch) -> None:
+        self.reader.fill(batch)
         row = fmt.APPLIED.pack(self._applied, self._applied_term, self._generation)
-        extra.put(family, fmt.applied_key(group), row)
-        self._database.write(extra)
+        batch.put(self.name.state_family, fmt.applied_key(self.name.number), row)
+        self._database.write(batch)
+        self.reader.written()
+        self._written = self._applied
+        self._unwritten_ticks = 0
 
     def _tell(self, answers: list[tuple[bytes, AnswerT]]) -> None:
         for context, answer in answers:

@@ -11,13 +11,14 @@ of the group, and a sequence number of that node. Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, assert_never
 
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import replace
 
 from penstock.meta.state.answers import Head, Rejected, read_head, write_head
-from penstock.meta.state.keys import after_prefix
+from penstock.meta.state.keys import after_prefix, decode_texts
 from penstock.meta.state.offset_commands import (
     CompareAndSet,
     DeleteGroup,
@@ -42,6 +43,7 @@ from penstock.meta.state.offset_commands import (
 )
 from penstock.meta.state.offset_rows import (
     NO_OFFSET,
+    PAIR_SIZE,
     CommittedOffset,
     Group,
     delete_group_row,
@@ -50,9 +52,11 @@ from penstock.meta.state.offset_rows import (
     pack_offset,
     read_group,
     read_offset,
+    unpack_offset,
     unpack_pair,
     write_group,
 )
+from penstock.meta.state.packing import PackedOffsets, PackedSave, pack_group, put_newer
 from penstock.meta.state.requests import find_answer, remember_answer
 from penstock.meta.state.transaction import change_transaction
 from penstock.meta.state.view import View
@@ -87,11 +91,23 @@ def apply(view: View, request: OffsetRequest) -> OffsetAnswer:
     return applied
 
 
+def apply_packed(view: View, save: PackedSave) -> OffsetAnswer:
+    """As `apply` of the request that was packed."""
+    head = read_head(view)
+    result = _save_offsets(view, save.groups, head)
+    if isinstance(result, Rejected):
+        return result
+    head.revision += 1
+    write_head(view, head)
+    return OffsetApplied(revision=head.revision, result=result)
+
+
 def _change(view: View, request: OffsetRequest, head: Head) -> OffsetResult | Rejected:
     command: OffsetCommand = request.command
     match command:
         case SaveOffsets():
-            return _save_offsets(view, command, head)
+            groups = [pack_group(offsets) for offsets in command.groups]
+            return _save_offsets(view, groups, head)
         case TakeEpochs():
             return _take_epochs(view, command, head, request.time_ms)
         case CompareAndSet():
@@ -139,26 +155,62 @@ def _take_epochs(view: View, command: TakeEpochs, head: Head, time_ms: int) -> O
     return Epochs(tuple(epochs))
 
 
-def _save_offsets(view: View, command: SaveOffsets, head: Head) -> OffsetResult | Rejected:
-    for offsets in command.groups:
-        for entry in offsets.entries:
-            if entry.epoch > head.counter:
-                return _never_given(entry)
+def _save_offsets(
+    view: View, groups: Sequence[PackedOffsets], head: Head
+) -> OffsetResult | Rejected:
+    for packed in groups:
+        if packed.epoch_max > head.counter:
+            return _never_given_in(packed, head.counter)
     stale: list[StaleEntry] = []
-    for offsets in command.groups:
-        namespace, name = offsets.namespace, offsets.group
+    for packed in groups:
+        namespace, name = packed.namespace, packed.group
         group = read_group(view, namespace, name) or Group()
-        prefix = group_prefix(namespace, name)
-        is_changed = False
-        for entry in offsets.entries:
-            standing = _store(view, prefix, group, entry)
-            if standing is None:
-                is_changed = True
-            elif standing != (entry.epoch, entry.sequence):
-                stale.append(StaleEntry(namespace, name, entry.shard, *standing))
-        if is_changed:
+        if packed.epoch_min < group.floor:
+            packed = _above_floor(packed, group.floor, stale)  # noqa: PLW2901 - what is left of it
+        refused = put_newer(view, packed.keys, packed.rows, PAIR_SIZE)
+        stored = _stored(packed, {number for number, _ in refused}) if refused else packed
+        for number, found in refused:
+            if found[:PAIR_SIZE] != packed.rows[number][:PAIR_SIZE]:
+                stale.append(_stale(packed, packed.keys[number], *unpack_pair(found)))
+        if stored.keys:
+            group.epoch = max(group.epoch, stored.epoch_max)
+            group.last_commit_ms = max(group.last_commit_ms, stored.newest_ms)
+            group.is_deleted = 0
             write_group(view, namespace, name, group)
     return Saved(tuple(stale))
+
+
+def _above_floor(packed: PackedOffsets, floor: int, stale: list[StaleEntry]) -> PackedOffsets:
+    """Return the entries whose epoch the group still takes; note the others."""
+    below = {number for number, row in enumerate(packed.rows) if unpack_pair(row)[0] < floor}
+    stale += [_stale(packed, packed.keys[number], floor, 0) for number in sorted(below)]
+    return _stored(packed, below)
+
+
+def _stored(packed: PackedOffsets, left_out: set[int]) -> PackedOffsets:
+    kept = [number for number in range(len(packed.keys)) if number not in left_out]
+    rows = [unpack_offset(packed.rows[number]) for number in kept]
+    return PackedOffsets(
+        namespace=packed.namespace,
+        group=packed.group,
+        keys=[packed.keys[number] for number in kept],
+        rows=[packed.rows[number] for number in kept],
+        epoch_min=min((row.epoch for row in rows), default=0),
+        epoch_max=max((row.epoch for row in rows), default=0),
+        newest_ms=max((row.commit_timestamp_ms for row in rows), default=0),
+    )
+
+
+def _never_given_in(packed: PackedOffsets, highest: int) -> Rejected:
+    for key, row in zip(packed.keys, packed.rows, strict=True):
+        epoch = unpack_pair(row)[0]
+        if epoch > highest:
+            return _never_given(epoch, decode_texts(key)[2])
+    raise AssertionError("the highest epoch is that of an entry")
+
+
+def _stale(packed: PackedOffsets, key: bytes, epoch: int, sequence: int) -> StaleEntry:
+    return StaleEntry(packed.namespace, packed.group, decode_texts(key)[2], epoch, sequence)
 
 
 def _store(view: View, prefix: bytes, group: Group, entry: OffsetEntry) -> tuple[int, int] | None:
@@ -181,7 +233,7 @@ def _store(view: View, prefix: bytes, group: Group, entry: OffsetEntry) -> tuple
 def _compare_and_set(view: View, command: CompareAndSet, head: Head) -> OffsetResult | Rejected:
     namespace, name, entry = command.namespace, command.group, command.entry
     if entry.epoch > head.counter:
-        return _never_given(entry)
+        return _never_given(entry.epoch, entry.shard)
     current = read_offset(view, namespace, name, entry.shard)
     if current is not None and current == _committed(entry):
         return Saved()  # sent again: this very command has stored it
@@ -340,8 +392,8 @@ def _committed(entry: OffsetEntry) -> CommittedOffset:
     )
 
 
-def _never_given(entry: OffsetEntry) -> Rejected:
-    return Rejected("bad_request", f"epoch {entry.epoch} was never given", entry.shard)
+def _never_given(epoch: int, shard: str) -> Rejected:
+    return Rejected("bad_request", f"epoch {epoch} was never given", shard)
 
 
 def _unknown_group(group: str) -> Rejected:

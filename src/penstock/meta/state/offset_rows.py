@@ -44,7 +44,7 @@ GROUP_ROW: Final = Layout(
     size=33,
 )
 
-_PAIR_SIZE: Final = 16
+PAIR_SIZE: Final = 16
 
 
 class CommittedOffset(Struct, frozen=True, gc=False):
@@ -105,7 +105,7 @@ def unpack_offset(row: bytes) -> CommittedOffset:
 
 
 def unpack_pair(row: bytes) -> tuple[int, int]:
-    return int.from_bytes(row[:8], "big"), int.from_bytes(row[8:_PAIR_SIZE], "big")
+    return int.from_bytes(row[:8], "big"), int.from_bytes(row[8:PAIR_SIZE], "big")
 
 
 def read_group(view: Reader, namespace: str, group: str) -> Group | None:

@@ -20,6 +20,9 @@ Row = tuple[bytes, bytes]
 
 _ROW_OVERHEAD: Final = 16
 
+Changes = dict[bytes, bytes | None]
+Caches = tuple[Changes, Changes]
+
 
 class Reader(Protocol):
     def get(self, key: bytes) -> bytes | None: ...
@@ -65,9 +68,11 @@ class MemoryView:
 class Overlay:
     """Changes over a reader that stays as it is; `changes` is what a writer must store."""
 
-    def __init__(self, below: Reader) -> None:
+    def __init__(self, below: Reader, caches: Caches = ({}, {})) -> None:
+        """`caches` hold rows as `below` would return them, for native loops."""
         self._below = below
-        self.changes: dict[bytes, bytes | None] = {}
+        self.caches: Final = caches
+        self.changes: Changes = {}
         self.size = 0
         """Bytes of all changes made so far, overwritten ones included: what a batch may take."""
 
