@@ -33,6 +33,7 @@ from penstock.adapter.partitioning import (
     split_in_turn,
 )
 from penstock.adapter.topic_routes import TopicRoute, TopicRoutes
+from penstock.engine.arguments import check_limit
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
@@ -202,6 +203,8 @@ class TopicStorage:
         """Return records that carry exactly `tag`, of one partition or partition after partition,
         `max_records` and about `max_size` in all. `start_offset` may differ by partition: to read
         on, pass what follows the last record of each."""
+        check_limit(max_records, "max_records")
+        check_limit(max_size, "max_size")
         route = self.routes.find(topic, namespace)
         found: list[Message] = []
         left_size = max_size

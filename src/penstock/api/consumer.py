@@ -24,8 +24,10 @@ from typing import Final, Literal, Self
 
 from penstock.adapter.locations import Message
 from penstock.api.backend import Backend, TopicPartition
+from penstock.api.checks import check_mapping, check_partition, check_places, check_seconds
 from penstock.api.moments import as_ms
 from penstock.clock import SystemClock
+from penstock.engine.arguments import check_limit, check_offset
 from penstock.engine.contract import SIZE_PER_READ, AdapterOffsetStrategy
 from penstock.errors import BadRequestError, ClosedError
 from penstock.record import Offset, StoredRecord
@@ -52,8 +54,7 @@ class Consumer:
             raise BadRequestError("a consumer reads at least one topic")
         if not group:
             raise BadRequestError("a group has a name")
-        if isinstance(start, str) and start not in {"earliest", "latest"}:
-            raise BadRequestError(f'start is "earliest", "latest" or a moment, not {start!r}')
+        _check_start(start)
         self.group: Final = group
         self.topics: Final = tuple(dict.fromkeys(topics))
         self._backend: Final = backend
@@ -72,9 +73,10 @@ class Consumer:
     def poll(self, timeout: float = 0.0, *, max_records: int = PAGE) -> list[Message]:
         """Return the next records, at most `max_records`; when there are none, wait for some, up to
         `timeout` seconds."""
-        page = self._fetch(timeout, max_records)
-        for message in page:
-            self._positions[message.topic, message.partition] = Offset(message.offset + 1)
+        self.check_poll(timeout, max_records)
+        page = self.fetch(timeout, max_records)
+        for _ in self.hand_out(page):
+            pass
         return page
 
     def __iter__(self) -> Iterator[Message]:
@@ -107,9 +109,14 @@ class Consumer:
                 if self._committed.get(at) != offset
             }
         else:
+            check_mapping(offsets)
             news = {at: Offset(offset) for at, offset in offsets.items()}
         if news:
-            self._backend.commit(self._namespace, self.group, news)
+            try:
+                self._backend.commit(self._namespace, self.group, news)
+            except (TypeError, ValueError):
+                check_places(news)  # only now: commits are many, and mistakes are few
+                raise
             self._committed.update(news)
 
     def committed(self) -> dict[TopicPartition, Offset]:
@@ -118,15 +125,16 @@ class Consumer:
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Read on from `offset`."""
+        check_partition(partition)
+        check_offset(offset)
         at = (topic, partition)
         if at not in self._positions:
             raise BadRequestError(f"this consumer does not read partition {partition} of {topic!r}")
-        if offset < 0:
-            raise BadRequestError(f"an offset is a number from 0 on, not {offset!r}")
         self._positions[at] = Offset(offset)
 
     def seek_to(self, start: Start) -> None:
         """Read on from the beginning, the end or a moment, in all partitions."""
+        _check_start(start)
         for topic in self.topics:
             partitions = [p for name, p in self._positions if name == topic]
             self._positions.update(self._starts(topic, partitions, start))
@@ -157,19 +165,31 @@ class Consumer:
     # Inside
 
     def _messages(self, timeout: float) -> Iterator[Message]:
-        while page := self._fetch(timeout, PAGE):
-            expected = dict(self._positions)
-            for message in page:
-                at = (message.topic, message.partition)
-                if self._positions.get(at) != expected.get(at):
-                    continue  # somebody has sought: the rest of this partition is not wanted
-                self._positions[at] = expected[at] = Offset(message.offset + 1)
-                yield message
-                if self._closed:
-                    return
+        while page := self.fetch(timeout, PAGE):
+            yield from self.hand_out(page)
+            if self._closed:
+                return
 
-    def _fetch(self, timeout: float, max_records: int) -> list[Message]:
-        """Return what `poll` returns and leave the positions where they are."""
+    @staticmethod
+    def check_poll(timeout: object, max_records: object) -> None:
+        check_seconds(timeout, "timeout")
+        check_limit(max_records, "max_records")
+
+    def hand_out(self, page: Sequence[Message]) -> Iterator[Message]:
+        """Yield what `fetch` returned; a position moves when its record is handed out."""
+        expected = dict(self._positions)
+        for message in page:
+            at = (message.topic, message.partition)
+            if self._positions.get(at) != expected.get(at):
+                continue  # somebody has sought: the rest of this partition is not wanted
+            self._positions[at] = expected[at] = Offset(message.offset + 1)
+            yield message
+            if self._closed:
+                return
+
+    def fetch(self, timeout: float, max_records: int) -> list[Message]:
+        """Return what `poll` returns and leave the positions where they are: for those who hand the
+        records out by themselves."""
         deadline = self._clock.monotonic() + timeout
         while True:
             self._assign()
@@ -254,3 +274,10 @@ class Consumer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"this consumer of {self.group!r} was closed")
+
+
+def _check_start(start: object) -> None:
+    if not isinstance(start, str):
+        as_ms(start)
+    elif start not in {"earliest", "latest"}:
+        raise BadRequestError(f'start is "earliest", "latest" or a moment, not {start!r}')

@@ -18,10 +18,11 @@ from typing import Final, Self, Unpack
 
 from penstock.adapter.topic_options import TopicOptions
 from penstock.api.backend import Backend
+from penstock.api.checks import as_list, check_places
 from penstock.api.consumer import Consumer, Start
 from penstock.api.topic import Topic, as_record
 from penstock.api.topic_info import GroupInfo, TopicInfo
-from penstock.errors import AlreadyExistsError, UnknownTopicError
+from penstock.errors import AlreadyExistsError, BadRequestError, UnknownTopicError
 from penstock.meta.client import DEFAULT_NAMESPACE
 from penstock.record import Location, Offset, Record
 
@@ -91,7 +92,11 @@ class Store:
     def write_many(self, batch: Iterable[tuple[str, bytes | Record | None]]) -> Sequence[Location]:
         """Append records to several topics, given as pairs of topic and record; return where they
         went, in their order."""
-        pairs = [(topic, as_record(value)) for topic, value in batch]
+        given = as_list(batch, "pairs of topic and record")
+        try:
+            pairs = [(topic, as_record(value)) for topic, value in given]
+        except (TypeError, ValueError) as error:
+            raise BadRequestError("a batch is pairs of topic and record") from error
         return self._backend.write_topics(self._namespace, pairs)
 
     # Groups of consumers
@@ -101,7 +106,7 @@ class Store:
     ) -> Consumer:
         """Return a consumer of all partitions of `topics`, which goes on where its group last
         committed, or begins at `start`: "earliest", "latest" or a moment."""
-        names = [topics] if isinstance(topics, str) else list(topics)
+        names = [topics] if isinstance(topics, str) else as_list(topics, "topics")
         return Consumer(self._backend, self._namespace, group, names, start=start)
 
     def groups(self) -> list[str]:
@@ -115,6 +120,7 @@ class Store:
     def reset_group(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
         """Set a group's offsets by topic and partition, also backwards; no commit that was made
         before undoes it."""
+        check_places(offsets)
         self._backend.reset(
             self._namespace, group, {at: Offset(offset) for at, offset in offsets.items()}
         )

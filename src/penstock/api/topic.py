@@ -18,8 +18,10 @@ from typing import Final, TypeGuard, Unpack
 from penstock.adapter.locations import Message
 from penstock.adapter.topic_options import AlterOptions
 from penstock.api.backend import Backend
+from penstock.api.checks import as_list, check_partition, check_seconds, check_start
 from penstock.api.moments import as_ms
 from penstock.api.topic_info import TopicInfo
+from penstock.engine.arguments import check_text
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
@@ -81,7 +83,7 @@ class Topic:
         Each picks its partition unless one is given; those of one partition are appended all or
         none, also across a crash.
         """
-        given = values if isinstance(values, list) else list(values)
+        given = values if isinstance(values, list) else as_list(values, "values")
         records = (
             given
             if _are_records(given)
@@ -119,6 +121,20 @@ class Topic:
         """Iterate over the records of one partition, or of one after the other, up to what is there
         when each is begun; `start` may differ by partition. With `tag`: only those that carry it.
         """
+        for page in self.pages(partition, start=start, tag=tag):
+            yield from page
+
+    def pages(
+        self,
+        partition: int | None = None,
+        *,
+        start: int | Mapping[int, int] = 0,
+        tag: str | None = None,
+    ) -> Iterator[list[Message]]:
+        """Iterate over the same by the page, as they are read; none is empty."""
+        check_start(start)
+        if tag is not None:
+            check_text(tag, "tag")
         for one in range(self.partitions) if partition is None else (partition,):
             offset = start.get(one, 0) if isinstance(start, Mapping) else start
             yield from self._pages(one, Offset(offset), tag)
@@ -176,6 +192,10 @@ class Topic:
     def wait(self, positions: Mapping[int, int], *, seconds: float) -> bool:
         """Wait until a record lies at or behind one of the positions, by partition; return
         whether one does."""
+        if not isinstance(positions, Mapping):
+            raise BadRequestError(f"positions are {{partition: offset}}, not {positions!r}")
+        check_start(positions)
+        check_seconds(seconds, "seconds")
         wanted = {(self.name, one): Offset(offset) for one, offset in positions.items()}
         return self._backend.wait_for_records(self._namespace, wanted, seconds)
 
@@ -218,12 +238,13 @@ class Topic:
     # Inside
 
     def _at(self, moment: int | datetime, partition: int) -> Offset:
+        check_partition(partition)
         found = self.offsets_at(moment).get(partition)
         if found is None:
             raise BadRequestError(f"topic {self.name!r} has no partition {partition}")
         return found
 
-    def _pages(self, partition: int, offset: Offset, tag: str | None) -> Iterator[Message]:
+    def _pages(self, partition: int, offset: Offset, tag: str | None) -> Iterator[list[Message]]:
         info = self._backend.partition_info(self._namespace, self.name, partition)
         while offset < info.commit:
             if tag is None:
@@ -233,12 +254,10 @@ class Topic:
                     found.record
                     for found in self.read_by_tag(tag, partition=partition, start_offset=offset)
                 ]
-            if not page:
+            within = [record for record in page if record.offset < info.commit]
+            if not within:
                 return
-            for record in page:
-                if record.offset >= info.commit:
-                    return
-                yield Message(self.name, partition, record)
+            yield [Message(self.name, partition, record) for record in within]
             offset = Offset(page[-1].offset + 1)
 
 
@@ -264,8 +283,8 @@ def as_record(
     return Record(
         value=value,
         key=key,
-        tags=tuple(tags),
-        headers=tuple(pairs),
+        tags=tuple(as_list(tags, "tags")),
+        headers=tuple(as_list(pairs, "headers")),
         timestamp_ms=None if timestamp is None else as_ms(timestamp),
         expires_at_ms=None if expires is None else as_ms(expires),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import grpc
 import msgspec
@@ -17,10 +17,21 @@ from google.protobuf.message import Message as WireMessage
 
 from penstock.adapter.locations import Message
 from penstock.api.backend import TopicPartition
+from penstock.api.checks import check_partition, check_places, check_start
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.engine.arguments import (
+    check_key,
+    check_limit,
+    check_offset,
+    check_producer,
+    check_record,
+    check_shard,
+    check_text,
+    check_time,
+)
 from penstock.engine.contract import AdapterOffsetStrategy, Compacted
-from penstock.errors import ClosedError, DeadlineError, StoreError
-from penstock.record import Location, Offset, Producer, Record, StoredRecord
+from penstock.errors import BadRequestError, ClosedError, DeadlineError, StoreError
+from penstock.record import Location, Offset, Producer, Record, ShardId, StoredRecord
 from penstock.remote import storage_pb2 as pb
 from penstock.remote import wire
 from penstock.remote.service import MESSAGE_SIZE_MAX, SERVICE
@@ -126,6 +137,7 @@ class RemoteBackend:
         return reply.topic_id, reply.partitions
 
     def partition_info(self, namespace: str, topic: str, partition: int) -> PartitionInfo:
+        _check_place(partition)
         request = pb.PartitionRequest(name=_name(namespace, topic), partition=partition)
         return wire.partition_from_wire(self._call("PartitionInfo", request, pb.JsonReply).json)
 
@@ -149,9 +161,13 @@ class RemoteBackend:
         partition: int | None,
         producer: Producer | None,
     ) -> Sequence[Location]:
+        if partition is not None:
+            _check_place(partition)
+        if producer is not None:
+            check_producer(producer)
         request = pb.WriteRequest(
             name=_name(namespace, topic),
-            records=[wire.record_to_wire(record) for record in records],
+            records=_records(records),
             partition=partition,
             producer=None if producer is None else pb.Producer(**producer._asdict()),
         )
@@ -161,10 +177,12 @@ class RemoteBackend:
     def write_topics(
         self, namespace: str, batch: Sequence[tuple[str, Record]]
     ) -> Sequence[Location]:
+        for topic, _ in batch:
+            _check_name(topic, "a topic")
         request = pb.WriteTopicsRequest(
             namespace=namespace,
             topics=[topic for topic, _ in batch],
-            records=[wire.record_to_wire(record) for _, record in batch],
+            records=_records([record for _, record in batch]),
         )
         reply = self._call("WriteTopics", request, pb.WriteReply, again=False)
         return wire.locations_from_wire(reply)
@@ -178,6 +196,10 @@ class RemoteBackend:
         max_records: int,
         max_size: int,
     ) -> list[StoredRecord]:
+        _check_place(partition)
+        check_offset(offset)
+        check_limit(max_records, "max_records")
+        check_limit(max_size, "max_size")
         request = pb.ReadRequest(
             name=_name(namespace, topic),
             partition=partition,
@@ -198,12 +220,19 @@ class RemoteBackend:
         max_records: int,
         max_size: int,
     ) -> list[Message]:
+        check_text(tag, "tag")
+        if partition is not None:
+            _check_place(partition)
+        check_start(start_offset)
+        check_limit(max_records, "max_records")
+        check_limit(max_size, "max_size")
+        by_partition = start_offset if isinstance(start_offset, Mapping) else {}
         request = pb.ReadByTagRequest(
             name=_name(namespace, topic),
             tag=wire.to_bytes(tag),
             partition=partition,
-            start_offset=0 if isinstance(start_offset, Mapping) else start_offset,
-            start_offsets=dict(start_offset) if isinstance(start_offset, Mapping) else None,
+            start_offset=0 if isinstance(start_offset, Mapping) else min(start_offset, _INT64_MAX),
+            start_offsets={one: min(at, _INT64_MAX) for one, at in by_partition.items()},
             max_records=min(max_records, _INT64_MAX),
             max_size=min(max_size, MESSAGE_SIZE_MAX // 2),
         )
@@ -212,6 +241,7 @@ class RemoteBackend:
         )
 
     def read_by_key(self, namespace: str, topic: str, key: bytes) -> Message | None:
+        check_key(key)
         request = pb.KeyRequest(name=_name(namespace, topic), key=key)
         reply = self._call("ReadByKey", request, pb.RecordsReply)
         found = wire.messages_from_wire(topic, reply.records)
@@ -226,11 +256,14 @@ class RemoteBackend:
         end_ms: int | None,
         limit: int,
     ) -> list[Message]:
+        check_key(key)
+        check_time(begin_ms, "begin_ms")
+        check_limit(limit, "limit")
         request = pb.KeyRequest(
             name=_name(namespace, topic),
             key=key,
-            begin_ms=begin_ms,
-            end_ms=end_ms,
+            begin_ms=_bounded(begin_ms),
+            end_ms=None if end_ms is None else _bounded(end_ms),
             limit=min(limit, _INT64_MAX),
         )
         reply = self._call("QueryByKey", request, pb.RecordsReply)
@@ -240,12 +273,15 @@ class RemoteBackend:
         self, namespace: str, topic: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
     ) -> dict[int, Offset]:
         request = pb.OffsetsAtRequest(
-            name=_name(namespace, topic), timestamp_ms=timestamp_ms, strategy=strategy.value
+            name=_name(namespace, topic),
+            timestamp_ms=_bounded(timestamp_ms),
+            strategy=strategy.value,
         )
         reply = self._call("OffsetsAt", request, pb.PartitionOffsets)
         return {one: Offset(offset) for one, offset in sorted(reply.offsets.items())}
 
     def delete_by_key(self, namespace: str, topic: str, key: bytes) -> int:
+        check_key(key)
         request = pb.KeyRequest(name=_name(namespace, topic), key=key)
         return self._call("DeleteByKey", request, pb.CountReply).count
 
@@ -265,7 +301,7 @@ class RemoteBackend:
         self, namespace: str, positions: Mapping[TopicPartition, Offset], seconds: float
     ) -> bool:
         request = pb.WaitRequest(
-            namespace=namespace, positions=wire.positions_to_wire(positions), seconds=seconds
+            namespace=namespace, positions=_positions(positions), seconds=seconds
         )
         deadline_s = seconds + _WAIT_MARGIN_S
         return self._call("WaitForRecords", request, pb.WaitReply, deadline_s=deadline_s).found
@@ -279,7 +315,7 @@ class RemoteBackend:
         self, namespace: str, group: str, topics: Sequence[str] | None
     ) -> dict[TopicPartition, Offset]:
         request = pb.CommittedRequest(
-            name=pb.GroupName(namespace=namespace, group=group),
+            name=_group(namespace, group),
             topics=topics or [],
             all_topics=topics is None,
         )
@@ -294,11 +330,11 @@ class RemoteBackend:
         return [wire.group_from_wire(group) for group in reply.groups]
 
     def describe_group(self, namespace: str, group: str) -> GroupInfo:
-        name = pb.GroupName(namespace=namespace, group=group)
+        name = _group(namespace, group)
         return wire.group_from_wire(self._call("DescribeGroup", name, pb.GroupReply))
 
     def delete_group(self, namespace: str, group: str) -> None:
-        name = pb.GroupName(namespace=namespace, group=group)
+        name = _group(namespace, group)
         self._call("DeleteGroup", name, pb.Nothing)
 
     # The store
@@ -319,10 +355,49 @@ def _serialize(message: WireMessage) -> bytes:
 
 
 def _name(namespace: str, topic: str) -> pb.TopicName:
+    _check_name(namespace, "a namespace")
+    _check_name(topic, "a topic")
     return pb.TopicName(namespace=namespace, topic=topic)
 
 
+def _group(namespace: str, group: str) -> pb.GroupName:
+    _check_name(namespace, "a namespace")
+    _check_name(group, "a group")
+    return pb.GroupName(namespace=namespace, group=group)
+
+
+def _check_name(name: object, what: str) -> None:
+    """Names travel as text, which every name that a store takes is."""
+    check_text(name, what)
+    if isinstance(name, str) and not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise BadRequestError(f"{what} {name!r} is not Unicode: {error.reason}") from error
+
+
+def _bounded(moment_ms: int) -> int:
+    return max(-_INT64_MAX, min(moment_ms, _INT64_MAX))
+
+
+def _check_place(partition: object) -> None:
+    """Check a partition before it is put into a message, which has 32 bits for it."""
+    check_partition(partition)
+    check_shard(ShardId("-", cast("int", partition)))
+
+
+def _records(records: Sequence[Record]) -> list[pb.Record]:
+    try:
+        return [wire.record_to_wire(record) for record in records]
+    except (AttributeError, TypeError, ValueError):
+        for record in records:
+            check_record(record)  # says what is wrong
+        raise
+
+
 def _partition(namespace: str, topic: str, partition: int, offset: int) -> pb.PartitionRequest:
+    _check_place(partition)
+    check_offset(offset)
     return pb.PartitionRequest(
         name=_name(namespace, topic), partition=partition, offset=min(offset, _INT64_MAX)
     )
@@ -331,19 +406,29 @@ def _partition(namespace: str, topic: str, partition: int, offset: int) -> pb.Pa
 def _topic_request(
     namespace: str, topic: str, partitions: int | None, options: Mapping[str, object]
 ) -> pb.TopicRequest:
-    return pb.TopicRequest(
-        name=_name(namespace, topic),
-        partitions=partitions,
-        options=msgspec.json.encode(dict(options)).decode(),
-    )
+    name = _name(namespace, topic)
+    try:
+        text = msgspec.json.encode(dict(options)).decode()
+        return pb.TopicRequest(name=name, partitions=partitions, options=text)
+    except (TypeError, ValueError) as error:
+        raise BadRequestError(f"such a topic cannot be asked for: {error}") from error
 
 
 def _group_offsets(
     namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]
 ) -> pb.GroupOffsets:
     return pb.GroupOffsets(
-        name=pb.GroupName(namespace=namespace, group=group),
-        positions=wire.positions_to_wire(offsets),
+        name=_group(namespace, group),
+        positions=_positions(offsets),
+    )
+
+
+def _positions(offsets: Mapping[TopicPartition, Offset]) -> Sequence[pb.TopicPosition]:
+    check_places(offsets)
+    for _, partition in offsets:
+        _check_place(partition)
+    return wire.positions_to_wire(
+        {at: Offset(min(offset, _INT64_MAX)) for at, offset in offsets.items()}
     )
 
 

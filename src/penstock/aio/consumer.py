@@ -1,0 +1,122 @@
+"""`AsyncConsumer`: reads topics on behalf of a group, its calls as coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from penstock.adapter.locations import Message
+from penstock.aio.calls import Calls
+from penstock.api import Consumer
+from penstock.api.consumer import PAGE, Start
+from penstock.record import Offset
+
+_SLICE_S: Final = 1.0
+"""How long a thread waits for a coroutine that may have been cancelled."""
+
+
+class AsyncConsumer:
+    """A consumer of a group; see `penstock.Consumer`. One coroutine uses it at a time."""
+
+    def __init__(self, make: Callable[[], Consumer], calls: Calls) -> None:
+        self._make: Final = make
+        self._calls: Final = calls
+        self._consumer: Consumer | None = None
+        self._closed = False
+
+    async def _opened(self) -> Consumer:
+        if self._consumer is None:
+            consumer = await self._calls.run(self._make)
+            if self._closed:
+                consumer.close()
+            self._consumer = consumer
+        return self._consumer
+
+    # Reading
+
+    async def poll(self, timeout: float = 0.0, *, max_records: int = PAGE) -> list[Message]:  # noqa: ASYNC109 - as penstock.Consumer.poll
+        """Return the next records; when there are none, wait for some, up to `timeout` seconds."""
+        consumer = await self._opened()
+        consumer.check_poll(timeout, max_records)
+        page = await self._fetch(consumer, timeout, max_records)
+        for _ in consumer.hand_out(page):
+            pass
+        return page
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Iterate until everything that is there was handed out. A position moves when its record
+        is handed out, so that a loop can commit, or seek, in its midst."""
+        async for message in self._messages(0.0):
+            yield message
+
+    async def follow(self, timeout: float | None = None) -> AsyncIterator[Message]:  # noqa: ASYNC109 - as penstock.Consumer.follow
+        """Iterate for ever, waiting for records; with `timeout`, until none came for so many
+        seconds."""
+        while not self._closed:
+            async for message in self._messages(_SLICE_S if timeout is None else timeout):
+                yield message
+            if timeout is not None:
+                return
+
+    async def _messages(self, timeout: float) -> AsyncIterator[Message]:  # noqa: ASYNC109 - as above
+        consumer = await self._opened()
+        while page := await self._fetch(consumer, timeout, PAGE):
+            for message in consumer.hand_out(page):
+                yield message
+            if self._closed:
+                return
+
+    async def _fetch(self, consumer: Consumer, timeout: float, max_records: int) -> list[Message]:  # noqa: ASYNC109 - as above
+        deadline = asyncio.get_running_loop().time() + timeout
+        page = await self._calls.run(consumer.fetch, 0.0, max_records)
+        while not page and not self._closed:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                break
+            page = await self._calls.wait(consumer.fetch, min(left, _SLICE_S), max_records)
+        return page
+
+    # Positions
+
+    async def positions(self) -> Mapping[tuple[str, int], Offset]:
+        """Return the next offset to read, by topic and partition."""
+        return (await self._opened()).positions
+
+    async def commit(self, offsets: Mapping[tuple[str, int], int] | None = None) -> None:
+        consumer = await self._opened()
+        await self._calls.run(consumer.commit, offsets)
+
+    async def committed(self) -> dict[tuple[str, int], Offset]:
+        consumer = await self._opened()
+        return await self._calls.run(consumer.committed)
+
+    async def seek(self, topic: str, partition: int, offset: int) -> None:
+        (await self._opened()).seek(topic, partition, offset)
+
+    async def seek_to(self, start: Start) -> None:
+        consumer = await self._opened()
+        await self._calls.run(consumer.seek_to, start)
+
+    async def lag(self) -> dict[tuple[str, int], int]:
+        consumer = await self._opened()
+        return await self._calls.run(consumer.lag)
+
+    async def close(self) -> None:
+        """Stop reading; nothing is committed by this."""
+        self._closed = True
+        if self._consumer is not None:
+            self._consumer.close()
+
+    async def __aenter__(self) -> Self:
+        await self._opened()
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,106 @@
+"""`AsyncStore`: a store of an asyncio program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+from penstock.adapter.topic_options import TopicOptions
+from penstock.aio.calls import Calls
+from penstock.aio.consumer import AsyncConsumer
+from penstock.aio.topic import AsyncTopic
+from penstock.api import Store
+from penstock.api.consumer import Start
+from penstock.api.topic_info import GroupInfo, TopicInfo
+from penstock.record import Location, Record
+
+
+class AsyncStore:
+    """Use `penstock.aio.open` or `penstock.aio.connect`; see `penstock.Store`."""
+
+    def __init__(self, store: Store, calls: Calls | None = None) -> None:
+        self._store: Final = store
+        self._calls: Final = calls if calls is not None else Calls()
+
+    # Topics
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        exist_ok: bool = False,
+        **options: Unpack[TopicOptions],
+    ) -> AsyncTopic:
+        await self._calls.run(
+            lambda: self._store.create_topic(
+                name, partitions=partitions, exist_ok=exist_ok, **options
+            )
+        )
+        return self.topic(name)
+
+    def topic(self, name: str) -> AsyncTopic:
+        """Return a handle on a topic; whether it exists shows when it is used."""
+        return AsyncTopic(self._store.topic(name), self._calls)
+
+    __getitem__ = topic
+
+    async def topics(self) -> list[str]:
+        return await self._calls.run(self._store.topics)
+
+    async def list_topics(self) -> list[TopicInfo]:
+        return await self._calls.run(self._store.list_topics)
+
+    async def write_many(
+        self, batch: Iterable[tuple[str, bytes | Record | None]]
+    ) -> Sequence[Location]:
+        return await self._calls.run(self._store.write_many, batch)
+
+    # Groups of consumers
+
+    def consumer(
+        self, group: str, topics: str | Iterable[str], *, start: Start = "earliest"
+    ) -> AsyncConsumer:
+        """Return a consumer; whether its topics exist shows when it is used."""
+        return AsyncConsumer(lambda: self._store.consumer(group, topics, start=start), self._calls)
+
+    async def groups(self) -> list[str]:
+        return await self._calls.run(self._store.groups)
+
+    async def describe_group(self, group: str) -> GroupInfo:
+        return await self._calls.run(self._store.describe_group, group)
+
+    async def reset_group(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
+        await self._calls.run(self._store.reset_group, group, offsets)
+
+    async def delete_group(self, group: str) -> None:
+        await self._calls.run(self._store.delete_group, group)
+
+    # The store
+
+    def namespace(self, name: str) -> AsyncStore:
+        return AsyncStore(self._store.namespace(name), self._calls)
+
+    async def allocate_producer_id(self) -> int:
+        return await self._calls.run(self._store.allocate_producer_id)
+
+    async def run_upkeep(self) -> None:
+        await self._calls.run(self._store.run_upkeep)
+
+    async def close(self) -> None:
+        try:
+            await self._calls.run(self._store.close)
+        finally:
+            self._calls.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

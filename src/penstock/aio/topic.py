@@ -1,0 +1,165 @@
+"""`AsyncTopic`: one topic, its calls as coroutines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, Unpack
+
+from penstock.adapter.locations import Message
+from penstock.adapter.topic_options import AlterOptions
+from penstock.aio.calls import Calls
+from penstock.api import Topic
+from penstock.api.topic import Headers
+from penstock.api.topic_info import TopicInfo
+from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ, Compacted
+from penstock.record import Location, Offset, Producer, Record, StoredRecord
+
+
+class AsyncTopic:
+    """A handle on one topic; see `penstock.Topic`."""
+
+    def __init__(self, topic: Topic, calls: Calls) -> None:
+        self._topic: Final = topic
+        self._calls: Final = calls
+        self.name: Final = topic.name
+
+    # Writing
+
+    async def write(
+        self,
+        value: bytes | Record | None,
+        *,
+        key: bytes | None = None,
+        tags: Iterable[str] = (),
+        headers: Headers = (),
+        timestamp: int | datetime | None = None,
+        expires: int | datetime | None = None,
+        partition: int | None = None,
+        producer: Producer | None = None,
+    ) -> Location:
+        return await self._calls.run(
+            self._topic.write,
+            value,
+            key=key,
+            tags=tags,
+            headers=headers,
+            timestamp=timestamp,
+            expires=expires,
+            partition=partition,
+            producer=producer,
+        )
+
+    async def write_many(
+        self,
+        values: Iterable[bytes | Record | None],
+        *,
+        partition: int | None = None,
+        producer: Producer | None = None,
+    ) -> Sequence[Location]:
+        return await self._calls.run(
+            self._topic.write_many, values, partition=partition, producer=producer
+        )
+
+    # Reading
+
+    async def read(
+        self,
+        partition: int = 0,
+        offset: int = 0,
+        *,
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+    ) -> list[StoredRecord]:
+        return await self._calls.run(
+            self._topic.read, partition, offset, max_records=max_records, max_size=max_size
+        )
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Iterate over what is there now, partition after partition."""
+        return self.records()
+
+    async def records(
+        self,
+        partition: int | None = None,
+        *,
+        start: int | Mapping[int, int] = 0,
+        tag: str | None = None,
+    ) -> AsyncIterator[Message]:
+        """Iterate over what is there now; see `penstock.Topic.records`."""
+        pages = self._topic.pages(partition, start=start, tag=tag)
+        while page := await self._calls.run(lambda: next(pages, None)):
+            for message in page:
+                yield message
+
+    async def read_by_tag(
+        self,
+        tag: str,
+        *,
+        partition: int | None = None,
+        start_offset: int | Mapping[int, int] = 0,
+        max_records: int = RECORDS_PER_READ,
+        max_size: int = SIZE_PER_READ,
+    ) -> list[Message]:
+        return await self._calls.run(
+            self._topic.read_by_tag,
+            tag,
+            partition=partition,
+            start_offset=start_offset,
+            max_records=max_records,
+            max_size=max_size,
+        )
+
+    async def read_by_key(self, key: bytes) -> Message | None:
+        return await self._calls.run(self._topic.read_by_key, key)
+
+    async def query(
+        self,
+        key: bytes,
+        *,
+        since: int | datetime = 0,
+        until: int | datetime | None = None,
+        limit: int = 64,
+    ) -> list[Message]:
+        return await self._calls.run(self._topic.query, key, since=since, until=until, limit=limit)
+
+    query_message_by_key = query
+
+    async def offset_at(self, moment: int | datetime, partition: int = 0) -> Offset:
+        return await self._calls.run(self._topic.offset_at, moment, partition)
+
+    async def offsets_at(self, moment: int | datetime) -> dict[int, Offset]:
+        return await self._calls.run(self._topic.offsets_at, moment)
+
+    async def wait(self, positions: Mapping[int, int], *, seconds: float) -> bool:
+        return await self._calls.wait(self._topic.wait, positions, seconds=seconds)
+
+    # Deleting
+
+    async def delete_by_key(self, key: bytes) -> int:
+        return await self._calls.run(self._topic.delete_by_key, key)
+
+    async def delete_by_offset(self, partition: int, offset: int) -> bool:
+        return await self._calls.run(self._topic.delete_by_offset, partition, offset)
+
+    async def delete_before(self, partition: int, offset: int) -> Offset:
+        return await self._calls.run(self._topic.delete_before, partition, offset)
+
+    async def compact(self) -> Compacted:
+        return await self._calls.run(self._topic.compact)
+
+    # The topic itself
+
+    async def describe(self) -> TopicInfo:
+        return await self._calls.run(self._topic.describe)
+
+    async def partitions(self) -> int:
+        return await self._calls.run(lambda: self._topic.partitions)
+
+    async def alter(
+        self, *, partitions: int | None = None, **options: Unpack[AlterOptions]
+    ) -> TopicInfo:
+        return await self._calls.run(lambda: self._topic.alter(partitions=partitions, **options))
+
+    async def delete(self) -> None:
+        await self._calls.run(self._topic.delete)

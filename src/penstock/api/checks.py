@@ -1,0 +1,60 @@
+"""The checks of a program's arguments that no engine makes: each raises `BadRequestError` and says
+what was expected. What every engine checks alike is in `penstock.engine.arguments`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from penstock.engine.arguments import check_offset
+from penstock.errors import BadRequestError
+
+T = TypeVar("T")
+
+
+def as_list(values: Iterable[T], name: str) -> list[T]:
+    try:
+        return list(values)
+    except TypeError as error:
+        raise BadRequestError(f"{name} are several, as in a list, not {values!r}") from error
+
+
+def check_partition(partition: object) -> None:
+    if not isinstance(partition, int) or isinstance(partition, bool):
+        raise BadRequestError(f"a partition is a number from 0 on, not {partition!r}")
+
+
+def check_seconds(seconds: object, name: str) -> None:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or math.isnan(seconds):  # type: ignore[arg-type] # a number by now
+        raise BadRequestError(f"{name} is a number of seconds, not {seconds!r}")
+
+
+def check_start(start: object) -> None:
+    """Check where to begin: an offset, or one by partition."""
+    if not isinstance(start, Mapping):
+        check_offset(start, "start")
+        return
+    for partition, offset in start.items():
+        check_partition(partition)
+        check_offset(offset, "start")
+
+
+def check_mapping(offsets: object) -> None:
+    if not isinstance(offsets, Mapping):
+        raise BadRequestError(f"offsets are {{(topic, partition): offset}}, not {offsets!r}")
+
+
+def check_places(offsets: Mapping[tuple[str, int], int]) -> None:
+    """Check offsets by topic and partition."""
+    check_mapping(offsets)
+    for at, offset in offsets.items():
+        _check_place(at)
+        check_offset(offset)
+
+
+def _check_place(at: object) -> None:
+    if not isinstance(at, tuple) or len(at) != 2 or not isinstance(at[0], str):
+        raise BadRequestError(f"{at!r} is no pair of topic and partition")
+    check_partition(at[1])
