@@ -49,6 +49,11 @@ class ServerProcess:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
 
 @contextmanager
 def serving(path: Path) -> Iterator[ServerProcess]:
