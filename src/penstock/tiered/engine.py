@@ -23,7 +23,6 @@ from penstock.engine.contract import (
     BatchPage,
     Cleanup,
     Compacted,
-    ForeignBatch,
     Isolation,
     ShardConfig,
     ShardInfo,
@@ -32,6 +31,7 @@ from penstock.engine.contract import (
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import Offset, ShardId, StoredRecord
+from penstock.tiered.cold_batches import read_cold_batches
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.dispatcher import TieredDispatcher
 from penstock.tiered.index_service import IndexService
@@ -220,17 +220,24 @@ class TieredSegmentEngine(SegmentEngine):
         return page_of_log.records, None
 
     def bounds(self, shard: ShardId) -> tuple[int, int]:
+        if self._cold(shard) is None:
+            return super().bounds(shard)  # without the sizes, which take longer
         info = self.shard_info(shard)
         return int(info.earliest), int(info.commit)
 
     def read_batches(self, shard: ShardId, offset: int, until: int, max_size: int) -> BatchPage:
-        """Batches of the log come as they are; where only the tier has the records, the page says
-        so, and whoever asks reads them by offset."""
+        """Batches come as they came, from log or tier; a page never mixes the two."""
         start = self._start_of_log(shard)
-        if offset < start and self._cold(shard) is not None:
-            end = min(offset + RECORDS_PER_READ, start)
-            return BatchPage([], 0, offset, ForeignBatch(end, b""))
+        flat = self._cold(shard)
+        if offset < start and flat is not None:
+            page = read_cold_batches(flat, offset, min(start, until), max_size)
+            if page is not None:
+                return page
+            offset = start
         return super().read_batches(shard, offset, until, max_size)
+
+    def is_hot(self, shard: ShardId, offset: int) -> bool:
+        return offset >= self._start_of_log(shard) and super().is_hot(shard, offset)
 
     def read_raw(
         self, shard: ShardId, offset: int, *, max_records: int, max_size: int

@@ -16,7 +16,7 @@ from penstock.brokers.kafka.fields import Fields
 from penstock.brokers.kafka.layout import request_layout, response_layout
 from penstock.brokers.kafka.server import KafkaServer
 from penstock.node import Node
-from penstock.settings import EMBEDDED, KafkaSettings, Settings
+from penstock.settings import EMBEDDED, KafkaSettings, Settings, merge_settings
 
 API_VERSIONS = 18
 
@@ -32,12 +32,16 @@ class Running:
 
 
 @contextmanager
-def running(path: Path, kafka: Mapping[str, int | str | bool] | None = None) -> Iterator[Running]:
+def running(
+    path: Path,
+    kafka: Mapping[str, int | str | bool] | None = None,
+    store: Mapping[str, int | str | bool] | None = None,
+) -> Iterator[Running]:
     """Serve the data in `path`; quick timeouts, unless told otherwise."""
     chosen = KafkaSettings()
     quick = {"port": 0, "group_initial_delay_ms": 50, "group_session_timeout_min_ms": 100}
     chosen = replace(chosen, **(quick | dict(kafka or {})))
-    settings: Settings = replace(EMBEDDED, kafka=chosen)
+    settings: Settings = replace(merge_settings(EMBEDDED, dict(store or {})), kafka=chosen)
     with Node(str(path), settings) as node:
         broker = KafkaBroker(node.driver_manager, node.meta, node.clock, settings)
         with KafkaServer(broker, "127.0.0.1") as server:

@@ -1,0 +1,95 @@
+"""Consumers read what only the tier still has, in the form in which it came."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from tests.brokers.kafka.running import Running, running
+from tests.brokers.kafka.test_transactions import read
+
+from penstock.meta.state.model import TieringPolicy
+from penstock.record import Offset, Record
+from penstock.tiered.engine import TieredSegmentEngine
+
+WAIT_S = 60.0
+TOPIC = "orders"
+SMALL = {
+    "broker__commit_log_file_size": 1 << 16,
+    "tiering__chunk_size": 8192,
+    "tiering__segment_size": 40_000,
+    "tiering__upload_interval_ms": 50,
+}
+
+
+def make_topic(server: Running) -> None:
+    policy = TieringPolicy(local_retention_bytes=20_000)
+    server.node.admin.create_topic_full(TOPIC, 1, {"queue": "batch", "tiering": policy})
+
+
+def fill_the_log(server: Running) -> list[bytes]:
+    """Write so much that what is before it need not stay in the log."""
+    values = [bytes(2_000)] * 60
+    for value in values:
+        server.node.topics.write(TOPIC, Record(value=value), partition=0)
+    return values
+
+
+def move_to_tier(server: Running) -> int:
+    """Return the first offset that the log still has."""
+    server.node.run_upkeep()
+    server.node.run_upkeep()
+    engine = server.node.engines.opened()["EngineSegment"]
+    assert isinstance(engine, TieredSegmentEngine)
+    (shard,) = engine.list_shard()
+    return int(engine.store.bounds(shard).earliest)
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_consumer_reads_from_the_tier_into_the_log(data_path: Path, codec: str) -> None:
+    with running(data_path, store=SMALL) as server:
+        make_topic(server)
+        producer = Producer(
+            {"bootstrap.servers": server.address, "compression.type": codec, "linger.ms": 0}
+        )
+        expected: list[bytes | None] = []
+        for number in range(30):
+            for inner in range(10):
+                value = b"%d/%d" % (number, inner) * (10 + 61 * (codec == "lz4"))
+                producer.produce(TOPIC, value, partition=0)
+                expected.append(value)
+            assert producer.flush(WAIT_S) == 0
+            if number % 10 == 5:
+                server.node.topics.write(TOPIC, Record(value=b"python"), partition=0)
+                expected.append(b"python")
+        expected += fill_the_log(server)
+        assert move_to_tier(server) > 300
+        assert read(server.address, TOPIC, len(expected)) == expected
+
+
+def test_aborted_records_of_the_tier_stay_unseen(data_path: Path) -> None:
+    with running(data_path, store=SMALL) as server:
+        make_topic(server)
+        producer = Producer({"bootstrap.servers": server.address, "transactional.id": "t"})
+        producer.init_transactions(WAIT_S)
+        expected: list[bytes | None] = []
+        for number in range(40):
+            value = b"%d" % number * 1_000
+            producer.begin_transaction()
+            producer.produce(TOPIC, value, partition=0)
+            if number % 3 == 0:
+                producer.flush(WAIT_S)
+                producer.abort_transaction(WAIT_S)
+            else:
+                producer.commit_transaction(WAIT_S)
+                expected.append(value)
+        filled = fill_the_log(server)
+        assert move_to_tier(server) >= 80
+        seen = read(server.address, TOPIC, len(expected) + len(filled))
+        assert seen[: len(expected)] == expected
+        offset, from_python = 0, []
+        while page := server.node.topics.read_by_offset(TOPIC, 0, Offset(offset)):
+            from_python += [record.value for record in page]
+            offset = page[-1].offset + 1
+        assert from_python[: len(expected)] == expected
