@@ -23,7 +23,7 @@ from penstock.cli.output import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.jobs import StatsResult, UpkeepResult
+    from penstock.pipeline.jobs import ExportResult, IcebergPlace, StatsResult, UpkeepResult
 
 app: Final = typer.Typer(
     help="Run jobs on a store directory with Spark.",
@@ -68,45 +68,114 @@ def export(
     ],
     topics: Topics = None,
     table_format: Annotated[
-        str, typer.Option("--format", help="parquet, or delta: a Delta table.")
+        str, typer.Option("--format", help="parquet; or a table: delta, iceberg.")
     ] = "parquet",
     upsert: Annotated[
         bool, typer.Option("--upsert", help="Delta: keep the newest record of each key.")
     ] = False,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            "--table",
+            metavar="NAMESPACE.NAME",
+            help="Iceberg: which table.",
+            show_default="penstock.records",
+        ),
+    ] = None,
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            "--catalog",
+            metavar="URI",
+            help="Iceberg: a catalog of SQL (sqlite:///…) or REST (https://…).",
+            show_default="TARGET/catalog.db",
+        ),
+    ] = None,
+    catalog_settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--catalog-setting", metavar="NAME=VALUE", help="More for the catalog; may be repeated."
+        ),
+    ] = None,
+    values: Annotated[
+        str | None,
+        typer.Option("--values", help="Make columns of values: json, avro, avro-confluent."),
+    ] = None,
+    schema: Annotated[
+        str,
+        typer.Option(
+            "--schema",
+            help="Of the values: 'id bigint, …' or an Avro schema; or a file that has it.",
+            show_default="JSON: by the first values",
+        ),
+    ] = "",
     strict: Annotated[
         bool,
-        typer.Option(help="Stop at damaged records, and at records that were removed too early."),
+        typer.Option(help="Stop at damage, bad values, and records that were removed too early."),
     ] = True,
     master: Master = LOCAL,
     as_json: AsJson = False,
 ) -> None:
-    """Append what is new in topics to Parquet files or a Delta table, by topic and day.
+    """Append what is new in topics to Parquet files or a table, by topic and day.
 
     Goes on where the last run ended: TARGET/_penstock/bookmark.json has the offsets. The store is
     only read, and may be in use.
 
-    Example: [b]penstock pipeline export data parquet --topic orders[/b]
+    Example: [b]penstock pipeline export data parquet --topic orders --values json
+    --schema "id bigint, amount double"[/b]
     """
     from penstock.pipeline import jobs
 
+    if schema and values is None:
+        raise typer.BadParameter("--schema goes with --values")
+    form = jobs.ExportForm(
+        table_format,
+        upsert,
+        _iceberg(table, catalog, catalog_settings or []),
+        None if values is None else jobs.Payload(values, schema),
+    )
     with progress_bar() as progress:
         result = jobs.export(
             start_session(master),
             directory,
             target,
             topics=topics,
-            table_format=table_format,
-            upsert=upsert,
+            form=form,
             strict=strict,
             progress=progress,
         )
     if as_json:
         print_json([result])
-        return
+    else:
+        _print_export(result)
+
+
+def _iceberg(table: str | None, catalog: str | None, settings: list[str]) -> IcebergPlace | None:
+    from penstock.pipeline.jobs import IcebergPlace
+
+    if table is None and catalog is None and not settings:
+        return None
+    pairs = [each.partition("=") for each in settings]
+    if not all(name and equals for name, equals, _ in pairs):
+        raise typer.BadParameter("--catalog-setting is NAME=VALUE")
+    found = {name: value for name, _, value in pairs}
+    return IcebergPlace(table or IcebergPlace().table, catalog, found)
+
+
+def _print_export(result: ExportResult) -> None:
     print_table(
-        ("shard", "#from", "#to", "#rows", "#deleted", "#left out", "#lost"),
+        ("shard", "#from", "#to", "#rows", "#deleted", "#left out", "#lost", "#undecoded"),
         (
-            (each.shard, each.start, each.end, each.rows, each.deleted, each.left_out, each.lost)
+            (
+                each.shard,
+                each.start,
+                each.end,
+                each.rows,
+                each.deleted,
+                each.left_out,
+                each.lost,
+                each.undecoded,
+            )
             for each in result.shards
         ),
     )

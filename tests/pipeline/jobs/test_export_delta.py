@@ -28,7 +28,7 @@ def test_every_record_is_in_the_table_once_also_after_a_kill(
 ) -> None:
     store, target = tmp_path / "store", tmp_path / "table"
     append(store, {b"%d" % n: b"v" for n in range(100)})
-    assert jobs.export(spark, str(store), str(target), table_format="delta").rows == 100
+    assert jobs.export(spark, str(store), str(target), form=jobs.ExportForm("delta")).rows == 100
     append(store, {b"%d" % n: b"w" for n in range(50)})
 
     class Killed(BaseException):
@@ -44,9 +44,9 @@ def test_every_record_is_in_the_table_once_also_after_a_kill(
     with monkeypatch.context() as patch:
         patch.setattr(LocalDisk, "replace", replace_or_die)
         with pytest.raises(Killed):
-            jobs.export(spark, str(store), str(target), table_format="delta")
+            jobs.export(spark, str(store), str(target), form=jobs.ExportForm("delta"))
     # The table has the run already; only the bookmark is behind.
-    again = jobs.export(spark, str(store), str(target), table_format="delta")
+    again = jobs.export(spark, str(store), str(target), form=jobs.ExportForm("delta"))
     assert (again.rows, again.files_recovered) == (0, 0)
     table = deltalake.DeltaTable(str(target)).to_pyarrow_table()
     assert sorted(table.column("offset").to_pylist()) == [*range(150)]
@@ -57,9 +57,9 @@ def test_an_upsert_keeps_the_newest_of_each_key(spark: SparkSession, tmp_path: P
     store, target = tmp_path / "store", tmp_path / "table"
     append(store, {b"a": b"1", b"b": b"1", b"gone": None})
     append(store, {b"a": b"2"})
-    jobs.export(spark, str(store), str(target), table_format="delta", upsert=True)
+    jobs.export(spark, str(store), str(target), form=jobs.ExportForm("delta", upsert=True))
     append(store, {b"b": None, b"c": b"3", b"a": b"4"})
-    jobs.export(spark, str(store), str(target), table_format="delta", upsert=True)
+    jobs.export(spark, str(store), str(target), form=jobs.ExportForm("delta", upsert=True))
     table = deltalake.DeltaTable(str(target)).to_pyarrow_table()
     found = dict(
         zip(table.column("key").to_pylist(), table.column("value").to_pylist(), strict=True)
@@ -70,7 +70,7 @@ def test_an_upsert_keeps_the_newest_of_each_key(spark: SparkSession, tmp_path: P
 def test_formats_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     append(tmp_path / "store", {b"a": b"1"})
     store, target = str(tmp_path / "store"), str(tmp_path / "table")
-    with pytest.raises(BadRequestError, match="there are parquet and delta"):
-        jobs.export(spark, store, target, table_format="delt")
-    with pytest.raises(BadRequestError, match="upsert needs the format delta"):
-        jobs.export(spark, store, target, upsert=True)
+    with pytest.raises(BadRequestError, match="there are parquet, delta and iceberg"):
+        jobs.export(spark, store, target, form=jobs.ExportForm("delt"))
+    with pytest.raises(BadRequestError, match="upsert needs delta"):
+        jobs.export(spark, store, target, form=jobs.ExportForm(upsert=True))

@@ -9,7 +9,8 @@ Every job may be repeated, and may be killed at any moment and repeated. Each re
 counted, and checks the counts against the bounds of the store.
 """
 
-from penstock.pipeline.jobs.exporting import ExportResult, ShardExport, export
+from penstock.pipeline.jobs.exporting import ExportForm, ExportResult, ShardExport, export
+from penstock.pipeline.jobs.iceberg_place import IcebergPlace
 from penstock.pipeline.jobs.importing import ImportColumns, ImportResult, import_
 from penstock.pipeline.jobs.lagging import LagResult, PartitionLag, lag
 from penstock.pipeline.jobs.maintaining import (
@@ -22,17 +23,21 @@ from penstock.pipeline.jobs.maintaining import (
 )
 from penstock.pipeline.jobs.measuring import Interval, StatsResult, TopicStats, TopKey, stats
 from penstock.pipeline.jobs.offloading import OffloadResult, ShardOffload, offload
+from penstock.pipeline.jobs.payload import Payload
 from penstock.pipeline.jobs.stats_page import save_stats
 from penstock.pipeline.jobs.verifying import ShardCheck, VerifyResult, verify
 
 __all__ = [
+    "ExportForm",
     "ExportResult",
+    "IcebergPlace",
     "ImportColumns",
     "ImportResult",
     "Interval",
     "LagResult",
     "OffloadResult",
     "PartitionLag",
+    "Payload",
     "RebuildResult",
     "ShardCheck",
     "ShardExport",

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from penstock.errors import SetupError
+from penstock.pipeline.jobs.payload import TOMBSTONE
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -74,13 +75,14 @@ def _append(target: Path, rows: pa.RecordBatchReader, run: int, partition_by: li
         rows,
         mode="append",
         partition_by=partition_by,
+        schema_mode="merge",
         commit_properties=_properties(run),
     )
 
 
 def _upsert(target: Path, table: DeltaTable | None, rows: pa.Table, run: int) -> None:
     if table is None:
-        kept = rows.filter(pc.is_valid(rows.column("value")))
+        kept = rows.filter(_has_value(rows))
         reader = pa.RecordBatchReader.from_batches(kept.schema, kept.to_batches())
         _append(target, reader, run, ["topic"])
         return
@@ -90,9 +92,16 @@ def _upsert(target: Path, table: DeltaTable | None, rows: pa.Table, run: int) ->
         source_alias="source",
         target_alias="target",
         commit_properties=_properties(run),
+        merge_schema=True,
     )
-    merge = merge.when_matched_delete("source.value is null").when_matched_update_all()
-    merge.when_not_matched_insert_all("source.value is not null").execute()
+    gone = "source.tombstone" if TOMBSTONE in rows.column_names else "source.value is null"
+    merge = merge.when_matched_delete(gone).when_matched_update_all()
+    merge.when_not_matched_insert_all(f"not ({gone})").execute()
+
+
+def _has_value(rows: pa.Table) -> ds.Expression:
+    gone = ds.field(TOMBSTONE) if TOMBSTONE in rows.column_names else ds.field("value").is_null()
+    return pc.invert(gone)
 
 
 def _newest(rows: pa.Table) -> pa.Table:

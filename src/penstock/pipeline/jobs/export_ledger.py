@@ -24,7 +24,9 @@ import msgspec
 from msgspec import Struct
 
 from penstock.disk_local import LocalDisk
-from penstock.errors import SetupError
+from penstock.errors import BadRequestError, SetupError
+from penstock.pipeline.jobs.iceberg_place import IcebergPlace
+from penstock.pipeline.jobs.payload import Payload
 
 HIDDEN: Final = "_penstock"
 """Spark, Arrow and others take names that begin with an underscore for no data."""
@@ -36,6 +38,7 @@ Offsets = dict[str, dict[int, int]]
 
 
 FILES: Final = "files"
+ICEBERG: Final = "iceberg"
 
 
 class Bookmark(Struct, frozen=True):
@@ -44,6 +47,12 @@ class Bookmark(Struct, frozen=True):
     run: int = 0
     store: str = ""
     offsets: Offsets = {}
+    mode: str = ""
+    """How runs are published; the first one decides."""
+    payload: Payload | None = None
+    """How values are decoded, if they are."""
+    export_id: str = ""
+    """Under which an Iceberg table knows this export."""
 
 
 class OpenRun(Struct, frozen=True):
@@ -53,7 +62,7 @@ class OpenRun(Struct, frozen=True):
     attempt: str
     """The name of its staging directory."""
     mode: str = FILES
-    """How they are published: as files, or into a Delta table (append, upsert)."""
+    """How they are published: as files, or into a table (Delta: append, upsert; Iceberg)."""
     files: tuple[str, ...] = ()
     """Paths below the staging directory, and, with the run's name put before it, the target."""
 
@@ -61,8 +70,9 @@ class OpenRun(Struct, frozen=True):
 class Ledger:
     """The bookmark and the runs of one target directory."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, iceberg: IcebergPlace | None = None) -> None:
         self._target: Final = target
+        self._iceberg: Final = iceberg
         self._own: Final = target / HIDDEN
         self._disk: Final = LocalDisk()
         # A name of its own: the Java process of a run that was killed may write a little longer.
@@ -124,11 +134,23 @@ class Ledger:
         return moved
 
     def _commit(self, begun: OpenRun, staging: Path) -> int:
-        # Here, so that exports to files need no more than Spark.
-        from penstock.pipeline.jobs.delta_table import commit_files
-
+        # Imported here, so that exports to files need no more than Spark.
         files = [staging / name for name in begun.files]
-        done = commit_files(self._target, files, staging, begun.after.run, begun.mode)
+        run = begun.after.run
+        if begun.mode == ICEBERG:
+            from penstock.pipeline.jobs import iceberg_table
+
+            if self._iceberg is None:
+                raise BadRequestError(
+                    f"run {run} into an Iceberg table was interrupted: repeat the export into it"
+                )
+            done = iceberg_table.commit_files(
+                self._target, self._iceberg, files, begun.after.export_id, run
+            )
+        else:
+            from penstock.pipeline.jobs import delta_table
+
+            done = delta_table.commit_files(self._target, files, staging, run, begun.mode)
         return len(files) if done else 0
 
     def _move(self, begun: OpenRun, staging: Path) -> int:

@@ -1,24 +1,36 @@
-"""Exports topics of a store to Parquet or Delta, each record once, from where the last run ended.
+"""Exports topics of a store to files or a table, each record once, from where the last run ended.
 
     target/topic=orders/day=2026-01-31/run-000001-….parquet
     target/_penstock/bookmark.json
 
 A day is that of the record's timestamp, in UTC. The bookmark lies in the target and moves only
 after the files are in place (`export_ledger`). Before that, the staged files are read back and
-counted: a shard may not have more rows than its bounds allow, nor one outside of its range.
+counted: a shard may not have more rows than its bounds allow, nor one outside of its range. What
+goes into a Delta or an Iceberg table is staged in the same way, and then taken in one commit.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import uuid4
 
 from msgspec import Struct
 
 from penstock.errors import BadRequestError, StoreError
-from penstock.pipeline.jobs.export_ledger import FILES, Bookmark, Ledger, Offsets
+from penstock.pipeline.jobs.export_ledger import FILES, ICEBERG, Bookmark, Ledger, Offsets
+from penstock.pipeline.jobs.iceberg_place import IcebergPlace
+from penstock.pipeline.jobs.payload import (
+    UNDECODED,
+    Payload,
+    check_growth,
+    choose_payload,
+    decoded,
+    with_schema,
+)
 from penstock.pipeline.jobs.shard_ranges import ReadRange, load_ranges, read_range
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
 from penstock.pipeline.jobs.topic_choice import chosen_shards
@@ -32,10 +44,23 @@ _COLUMNS: Final = (
     "key,value,topic,partition,offset,timestamp,headers,tags,store_timestamp,leader_epoch,expires"
 )
 # Not to_date(): that goes by the time zone of the session.
-_DAY: Final = (
-    "date_add(date'1970-01-01', cast(floor(unix_millis(timestamp) / 86400000) as int)) as day"
-)
+_DAY: Final = "date_add(date'1970-01-01', cast(floor(unix_millis(timestamp) / 86400000) as int))"
 _CHECKED: Final = "partition int, offset bigint, topic string"
+_TIMES: Final = "spark.sql.parquet.outputTimestampType"
+
+
+class ExportForm(Struct, frozen=True):
+    """What an export makes of the records."""
+
+    table_format: str = "parquet"
+    """`parquet`; `delta`: the target is a Delta table; `iceberg`: see `iceberg`. All by topic and
+    day."""
+    upsert: bool = False
+    """Delta: keep the newest record of each key, by topic. A run's rows are held in memory."""
+    iceberg: IcebergPlace | None = None
+    """Which table. The target has the bookmark and, by default, the catalog and the files."""
+    payload: Payload | None = None
+    """Make columns of the values."""
 
 
 class ShardExport(Struct, frozen=True):
@@ -51,6 +76,10 @@ class ShardExport(Struct, frozen=True):
     """The rest: expired records, and damaged ones when these are passed over."""
     lost: int
     """Offsets before `start` that retention removed before they were exported."""
+    undecoded: int = 0
+    """Rows whose value is not what the schema says."""
+    first_undecoded: int | None = None
+    """The offset of the first of them."""
 
 
 class ExportResult(Struct, frozen=True):
@@ -73,44 +102,54 @@ def export(
     target: str,
     *,
     topics: Sequence[str] | None = None,
-    table_format: str = "parquet",
-    upsert: bool = False,
+    form: ExportForm | None = None,
     strict: bool = True,
     progress: Progress | None = None,
 ) -> ExportResult:
-    """Append what is new in these topics (all by default) to the Parquet files in `target`.
+    """Append what is new in these topics (all by default) to `target`: Parquet files, unless `form`
+    says otherwise.
 
-    With `table_format="delta"`, `target` is a Delta table, by topic and day; with `upsert` it has
-    the newest record of each key, by topic (the rows of a run are then held in memory).
-
-    The store is only read; a writer may be at work. With `strict` off, damaged records and records
-    that retention took before they were exported are passed over and counted. Safe to kill and to
-    repeat; raises `LockedError` while another export writes to `target`.
+    The store is only read; a writer may be at work. With `strict` off, damaged records, values that
+    cannot be decoded, and records that retention took before they were exported are passed over and
+    counted. Safe to kill and to repeat; raises `LockedError` while another export writes to
+    `target`.
     """
     began = time.monotonic()
-    mode = _mode(table_format, upsert=upsert)
+    form = form or ExportForm()
+    mode, iceberg = _mode(form)
     if "://" in target:
         raise BadRequestError(f"{target!r} is no directory of this machine: export to one")
-    ledger = Ledger(Path(target))
+    ledger = Ledger(Path(target), iceberg)
     with ledger.locked():
         recovered = ledger.recover()
         before = ledger.bookmark()
         root = str(Path(path).resolve())
-        if before.store not in ("", root):
-            raise BadRequestError(
-                f"{target} is an export of {before.store}, not of {root}; if that store was moved, "
-                "change its path in _penstock/bookmark.json"
-            )
+        _check_same(before, root, mode, target)
+        payload = choose_payload(form.payload, before.payload)
         ranges = _ranges(path, before.offsets, topics, strict=strict)
         if not ranges:
             return ExportResult(
                 path, target, before.run, 0, 0, 0, recovered, [], time.monotonic() - began
             )
-        after = Bookmark(before.run + 1, root, _moved(before.offsets, ranges))
         with spark_work(spark, "export", progress):
-            _stage(load_ranges(spark, path, ranges, _COLUMNS, strict=strict), ledger.staging)
+            table = load_ranges(spark, path, ranges, _COLUMNS, strict=strict)
+            if payload is not None:
+                payload = with_schema(payload, spark, table)
+                check_growth(before.payload, payload)
+                table = decoded(table, payload)
+            _stage(spark, table, ledger.staging, mode)
         with spark_work(spark, "check", progress):
-            shards = _check(spark, ledger, ranges, before.offsets)
+            shards = _check(spark, ledger, ranges, before.offsets, decoded=payload is not None)
+        if strict:
+            _check_values(shards)
+        after = Bookmark(
+            before.run + 1,
+            root,
+            _moved(before.offsets, ranges),
+            mode,
+            payload,
+            before.export_id or uuid4().hex,
+        )
         files = ledger.staged_count()
         size = ledger.publish(after, mode)
     rows = sum(each.rows for each in shards)
@@ -118,17 +157,42 @@ def export(
     return ExportResult(path, target, after.run, rows, files, size, recovered, shards, seconds)
 
 
-def _mode(table_format: str, *, upsert: bool) -> str:
+def _check_same(before: Bookmark, root: str, mode: str, target: str) -> None:
+    """Refuse to mix two exports in one target."""
+    if before.store not in ("", root):
+        raise BadRequestError(
+            f"{target} is an export of {before.store}, not of {root}; if that store was moved, "
+            "change its path in _penstock/bookmark.json"
+        )
+    if before.mode not in ("", mode):
+        raise BadRequestError(
+            f"{target} was begun as an export of the kind {before.mode!r} and cannot go on as "
+            f"{mode!r}: export to a new directory"
+        )
+
+
+def _mode(form: ExportForm) -> tuple[str, IcebergPlace | None]:
+    table_format = form.table_format
+    if form.upsert and table_format != "delta":
+        raise BadRequestError("files and Iceberg are only appended to: upsert needs delta")
+    if form.iceberg is not None and table_format != "iceberg":
+        raise BadRequestError(f"a table of a catalog is for the format iceberg, not {table_format}")
     if table_format == "delta":
         from penstock.pipeline.jobs.delta_table import APPEND, UPSERT, check_installed
 
         check_installed()
-        return UPSERT if upsert else APPEND
+        return UPSERT if form.upsert else APPEND, None
+    if table_format == "iceberg":
+        from penstock.pipeline.jobs.iceberg_table import check_place
+
+        place = form.iceberg or IcebergPlace()
+        check_place(place)
+        return ICEBERG, place
     if table_format != "parquet":
-        raise BadRequestError(f"there is no format {table_format!r}; there are parquet and delta")
-    if upsert:
-        raise BadRequestError("Parquet files are only appended to: upsert needs the format delta")
-    return FILES
+        raise BadRequestError(
+            f"there is no format {table_format!r}; there are parquet, delta and iceberg"
+        )
+    return FILES, None
 
 
 def _ranges(
@@ -163,34 +227,46 @@ def _moved(before: Offsets, ranges: Iterable[ReadRange]) -> Offsets:
     return after
 
 
-def _stage(table: DataFrame, staging: Path) -> None:
-    rows = table.selectExpr("*", _DAY)
+def _stage(spark: SparkSession, table: DataFrame, staging: Path, mode: str) -> None:
+    by = ("topic", "day")
+    if mode == ICEBERG:
+        # Its files hold all columns; the day is a hidden partition.
+        by = ("by_topic", "by_day")
+        rows = table.selectExpr("*", "topic as by_topic", f"{_DAY} as by_day")
+    else:
+        rows = table.selectExpr("*", f"{_DAY} as day")
     # The order that partitioned writes need anyway, and by offset within: footers help readers.
-    rows = rows.sortWithinPartitions("topic", "day", "partition", "offset")
-    writer = rows.write.partitionBy("topic", "day").mode("overwrite")
-    writer.option("compression", "zstd").parquet(f"file://{staging.resolve()}")
+    rows = rows.sortWithinPartitions(*by, "partition", "offset")
+    writer = rows.write.partitionBy(*by).mode("overwrite").option("compression", "zstd")
+    with _setting(spark, _TIMES, "TIMESTAMP_MICROS"):
+        writer.parquet(f"file://{staging.resolve()}")
+
+
+@contextmanager
+def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Set what Spark takes only from the session: its own times (INT96) have no statistics."""
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, str(before))
 
 
 def _check(
-    spark: SparkSession, ledger: Ledger, ranges: Iterable[ReadRange], before: Offsets
+    spark: SparkSession,
+    ledger: Ledger,
+    ranges: Iterable[ReadRange],
+    before: Offsets,
+    *,
+    decoded: bool,
 ) -> list[ShardExport]:
     """Count what was staged; raise when it cannot be what the ranges hold."""
-    from pyspark.sql import functions as F  # noqa: N812 - as in Spark's own documents
-
-    counted: dict[ShardId, tuple[int, int, int]] = {}
-    if ledger.staged_count():
-        staged = spark.read.schema(_CHECKED).parquet(f"file://{ledger.staging.resolve()}")
-        groups = staged.groupBy("topic", "partition").agg(
-            F.count("offset").alias("rows"),
-            F.min("offset").alias("first"),
-            F.max("offset").alias("last"),
-        )
-        for row in groups.collect():
-            shard = ShardId(row["topic"], row["partition"])
-            counted[shard] = row["rows"], row["first"], row["last"]
+    counted = _counted(spark, ledger, decoded=decoded) if ledger.staged_count() else {}
     found = []
     for each in ranges:
-        rows, first, last = counted.pop(each.shard, (0, each.start, each.start))
+        nothing = _Counted(0, each.start, each.start, 0, None)
+        rows, first, last, bad, first_bad = counted.pop(each.shard, nothing)
         left_out = each.rows_max - rows
         if left_out < 0 or first < each.start or last >= each.end:
             raise StoreError(
@@ -201,8 +277,61 @@ def _check(
         topic, partition = each.shard
         lost = each.start - before.get(topic, {}).get(partition, each.start)
         found.append(
-            ShardExport(each.shard.name, each.start, each.end, rows, each.deleted, left_out, lost)
+            ShardExport(
+                each.shard.name,
+                each.start,
+                each.end,
+                rows,
+                each.deleted,
+                left_out,
+                lost,
+                bad,
+                first_bad,
+            )
         )
     if counted:
         raise StoreError(f"rows of {min(counted).name!r} were staged, which was not read")
     return found
+
+
+class _Counted(NamedTuple):
+    rows: int
+    first: int
+    last: int
+    undecoded: int
+    first_undecoded: int | None
+
+
+def _counted(spark: SparkSession, ledger: Ledger, *, decoded: bool) -> dict[ShardId, _Counted]:
+    from pyspark.sql import functions as F  # noqa: N812 - as in Spark's own documents
+
+    schema = f"{_CHECKED}, {UNDECODED} binary" if decoded else _CHECKED
+    staged = spark.read.schema(schema).parquet(f"file://{ledger.staging.resolve()}")
+    bad = F.col(UNDECODED).isNotNull() if decoded else F.lit(False)
+    groups = staged.groupBy("topic", "partition").agg(
+        F.count("offset").alias("rows"),
+        F.min("offset").alias("first"),
+        F.max("offset").alias("last"),
+        F.count_if(bad).alias("undecoded"),
+        F.min(F.when(bad, F.col("offset"))).alias("first_undecoded"),
+    )
+    return {
+        ShardId(row["topic"], row["partition"]): _Counted(
+            row["rows"], row["first"], row["last"], row["undecoded"], row["first_undecoded"]
+        )
+        for row in groups.collect()
+    }
+
+
+def _check_values(shards: Iterable[ShardExport]) -> None:
+    """Refuse to publish values that are not what the schema says."""
+    bad = [each for each in shards if each.undecoded]
+    if bad:
+        places = ", ".join(
+            f"{each.undecoded} of {each.shard!r} from offset {each.first_undecoded} on"
+            for each in bad
+        )
+        raise BadRequestError(
+            f"values are not what the schema says: {places}; nothing was published. Keep them in "
+            f"the column {UNDECODED!r} by strict=False (--no-strict)"
+        )
