@@ -23,7 +23,13 @@ from penstock.cli.output import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.jobs import ExportResult, IcebergPlace, StatsResult, UpkeepResult
+    from penstock.pipeline.jobs import (
+        ExportResult,
+        IcebergPlace,
+        KafkaImportResult,
+        StatsResult,
+        UpkeepResult,
+    )
 
 app: Final = typer.Typer(
     help="Run jobs on a store directory with Spark.",
@@ -40,6 +46,7 @@ Topics = Annotated[
 ]
 LOCAL: Final = "local[*]"
 DAMAGED: Final = 1
+KAFKA: Final = "kafka://"
 
 
 @app.callback()
@@ -155,11 +162,15 @@ def _iceberg(table: str | None, catalog: str | None, settings: list[str]) -> Ice
 
     if table is None and catalog is None and not settings:
         return None
-    pairs = [each.partition("=") for each in settings]
-    if not all(name and equals for name, equals, _ in pairs):
-        raise typer.BadParameter("--catalog-setting is NAME=VALUE")
-    found = {name: value for name, _, value in pairs}
+    found = _pairs("--catalog-setting", settings)
     return IcebergPlace(table or IcebergPlace().table, catalog, found)
+
+
+def _pairs(option: str, given: list[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    if not all(name and equals for name, equals, _ in pairs):
+        raise typer.BadParameter(f"{option} is NAME=VALUE")
+    return {name: value for name, _, value in pairs}
 
 
 def _print_export(result: ExportResult) -> None:
@@ -276,7 +287,9 @@ def import_(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="SOURCE", help="A file, or a directory of them.", show_default=False
+            metavar="SOURCE",
+            help="A file, a directory of them, or kafka://host:port/topic.",
+            show_default=False,
         ),
     ],
     topic: Annotated[
@@ -300,18 +313,41 @@ def import_(
         typer.Option("--partition", help="The column of partitions.", show_default="by key"),
     ] = None,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of a new topic.")] = 1,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--setting", metavar="NAME=VALUE", help="Kafka: of librdkafka; repeatable."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option(help="Kafka: stop where records were removed before they were imported.")
+    ] = True,
     master: Master = LOCAL,
     as_json: AsJson = False,
 ) -> None:
-    """Append the rows of Parquet, JSON or CSV files to a topic, each once.
+    """Append the rows of Parquet, JSON or CSV files, or topics of Kafka, to a topic, each once.
 
-    The same files again change nothing. Nobody else may have the store open when the rows are
-    published.
+    The same files again change nothing; from Kafka comes what is new since the last import. Nobody
+    else may have the store open when the rows are published.
 
     Example: [b]penstock pipeline import data orders.csv orders --key id[/b]
+
+    Example: [b]penstock pipeline import data kafka://127.0.0.1:9092/orders,events[/b]
     """
     from penstock.pipeline import jobs
 
+    if source.startswith(KAFKA):
+        servers, names = _kafka_place(source, topic)
+        with progress_bar() as progress:
+            taken = jobs.import_kafka(
+                start_session(master),
+                directory,
+                servers,
+                names,
+                settings=_pairs("--setting", settings or []),
+                strict=strict,
+                progress=progress,
+            )
+        _print_kafka_import(taken, as_json=as_json)
+        return
     with progress_bar() as progress:
         result = jobs.import_(
             start_session(master),
@@ -333,6 +369,38 @@ def import_(
             ("rows", result.rows),
             ("rows added", result.rows_added),
             ("done before", "yes" if result.repeated else "no"),
+            ("seconds", f"{result.seconds:.1f}"),
+        )
+    )
+
+
+def _kafka_place(source: str, topic: str | None) -> tuple[str, dict[str, str]]:
+    """Return the servers, and what each topic is called here."""
+    servers, _, names = source.removeprefix(KAFKA).partition("/")
+    chosen = [name for name in names.split(",") if name]
+    if not servers or not chosen:
+        raise typer.BadParameter("a source of Kafka is kafka://host:port/topic")
+    if topic is not None and len(chosen) > 1:
+        raise typer.BadParameter("several topics of Kafka keep their names")
+    return servers, {name: topic or name for name in chosen}
+
+
+def _print_kafka_import(result: KafkaImportResult, *, as_json: bool) -> None:
+    if as_json:
+        print_json([result])
+        return
+    print_table(
+        ("topic", "#partition", "#from", "#to", "#lost"),
+        (
+            (printable(each.topic), each.partition, each.start, each.end, each.lost)
+            for each in result.partitions
+        ),
+    )
+    print_fields(
+        (
+            ("rows added", result.rows),
+            ("offsets", result.offsets),
+            ("a killed run was finished", "yes" if result.resumed else "no"),
             ("seconds", f"{result.seconds:.1f}"),
         )
     )

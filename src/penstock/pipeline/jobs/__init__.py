@@ -12,6 +12,11 @@ counted, and checks the counts against the bounds of the store.
 from penstock.pipeline.jobs.exporting import ExportForm, ExportResult, ShardExport, export
 from penstock.pipeline.jobs.iceberg_place import IcebergPlace
 from penstock.pipeline.jobs.importing import ImportColumns, ImportResult, import_
+from penstock.pipeline.jobs.importing_kafka import (
+    KafkaImportResult,
+    PartitionImport,
+    import_kafka,
+)
 from penstock.pipeline.jobs.lagging import LagResult, PartitionLag, lag
 from penstock.pipeline.jobs.maintaining import (
     RebuildResult,
@@ -34,8 +39,10 @@ __all__ = [
     "ImportColumns",
     "ImportResult",
     "Interval",
+    "KafkaImportResult",
     "LagResult",
     "OffloadResult",
+    "PartitionImport",
     "PartitionLag",
     "Payload",
     "RebuildResult",
@@ -52,6 +59,7 @@ __all__ = [
     "expire",
     "export",
     "import_",
+    "import_kafka",
     "lag",
     "offload",
     "rebuild",

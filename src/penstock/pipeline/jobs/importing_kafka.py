@@ -1,0 +1,265 @@
+"""Imports topics of Kafka into a store, each record once, from where the last run ended.
+
+    plan      `plan.json` in the sink's directory has the ranges of run N     then they are fixed
+    read      tasks read them from the brokers and stage them                 nobody sees them
+    publish   the sink publishes the staged files as batch N                  repeats are recognised
+
+The sink says which batch was the last one that is done. A plan with that number is the bookmark:
+the next run begins where its ranges end. A plan with the next number was interrupted, and is done
+again as it stands. So there is no moment between the rows and the bookmark, and nothing is there
+twice or missing. Records keep their partition, key, timestamp and headers; their offsets are new.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.disk_local import LocalDisk
+from penstock.engine.segment.view import StoreView
+from penstock.errors import BadRequestError, NotAStoreError, RetryableError, SetupError, StoreError
+from penstock.pipeline.jobs.kafka_reading import (
+    SILENCE_MAX_S,
+    SPARK_SCHEMA,
+    KafkaRange,
+    KafkaTask,
+    open_consumer,
+)
+from penstock.pipeline.jobs.spark_work import Progress, spark_work
+from penstock.pipeline.publishing import Journal
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+    from pyspark.sql import SparkSession
+
+_OFFSETS_PER_TASK: Final = 250_000
+_PLAN: Final = "plan.json"
+
+
+class _Plan(Struct, frozen=True):
+    batch_id: int
+    ranges: tuple[KafkaRange, ...]
+    partitions: int
+
+
+class PartitionImport(Struct, frozen=True):
+    """What a run took of a partition: Kafka's offsets [start, end)."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    lost: int
+    """Offsets before `start` that Kafka had removed before they were imported."""
+
+
+class KafkaImportResult(Struct, frozen=True):
+    path: str
+    servers: str
+    rows: int
+    """Records that this call added."""
+    offsets: int
+    """Offsets of Kafka in the ranges. More than rows: compacted away, or of transactions."""
+    resumed: bool
+    """A run that was interrupted was finished first."""
+    partitions: list[PartitionImport]
+    seconds: float
+
+
+def import_kafka(
+    spark: SparkSession,
+    path: str,
+    servers: str,
+    topics: Mapping[str, str] | Sequence[str],
+    *,
+    settings: Mapping[str, str] | None = None,
+    strict: bool = True,
+    progress: Progress | None = None,
+) -> KafkaImportResult:
+    """Append what is new in these topics of Kafka to topics of a store directory.
+
+    `topics` may say what each is called here. Topics that do not exist are created with as many
+    partitions as Kafka's. `settings` are those of librdkafka (`security.protocol`, …); records of
+    open and aborted transactions are left out unless they say otherwise. With `strict` off, what
+    Kafka removed before it was imported is passed over and counted.
+
+    Safe to kill and to repeat. The store is opened for the moment of publishing: `LockedError`
+    when somebody else has it open then, and nothing of that run was written.
+    """
+    began = time.monotonic()
+    names = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
+    if not names:
+        raise BadRequestError("name at least one topic of Kafka")
+    consumer = open_consumer(servers, settings or {})
+    try:
+        cluster, counts = _described(consumer, servers, names)
+        runs = [
+            _TopicImport(path, cluster, topic, names[topic], count)
+            for topic, count in counts.items()
+        ]
+        found: list[PartitionImport] = []
+        rows = 0
+        resumed = False
+        for run in runs:
+            while True:
+                again = run.interrupted()
+                plan, lost = run.plan(consumer, strict=strict)
+                if not plan.ranges:
+                    break
+                task = KafkaTask(servers, settings or {}, plan.ranges)
+                with spark_work(spark, f"import {run.topic}", progress):
+                    rows += run.write(spark, task, plan)
+                found += _merged(plan.ranges, lost)
+                resumed |= again
+                if not again:
+                    break
+    finally:
+        consumer.close()
+    offsets = sum(each.end - each.start for each in found)
+    seconds = time.monotonic() - began
+    return KafkaImportResult(path, servers, rows, offsets, resumed, found, seconds)
+
+
+def _described(
+    consumer: Consumer, servers: str, names: Mapping[str, str]
+) -> tuple[str, dict[str, int]]:
+    """Return the cluster's name, and how many partitions each topic has."""
+    from confluent_kafka import KafkaException
+
+    try:
+        found = consumer.list_topics(timeout=SILENCE_MAX_S)
+    except KafkaException as error:
+        raise RetryableError(f"{servers} does not answer: {error.args[0].str()}") from error
+    missing = [name for name in names if name not in found.topics or found.topics[name].error]
+    if missing:
+        raise BadRequestError(f"Kafka at {servers} has no topic {missing[0]!r}")
+    return found.cluster_id or servers, {name: len(found.topics[name].partitions) for name in names}
+
+
+class _TopicImport:
+    """The import of one topic; its sink remembers how far it came."""
+
+    def __init__(self, path: str, cluster: str, topic: str, target: str, partitions: int) -> None:
+        digest = blake2b(msgspec.json.encode([cluster, topic, target]), digest_size=16).hexdigest()
+        self.topic: Final = topic
+        self._path: Final = path
+        self._target: Final = target
+        self._partitions: Final = partitions
+        self._name: Final = f"kafka-{digest}"
+        self._directory: Final = Path(path) / "penstock" / "sink" / self._name
+        self._journal: Final = Journal(self._directory)
+
+    def interrupted(self) -> bool:
+        before = self._saved()
+        return before is not None and before.batch_id > self._journal.committed()
+
+    def plan(self, consumer: Consumer, *, strict: bool) -> tuple[_Plan, dict[int, int]]:
+        """Return what this run reads, as it is remembered on disk, and what was lost."""
+        before = self._saved()
+        if before is not None and before.batch_id > self._journal.committed():
+            return before, {}
+        done: dict[int, int] = {}
+        for each in () if before is None else before.ranges:
+            done[each.partition] = max(done.get(each.partition, 0), each.end)
+        ranges: list[KafkaRange] = []
+        lost: dict[int, int] = {}
+        for partition in range(self._partitions):
+            start, end, gone = self._range(consumer, partition, done.get(partition), strict=strict)
+            lost[partition] = gone
+            # A partition without news keeps its place: the plan is the bookmark.
+            ranges += _cut(KafkaRange(self.topic, partition, start, end))
+        plan = _Plan(self._journal.committed() + 1, tuple(ranges), self._partitions)
+        if all(each.start == each.end for each in ranges):
+            return _Plan(plan.batch_id, (), self._partitions), lost
+        self._directory.mkdir(parents=True, exist_ok=True)
+        LocalDisk().replace(str(self._directory / _PLAN), msgspec.json.encode(plan))
+        return plan, lost
+
+    def _range(
+        self, consumer: Consumer, partition: int, done: int | None, *, strict: bool
+    ) -> tuple[int, int, int]:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            low, high = consumer.get_watermark_offsets(
+                TopicPartition(self.topic, partition), timeout=SILENCE_MAX_S
+            )
+        except KafkaException as error:
+            raise RetryableError(
+                f"Kafka does not say where {self.topic!r}, partition {partition}, ends: "
+                f"{error.args[0].str()}"
+            ) from error
+        start = low if done is None else done
+        if start > high:
+            raise BadRequestError(
+                f"Kafka's {self.topic!r}, partition {partition}, ends at {high}, but was imported "
+                f"up to {start}: it was made anew; import it under another name"
+            )
+        lost = max(0, low - start)
+        if lost and strict:
+            raise BadRequestError(
+                f"Kafka removed {lost} offsets of {self.topic!r}, partition {partition}, from "
+                f"{start} on before they were imported; go on by strict=False (--no-strict)"
+            )
+        return max(start, low), high, lost
+
+    def write(self, spark: SparkSession, task: KafkaTask, plan: _Plan) -> int:
+        """Read and publish a plan; return how many records the store gained."""
+        count = len(plan.ranges)
+        before = self._records()
+        rows = spark.range(0, count, 1, count).mapInArrow(task, SPARK_SCHEMA)
+        writer = rows.write.format("penstock").mode("append")
+        writer = writer.option("topic", self._target).option("createTopics", "true")
+        writer = writer.option("partitions", str(plan.partitions))
+        writer = writer.option("sinkId", self._name).option("batchId", str(plan.batch_id))
+        writer.save(self._path)
+        added = self._records() - before
+        span = sum(each.end - each.start for each in plan.ranges)
+        if not 0 <= added <= span:
+            raise StoreError(
+                f"{self.topic!r} was to give at most {span} records, but the shards of "
+                f"{self._target!r} grew by {added}: does somebody else write there?"
+            )
+        return added
+
+    def _saved(self) -> _Plan | None:
+        path = self._directory / _PLAN
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=_Plan)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise SetupError(f"{path} is not what an import wrote there: {error}") from error
+
+    def _records(self) -> int:
+        try:
+            with StoreView.open(self._path) as view:
+                shards = [shard for shard in view.shards() if shard.topic == self._target]
+                return sum(view.bounds(shard).commit for shard in shards)
+        except NotAStoreError:
+            return 0
+
+
+def _cut(whole: KafkaRange) -> list[KafkaRange]:
+    """Cut a range for several tasks; they stay in the order of their offsets."""
+    cuts = [*range(whole.start, whole.end, _OFFSETS_PER_TASK), whole.end]
+    if len(cuts) == 1:
+        cuts *= 2
+    return [KafkaRange(whole.topic, whole.partition, start, end) for start, end in pairwise(cuts)]
+
+
+def _merged(ranges: Sequence[KafkaRange], lost: Mapping[int, int]) -> list[PartitionImport]:
+    found: dict[int, PartitionImport] = {}
+    for each in ranges:
+        before = found.get(each.partition)
+        start = each.start if before is None else before.start
+        gone = lost.get(each.partition, 0)
+        found[each.partition] = PartitionImport(each.topic, each.partition, start, each.end, gone)
+    return [found[number] for number in sorted(found)]

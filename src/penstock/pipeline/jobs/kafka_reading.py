@@ -1,0 +1,171 @@
+"""Reads ranges of Kafka partitions in Spark's workers, by `confluent-kafka`.
+
+A task gets one range of offsets of one partition, and reads it with a consumer of its own: no
+group, nothing committed, no jars. Offsets that Kafka has no record for (compacted away, markers of
+transactions, aborted records) are passed over: a range is done when a record behind it comes, or
+the partition's end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.errors import RetryableError, SetupError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+SILENCE_MAX_S: Final = 60.0
+"""A broker that gives nothing for so long is given up."""
+ROWS_PER_BATCH: Final = 4096
+_SIZE_PER_BATCH: Final = 8 << 20
+_WAIT_S: Final = 1.0
+_HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_HEADERS: Final = pa.list_(pa.field("element", _HEADER))
+_TIME: Final = pa.timestamp("us", tz="UTC")
+SPARK_SCHEMA: Final = (
+    "key binary, value binary, partition int, timestamp timestamp, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+
+class KafkaRange(Struct, frozen=True):
+    """The offsets [start, end) of a partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def open_consumer(servers: str, settings: Mapping[str, str]) -> Consumer:
+    """Return a consumer that belongs to no group."""
+    try:
+        from confluent_kafka import Consumer
+    except ImportError as error:
+        raise SetupError(
+            "import from Kafka needs confluent-kafka: pip install 'penstock[kafka-import]'"
+        ) from error
+    from confluent_kafka import KafkaException
+
+    try:
+        return Consumer(
+            {
+                "isolation.level": "read_committed",
+                **settings,
+                "bootstrap.servers": servers,
+                "group.id": "penstock-import",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                # Better an error than records that are silently left out.
+                "auto.offset.reset": "error",
+            }
+        )
+    except KafkaException as error:
+        raise SetupError(f"a setting for Kafka is wrong: {error.args[0].str()}") from error
+
+
+class KafkaTask:
+    """Turns the numbers of ranges into their records; runs in Spark's workers."""
+
+    def __init__(
+        self, servers: str, settings: Mapping[str, str], ranges: Sequence[KafkaRange]
+    ) -> None:
+        self._servers: Final = servers
+        self._settings: Final = dict(settings)
+        self._ranges: Final = tuple(ranges)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                assert isinstance(number, int)
+                yield from self._read(self._ranges[number])
+
+    def _read(self, wanted: KafkaRange) -> Iterator[pa.RecordBatch]:
+        from confluent_kafka import TopicPartition
+
+        if wanted.start == wanted.end:
+            return
+        consumer = open_consumer(self._servers, self._settings)
+        try:
+            consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
+            rows: list[Message] = []
+            size = 0
+            for message in _messages(consumer, wanted):
+                rows.append(message)
+                size += len(message.value() or b"")
+                if len(rows) >= ROWS_PER_BATCH or size >= _SIZE_PER_BATCH:
+                    yield _batch(rows)
+                    rows, size = [], 0
+            if rows:
+                yield _batch(rows)
+        finally:
+            consumer.close()
+
+
+def _messages(consumer: Consumer, wanted: KafkaRange) -> Iterator[Message]:
+    heard = time.monotonic()
+    offset = wanted.start
+    while offset < wanted.end:
+        found = consumer.consume(ROWS_PER_BATCH, timeout=_WAIT_S)
+        for message in found:
+            if message.error() is not None:
+                offset = _at_end(message, wanted, offset)
+                continue
+            offset = (message.offset() or 0) + 1
+            if offset > wanted.end:
+                return
+            yield message
+        if found:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > SILENCE_MAX_S:
+            raise _unreadable(wanted, offset, f"nothing came for {SILENCE_MAX_S:.0f} s")
+
+
+def _at_end(message: Message, wanted: KafkaRange, offset: int) -> int:
+    """Return where reading goes on after what is no record; raise when it cannot."""
+    from confluent_kafka import KafkaError
+
+    error = message.error()
+    assert error is not None
+    if error.code() == KafkaError._PARTITION_EOF:
+        end = message.offset() or 0
+        if end < wanted.end:
+            raise _unreadable(wanted, offset, f"the partition ends at {end} now")
+        return end
+    if error.fatal() or not error.retriable():
+        raise _unreadable(wanted, offset, error.str())
+    return offset
+
+
+def _unreadable(wanted: KafkaRange, offset: int, reason: str) -> RetryableError:
+    return RetryableError(
+        f"Kafka's {wanted.topic!r}, partition {wanted.partition}, cannot be read from offset "
+        f"{offset} to {wanted.end}: {reason}"
+    )
+
+
+def _batch(rows: Sequence[Message]) -> pa.RecordBatch:
+    now_ms = time.time_ns() // 1_000_000
+    times = [message.timestamp()[1] for message in rows]
+    return pa.record_batch(
+        {
+            "key": pa.array([message.key() for message in rows], pa.binary()),
+            "value": pa.array([message.value() for message in rows], pa.binary()),
+            "partition": pa.array([message.partition() for message in rows], pa.int32()),
+            "timestamp": pa.array([(now_ms if at < 0 else at) * 1000 for at in times], _TIME),
+            "headers": pa.array([_headers(message) for message in rows], _HEADERS),
+        }
+    )
+
+
+def _headers(message: Message) -> list[dict[str, str | bytes]]:
+    found = message.headers() or []
+    pairs = found.items() if isinstance(found, dict) else found
+    return [{"key": name, "value": value or b""} for name, value in pairs]
