@@ -80,8 +80,8 @@ def _add_cluster(app: typer.Typer) -> None:
 
 
 def _add_pipeline(app: typer.Typer) -> None:
-    # The second and the third add commands to the first.
-    from penstock.cli import pipeline, pipeline_offload, pipeline_run
+    # The others add commands to the first.
+    from penstock.cli import pipeline, pipeline_exchange, pipeline_offload, pipeline_run
 
     app.add_typer(pipeline.app, name="pipeline")
 

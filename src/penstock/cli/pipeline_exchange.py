@@ -1,0 +1,308 @@
+"""`penstock pipeline export` and `import`: what leaves a store, and what comes in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli.arguments import AsJson, Directory
+from penstock.cli.output import (
+    print_fields,
+    print_json,
+    print_table,
+    printable,
+    progress_bar,
+    size_text,
+)
+from penstock.cli.pipeline import LOCAL, Master, Topics, app, start_session
+
+if TYPE_CHECKING:
+    from penstock.pipeline.jobs import (
+        ExportResult,
+        IcebergPlace,
+        ImportResult,
+        KafkaImportResult,
+    )
+
+KAFKA: Final = "kafka://"
+
+Target = Annotated[
+    str, typer.Argument(metavar="TARGET", help="Where files go.", show_default=False)
+]
+TableFormat = Annotated[str, typer.Option("--format", help="parquet; or a table: delta, iceberg.")]
+Upsert = Annotated[
+    bool, typer.Option("--upsert", help="Delta: keep the newest record of each key.")
+]
+IcebergTable = Annotated[
+    str | None,
+    typer.Option(
+        "--table",
+        metavar="NAMESPACE.NAME",
+        help="Iceberg: which table.",
+        show_default="penstock.records",
+    ),
+]
+Catalog = Annotated[
+    str | None,
+    typer.Option(
+        "--catalog",
+        metavar="URI",
+        help="Iceberg: a catalog of SQL (sqlite:///…) or REST (https://…).",
+        show_default="TARGET/catalog.db",
+    ),
+]
+CatalogSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--catalog-setting", metavar="NAME=VALUE", help="More for the catalog; may be repeated."
+    ),
+]
+Values = Annotated[
+    str | None,
+    typer.Option("--values", help="Make columns of values: json, avro, avro-confluent."),
+]
+Schema = Annotated[
+    str,
+    typer.Option(
+        "--schema",
+        help="Of the values: 'id bigint, …' or an Avro schema; or a file that has it.",
+        show_default="JSON: by the first values",
+    ),
+]
+Strict = Annotated[
+    bool,
+    typer.Option(help="Stop at damage, bad values, and records that were removed too early."),
+]
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="A file, a directory of them, or kafka://host:port/topic.",
+        show_default=False,
+    ),
+]
+Topic = Annotated[
+    str | None,
+    typer.Argument(metavar="[TOPIC]", help="Without it, a column 'topic' says where to."),
+]
+FileFormat = Annotated[
+    str | None,
+    typer.Option("--format", help="parquet, json or csv.", show_default="by the names"),
+]
+ValueColumn = Annotated[
+    str | None,
+    typer.Option("--value", help="The column of values.", show_default="value, else the row"),
+]
+KeyColumn = Annotated[str | None, typer.Option("--key", help="The column of keys.")]
+TimeColumn = Annotated[str | None, typer.Option("--timestamp", help="The column of times.")]
+PartitionColumn = Annotated[
+    str | None,
+    typer.Option("--partition", help="The column of partitions.", show_default="by key"),
+]
+Partitions = Annotated[int, typer.Option(min=1, help="Partitions of a new topic.")]
+KafkaSettings = Annotated[
+    list[str] | None,
+    typer.Option("--setting", metavar="NAME=VALUE", help="Kafka: of librdkafka; repeatable."),
+]
+KafkaStrict = Annotated[
+    bool, typer.Option(help="Kafka: stop where records were removed before they were imported.")
+]
+
+
+@app.command()
+def export(
+    directory: Directory,
+    target: Target,
+    topics: Topics = None,
+    table_format: TableFormat = "parquet",
+    upsert: Upsert = False,
+    table: IcebergTable = None,
+    catalog: Catalog = None,
+    catalog_settings: CatalogSettings = None,
+    values: Values = None,
+    schema: Schema = "",
+    strict: Strict = True,
+    master: Master = LOCAL,
+    as_json: AsJson = False,
+) -> None:
+    """Append what is new in topics to Parquet files or a table, by topic and day.
+
+    Goes on where the last run ended: TARGET/_penstock/bookmark.json has the offsets. The store is
+    only read, and may be in use.
+
+    Example: [b]penstock pipeline export data parquet --topic orders --values json
+    --schema "id bigint, amount double"[/b]
+    """
+    from penstock.pipeline import jobs
+
+    if schema and values is None:
+        raise typer.BadParameter("--schema goes with --values")
+    form = jobs.ExportForm(
+        table_format,
+        upsert,
+        _iceberg(table, catalog, catalog_settings or []),
+        None if values is None else jobs.Payload(values, schema),
+    )
+    with progress_bar() as progress:
+        result = jobs.export(
+            start_session(master),
+            directory,
+            target,
+            topics=topics,
+            form=form,
+            strict=strict,
+            progress=progress,
+        )
+    if as_json:
+        print_json([result])
+    else:
+        _print_export(result)
+
+
+def _iceberg(table: str | None, catalog: str | None, settings: list[str]) -> IcebergPlace | None:
+    from penstock.pipeline.jobs import IcebergPlace
+
+    if table is None and catalog is None and not settings:
+        return None
+    found = _pairs("--catalog-setting", settings)
+    return IcebergPlace(table or IcebergPlace().table, catalog, found)
+
+
+def _pairs(option: str, given: list[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    if not all(name and equals for name, equals, _ in pairs):
+        raise typer.BadParameter(f"{option} is NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _print_export(result: ExportResult) -> None:
+    print_table(
+        ("shard", "#from", "#to", "#rows", "#deleted", "#left out", "#lost", "#undecoded"),
+        (
+            (
+                each.shard,
+                each.start,
+                each.end,
+                each.rows,
+                each.deleted,
+                each.left_out,
+                each.lost,
+                each.undecoded,
+            )
+            for each in result.shards
+        ),
+    )
+    print_fields(
+        (
+            ("run", result.run),
+            ("rows", result.rows),
+            ("files", result.files),
+            ("size", size_text(result.bytes_written)),
+            ("files of a killed run", result.files_recovered),
+            ("seconds", f"{result.seconds:.1f}"),
+        )
+    )
+
+
+@app.command("import")
+def import_(
+    directory: Directory,
+    source: Source,
+    topic: Topic = None,
+    file_format: FileFormat = None,
+    value: ValueColumn = None,
+    key: KeyColumn = None,
+    timestamp: TimeColumn = None,
+    partition: PartitionColumn = None,
+    partitions: Partitions = 1,
+    settings: KafkaSettings = None,
+    strict: KafkaStrict = True,
+    master: Master = LOCAL,
+    as_json: AsJson = False,
+) -> None:
+    """Append the rows of Parquet, JSON or CSV files, or topics of Kafka, to a topic, each once.
+
+    The same files again change nothing; from Kafka comes what is new since the last import. Nobody
+    else may have the store open when the rows are published.
+
+    Example: [b]penstock pipeline import data orders.csv orders --key id[/b]
+
+    Example: [b]penstock pipeline import data kafka://127.0.0.1:9092/orders,events[/b]
+    """
+    from penstock.pipeline import jobs
+
+    if source.startswith(KAFKA):
+        servers, names = _kafka_place(source, topic)
+        with progress_bar() as progress:
+            taken = jobs.import_kafka(
+                start_session(master),
+                directory,
+                servers,
+                names,
+                settings=_pairs("--setting", settings or []),
+                strict=strict,
+                progress=progress,
+            )
+        _print_kafka_import(taken, as_json=as_json)
+        return
+    with progress_bar() as progress:
+        result = jobs.import_(
+            start_session(master),
+            directory,
+            source,
+            topic,
+            file_format=file_format,
+            columns=jobs.ImportColumns(value, key, timestamp, partition),
+            partitions=partitions,
+            progress=progress,
+        )
+    _print_import(result, as_json=as_json)
+
+
+def _print_import(result: ImportResult, *, as_json: bool) -> None:
+    if as_json:
+        print_json([result])
+        return
+    print_fields(
+        (
+            ("files", result.files),
+            ("size", size_text(result.bytes_read)),
+            ("rows", result.rows),
+            ("rows added", result.rows_added),
+            ("done before", "yes" if result.repeated else "no"),
+            ("seconds", f"{result.seconds:.1f}"),
+        )
+    )
+
+
+def _kafka_place(source: str, topic: str | None) -> tuple[str, dict[str, str]]:
+    """Return the servers, and what each topic is called here."""
+    servers, _, names = source.removeprefix(KAFKA).partition("/")
+    chosen = [name for name in names.split(",") if name]
+    if not servers or not chosen:
+        raise typer.BadParameter("a source of Kafka is kafka://host:port/topic")
+    if topic is not None and len(chosen) > 1:
+        raise typer.BadParameter("several topics of Kafka keep their names")
+    return servers, {name: topic or name for name in chosen}
+
+
+def _print_kafka_import(result: KafkaImportResult, *, as_json: bool) -> None:
+    if as_json:
+        print_json([result])
+        return
+    print_table(
+        ("topic", "#partition", "#from", "#to", "#lost"),
+        (
+            (printable(each.topic), each.partition, each.start, each.end, each.lost)
+            for each in result.partitions
+        ),
+    )
+    print_fields(
+        (
+            ("rows added", result.rows),
+            ("offsets", result.offsets),
+            ("a killed run was finished", "yes" if result.resumed else "no"),
+            ("seconds", f"{result.seconds:.1f}"),
+        )
+    )
