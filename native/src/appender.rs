@@ -3,6 +3,8 @@
 //! Two rules keep it from dead-locking: nobody waits for the mutex while attached to the
 //! interpreter, and nothing is done in Python while the mutex is held.
 
+#[cfg(target_os = "linux")]
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, TryLockError};
 
 use pyo3::prelude::*;
@@ -113,6 +115,21 @@ impl Appender {
         drop(replaced);
         Ok(())
     }
+
+    #[cfg(target_os = "linux")]
+    fn attach_device(&self, py: Python<'_>, descriptor: i32) -> PyResult<()> {
+        // SAFETY: the caller holds the file open during this call.
+        let device = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned()?;
+        self.with(py, |state| {
+            if let Some(log) = &mut state.log {
+                log.device = Some(Arc::new(device));
+            }
+        })
+    }
+
+    /// Only Linux reaches the device with fdatasync.
+    #[cfg(not(target_os = "linux"))]
+    fn attach_device(&self, _descriptor: i32) {}
 
     fn finish_log(&self, py: Python<'_>) -> PyResult<()> {
         self.ask(py, State::finish_log)

@@ -4,6 +4,7 @@
 //! records is in the log, because both change under that mutex.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,6 +26,8 @@ pub const BUSY: i64 = -5;
 pub struct LogFile {
     pub view: View,
     pub base: i64,
+    /// The file itself, by a descriptor of our own: nobody closes it while it is synced.
+    pub device: Option<Arc<OwnedFd>>,
 }
 
 impl LogFile {
@@ -91,7 +94,7 @@ impl State {
             return Err(Refusal::bad("start lies outside the log file"));
         }
         self.end = start;
-        Ok(self.log.replace(LogFile { view, base }))
+        Ok(self.log.replace(LogFile { view, base, device: None }))
     }
 
     /// Mark the rest of the file as unused.

@@ -8,13 +8,22 @@
 //! waited longest, and lets those go that it covered: the first of them at once, which lets the
 //! next one go as soon as it has the interpreter, and so on. All at once would only queue up for
 //! the interpreter, at the price of one more change of threads each.
+//!
+//! A log whose file has a descriptor of the operating system is synced right here: from one sync to
+//! the next nobody needs the interpreter, for which the writers that were let go compete. All else
+//! (a log that went on in another file, a test's disk, a log that failed) is left to `sync`.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::io::{Error, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{current, park, Thread};
+use std::time::Instant;
 
 use pyo3::prelude::*;
+
+use crate::appender::Appender;
 
 const WAITS: u8 = 0;
 const COVERED: u8 = 1;
@@ -52,10 +61,31 @@ struct Turns {
     covered: VecDeque<Arc<Waiter>>,
 }
 
+/// Whose log is synced here, and who is told about it.
+struct Native {
+    appender: Py<Appender>,
+    synced: Py<PyAny>,
+    failed: Py<PyAny>,
+}
+
 #[pyclass(frozen, module = "penstock._native")]
 pub struct SyncTurns {
     durable: AtomicI64,
     turns: Mutex<Turns>,
+    native: OnceLock<Native>,
+    has_failed: AtomicBool,
+}
+
+/// What became of a writer's turn.
+enum Turn {
+    /// Another one's sync was far enough.
+    Covered,
+    /// The log was synced up to a position; the turn is over.
+    Synced { position: i64, store_ms: i64, seconds: f64 },
+    /// The device said no; the turn is not over.
+    Failed(Error),
+    /// The sync is left to Python; the turn is not over.
+    ByPython,
 }
 
 enum Place {
@@ -121,25 +151,92 @@ impl SyncTurns {
         }
     }
 
+    /// Lead a turn without the interpreter, if that can be done.
+    ///
+    /// Order matters: records are shown (`state.durable`) and acknowledged (`finish`) only after
+    /// the device has them. After a failure nobody may sync again, because the kernel may have
+    /// dropped the dirty pages and would then report success: the turn stays ours until Python
+    /// has stopped the log, and `has_failed` keeps later turns out of here.
+    fn lead(&self) -> Turn {
+        let native = match self.native.get() {
+            Some(native) if !self.has_failed.load(Ordering::Acquire) => native,
+            _ => return Turn::ByPython,
+        };
+        let durable = self.durable.load(Ordering::Acquire);
+        let appender = native.appender.get();
+        let found = appender.blocking(|state| {
+            let log = state.log.as_ref().filter(|log| log.base <= durable)?;
+            Some((Arc::clone(log.device.as_ref()?), state.end, state.last_store_ms))
+        });
+        let Some(Some((device, position, store_ms))) = found else {
+            return Turn::ByPython;
+        };
+        let started = Instant::now();
+        if position > durable {
+            if let Err(error) = sync_data(&device) {
+                self.has_failed.store(true, Ordering::Release);
+                return Turn::Failed(error);
+            }
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        if appender.blocking(|state| state.durable = state.durable.max(position)).is_none() {
+            return Turn::ByPython;
+        }
+        self.finish(Some(position));
+        Turn::Synced { position, store_ms, seconds }
+    }
+
+    /// Do what is left of a turn with the interpreter.
+    fn end_turn(&self, py: Python<'_>, turn: &Turn, sync: &Bound<'_, PyAny>) -> PyResult<()> {
+        match (turn, self.native.get()) {
+            (Turn::Covered, _) => self.pass_on(),
+            (&Turn::Synced { position, store_ms, seconds }, Some(native)) => {
+                native.synced.call1(py, (position, store_ms, seconds))?;
+            }
+            (Turn::Failed(error), Some(native)) => {
+                let told = native.failed.call1(py, (error.to_string(),));
+                self.finish(None);
+                told?;
+            }
+            _ => {
+                let done = sync.call0().and_then(|durable| durable.extract::<i64>());
+                self.finish(done.as_ref().ok().copied());
+                done?;
+            }
+        }
+        Ok(())
+    }
+
     /// Return when the log is on the device up to `position`; `sync` puts it there, and returns
     /// how far it is then.
     pub fn wait_for(&self, position: i64, sync: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = sync.py();
         while self.durable.load(Ordering::Acquire) < position {
-            let leads = match self.enter(position) {
+            let turn = match self.enter(position) {
                 Place::Covered => return Ok(()),
-                Place::Leads => true,
-                Place::Waits(waiter) => py.detach(|| waiter.wait()) == LEADS,
+                Place::Leads => py.detach(|| self.lead()),
+                Place::Waits(waiter) => py.detach(|| match waiter.wait() {
+                    LEADS => self.lead(),
+                    _ => Turn::Covered,
+                }),
             };
-            if leads {
-                let done = sync.call0().and_then(|durable| durable.extract::<i64>());
-                self.finish(done.as_ref().ok().copied());
-                done?;
-            } else {
-                self.pass_on();
-            }
+            self.end_turn(py, &turn, sync)?;
         }
         Ok(())
+    }
+}
+
+/// Put a file's bytes on the device.
+fn sync_data(device: &OwnedFd) -> Result<(), Error> {
+    loop {
+        // SAFETY: the descriptor is open for as long as it is owned.
+        if unsafe { libc::fdatasync(device.as_raw_fd()) } == 0 {
+            return Ok(());
+        }
+        let error = Error::last_os_error();
+        if error.kind() != ErrorKind::Interrupted {
+            return Err(error);
+        }
     }
 }
 
@@ -147,7 +244,16 @@ impl SyncTurns {
 impl SyncTurns {
     #[new]
     fn new(durable: i64) -> Self {
-        Self { durable: AtomicI64::new(durable), turns: Mutex::default() }
+        Self {
+            durable: AtomicI64::new(durable),
+            turns: Mutex::default(),
+            native: OnceLock::new(),
+            has_failed: AtomicBool::new(false),
+        }
+    }
+
+    fn sync_natively(&self, appender: Py<Appender>, synced: Py<PyAny>, failed: Py<PyAny>) {
+        let _ = self.native.set(Native { appender, synced, failed });
     }
 
     #[getter]

@@ -57,6 +57,11 @@ class File(Protocol):
 
     def map(self, *, writable: bool) -> Mapping: ...
 
+    def descriptor(self) -> int | None:
+        """Return the operating system's number of the open file, so that native code may sync it;
+        None when that must go through this object."""
+        ...
+
     def sync(self) -> None:
         """Put everything written or stored through a mapping on the device (fdatasync)."""
         ...

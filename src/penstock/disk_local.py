@@ -145,6 +145,9 @@ class LocalFile:
     def map(self, *, writable: bool) -> LocalMapping:
         return LocalMapping(self._descriptor, self.size(), writable=writable)
 
+    def descriptor(self) -> int | None:
+        return self._descriptor if self._descriptor >= 0 else None
+
     def sync(self) -> None:
         if self._descriptor < 0:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)

@@ -114,6 +114,9 @@ class FaultyFile:
             self._disk.faults.enter("map", self._path)
             return MemoryMapping(self._file, writable=writable)
 
+    def descriptor(self) -> None:
+        """None: every sync must come past the faults."""
+
     def sync(self) -> None:
         with self._disk.guard:
             self._check()

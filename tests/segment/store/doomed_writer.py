@@ -92,6 +92,9 @@ class TrappedFile:
         self._trap.step("map", "before")
         return self._file.map(writable=writable)
 
+    def descriptor(self) -> None:
+        """None: every sync must come past the trap."""
+
     def sync(self) -> None:
         self._trap.step("sync", "before")
         self._file.sync()

@@ -9,7 +9,8 @@ Invariants, asserted where they are made and relied on:
 
 Appends happen in the caller's thread under `lock`, which is the twin's own: an append that needs
 nothing but the appender takes it inside one native call. Group commit needs no thread of its own
-either: of those who wait for the device, one syncs for all who have appended by then.
+either: of those who wait for the device, one syncs for all who have appended by then. On a disk of
+this machine it does so natively (`turns`), and Python only hears of it.
 """
 
 from __future__ import annotations
@@ -52,9 +53,11 @@ class CommitLog:
         self._settings: Final = settings
         self._metrics: Final = metrics
         self._roll_lock: Final = threading.Lock()
+        self._noting: Final = threading.Lock()
         self._refusal: Final = threading.Lock()
         self._current = 0
         self._warmed = 0
+        self.turns.sync_natively(appender, self._note_synced, self._stop_after_failed_sync)
 
     @property
     def end(self) -> int:
@@ -96,7 +99,13 @@ class CommitLog:
             self._create(base)
         self._current = base
         self._warmed = end
-        self.appender.attach_log(self.files.buffer(base, writable=True), base, end)
+        self._attach(self.files.buffer(base, writable=True), base, end)
+
+    def _attach(self, buffer: memoryview, base: int, end: int) -> None:
+        self.appender.attach_log(buffer, base, end)
+        descriptor = self.files.descriptor(base)
+        if descriptor is not None:
+            self.appender.attach_device(descriptor)
 
     def roll(self) -> None:
         """Close the current file with a blank record and go on in the next one.
@@ -112,7 +121,7 @@ class CommitLog:
         with disk_errors(self.files.path_of(base)):
             buffer = self.files.buffer(base, writable=True)
         self.appender.finish_log()
-        self.appender.attach_log(buffer, base, base)
+        self._attach(buffer, base, base)
         self._current = base
         self._warmed = max(self._warmed, base)
 
@@ -183,29 +192,44 @@ class CommitLog:
         """Put everything appended so far on the device; return how far. One at a time may do so:
         whose turn it is."""
         target = self.end
-        if target > self._durable.position:
-            self._sync_until(target)
+        # What was synced natively may not be noted yet.
+        start = max(self._durable.position, self.durable)
+        if target > start:
+            self._sync_range(start, target)
         return target
 
-    def _sync_until(self, target: int) -> None:
+    def _sync_range(self, start: int, target: int) -> None:
         if isinstance(self.blocked, DiskFailedError):
             raise _again(self.blocked)
-        start = self._durable.position
         timestamp_ms = self.appender.last_store_timestamp_ms
         try:
             with self._metrics.flush_seconds.time():
                 self.files.sync(start, target)
         except OSError as error:
-            failed = DiskFailedError(self.files.path_of(start), f"sync failed: {error}")
-            self.refuse(failed)
-            _log.error("log_stopped", path=failed.path, error=str(error))
-            raise failed from error
+            raise self._stopped(start, str(error)) from error
         self.appender.durable = target
         self._note_durable(target, timestamp_ms)
 
+    def _stopped(self, start: int, reason: str) -> DiskFailedError:
+        failed = DiskFailedError(self.files.path_of(start), f"sync failed: {reason}")
+        self.refuse(failed)
+        _log.error("log_stopped", path=failed.path, error=reason)
+        return failed
+
+    def _stop_after_failed_sync(self, reason: str) -> None:
+        """A native sync failed: nobody else has a turn before this returns."""
+        raise self._stopped(self.durable, reason)
+
+    def _note_synced(self, position: int, timestamp_ms: int, seconds: float) -> None:
+        """A native sync is over; the next one may be, too, and may have been noted before."""
+        self._metrics.flush_seconds.observe(seconds)
+        self._note_durable(position, timestamp_ms)
+
     def _note_durable(self, position: int, timestamp_ms: int) -> None:
         try:
-            self._durable.advance(position, timestamp_ms)
+            with self._noting:
+                if position > self._durable.position:
+                    self._durable.advance(position, timestamp_ms)
         except OSError as error:
             # The records are on the device; only the note about it is late, which costs the next
             # start a longer look and nothing else.

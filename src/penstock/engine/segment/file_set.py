@@ -156,6 +156,13 @@ class FileSet:
             self._used.add(base)
             return opened.mapping.buffer
 
+    def descriptor(self, base: int) -> int | None:
+        """Return the operating system's number of the file at `base`, which is mapped for writing
+        and stays open while a view of it is held; None when only the disk may sync it."""
+        with self._lock:
+            opened = self._open.get(base)
+            return opened.file.descriptor() if opened is not None and opened.writable else None
+
     def quick_buffer(self, base: int) -> memoryview:
         """Return the whole file at `base` as `buffer` does, without a lock when it is mapped."""
         opened = self._open.get(base)

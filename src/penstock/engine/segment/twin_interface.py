@@ -92,6 +92,11 @@ class Appender(Protocol):
         """Append to `log` from position `start` on; the buffer is held until replaced."""
         ...
 
+    def attach_device(self, descriptor: int) -> None:
+        """Name the file of the attached log to the operating system, which may then sync it
+        without `Disk` (`SyncTurns.sync_natively`)."""
+        ...
+
     def finish_log(self) -> None:
         """Write the blank record; `end` is the end of the file then."""
         ...
@@ -286,6 +291,18 @@ class SyncTurns(Protocol):
 
     def settle(self, durable: int) -> None:
         """Set `durable`, also backwards, while nobody waits."""
+        ...
+
+    def sync_natively(
+        self,
+        appender: Appender,
+        synced: Callable[[int, int, float], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        """Sync the log of `appender` without `sync`, where that can be done. `synced` is told
+        afterwards, out of order perhaps: how far, the newest store timestamp below, how many
+        seconds it took. `failed` is told what the device said, and must raise; from then on
+        only `sync` is called. The pure twin never does so."""
         ...
 
     def wait(self, position: int, sync: Callable[[], int]) -> None:

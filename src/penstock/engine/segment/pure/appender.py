@@ -77,6 +77,9 @@ class Appender:
             self._log = LogBuffer(log, base, start)
             self._end = start
 
+    def attach_device(self, descriptor: int) -> None:
+        """Unused: here everything is synced through `Disk`."""
+
     def finish_log(self) -> None:
         with self._lock:
             if self._log is None:

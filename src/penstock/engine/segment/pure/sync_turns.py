@@ -13,6 +13,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from penstock.engine.segment import twin_interface
+
 
 class SyncTurns:
     """See `twin_interface.SyncTurns`."""
@@ -29,6 +31,14 @@ class SyncTurns:
 
     def settle(self, durable: int) -> None:
         self._durable = durable
+
+    def sync_natively(
+        self,
+        appender: twin_interface.Appender,
+        synced: Callable[[int, int, float], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        """Unused: here everything is synced through `Disk`."""
 
     def wait(self, position: int, sync: Callable[[], int]) -> None:
         while self._durable < position:
