@@ -6,13 +6,16 @@
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple};
 use pyo3::Borrowed;
 
 use crate::bytes::View;
 use crate::errors::Refusal;
 use crate::message::{Header, Message, Tags};
 use crate::python::{classes, unbound, Encoded, RecordFields};
+
+/// The most that a character takes in UTF-8.
+const BYTES_PER_CHARACTER: usize = 4;
 
 /// What a message points into.
 pub struct Held<'py> {
@@ -228,6 +231,48 @@ impl<'py> Many<'py> {
         }
         Ok(Self { messages, _held: held })
     }
+}
+
+/// Whether every one of a list's records surely has at most `size_max` bytes. False may only mean
+/// that somebody has to look more closely.
+#[pyfunction]
+pub fn all_fit(records: &Bound<'_, PyAny>, size_max: usize) -> PyResult<bool> {
+    let Ok(list) = records.cast_exact::<PyList>() else {
+        return Ok(false);
+    };
+    let fields = &classes(records.py())?.record_fields;
+    for record in list.iter() {
+        if !fields.is_exact(&record) {
+            return Ok(false);
+        }
+        let headers = fields.get(&record, RecordFields::HEADERS)?;
+        if !headers.cast::<PyTuple>().is_ok_and(|headers| headers.is_empty()) {
+            return Ok(false);
+        }
+        let mut size = 0;
+        for field in [RecordFields::VALUE, RecordFields::KEY] {
+            let found = fields.get(&record, field)?;
+            match found.cast::<PyBytes>() {
+                Ok(bytes) => size += bytes.as_bytes().len(),
+                Err(_) if found.is_none() => (),
+                Err(_) => return Ok(false),
+            }
+        }
+        let tags = fields.get(&record, RecordFields::TAGS)?;
+        let Ok(tags) = tags.cast::<PyTuple>() else {
+            return Ok(false);
+        };
+        for tag in tags.iter() {
+            let Ok(tag) = tag.cast::<PyString>() else {
+                return Ok(false);
+            };
+            size += BYTES_PER_CHARACTER * tag.len()?;
+        }
+        if size > size_max {
+            return Ok(false);
+        }
+    }
+    Ok(!list.is_empty())
 }
 
 /// A binary or string column of Arrow: data, offsets, validity.

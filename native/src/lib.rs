@@ -54,6 +54,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(codec::check_log, module)?)?;
     module.add_function(wrap_pyfunction!(codec::find_record, module)?)?;
     module.add_function(wrap_pyfunction!(codec::warm, module)?)?;
+    module.add_function(wrap_pyfunction!(extract::all_fit, module)?)?;
     module.add_function(wrap_pyfunction!(codec::index_lookup, module)?)?;
     module.add_function(wrap_pyfunction!(codec::index_relink, module)?)?;
     module.add_function(wrap_pyfunction!(reader::read_records, module)?)?;

@@ -30,6 +30,15 @@ class TopicOffsets:
         enable_cache: bool | None = None,
     ) -> None:
         """Commit offsets of a group, all or none."""
+        if len(offsets) == 1:  # the commonest case: nothing around it
+            (((topic, partition), offset),) = offsets.items()
+            shard = self._routes.find(topic, namespace).id(partition)
+            self.manager.commit_offset(
+                group, shard, offset, namespace=namespace, enable_cache=enable_cache
+            )
+            if not self._routes.has_topic(shard.topic):
+                self.manager.forget_topic(shard.topic)
+            return
         commits = self._by_shard(offsets, namespace)
         self.manager.commit_offsets(group, commits, namespace=namespace, enable_cache=enable_cache)
         self._forget_deleted(commits)
@@ -75,7 +84,6 @@ class TopicOffsets:
     ) -> dict[ShardId, OffsetCommit]:
         commits: dict[ShardId, OffsetCommit] = {}
         for (topic, partition), offset in offsets.items():
-            route = self._routes.find(topic, namespace)
-            route.shard(partition)
-            commits[ShardId(route.topic.topic_id, partition)] = OffsetCommit(Offset(offset))
+            shard = self._routes.find(topic, namespace).id(partition)
+            commits[shard] = OffsetCommit(Offset(offset))
         return commits

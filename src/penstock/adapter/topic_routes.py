@@ -16,17 +16,19 @@ from penstock.engine.storage_cache import StorageCacheManager
 from penstock.errors import BadRequestError, BusyError
 from penstock.meta.client import DEFAULT_NAMESPACE, Topic, Update
 from penstock.meta.state.metadata_commands import TopicDeleted
+from penstock.record import ShardId
 
 
 class TopicRoute:
     """A topic and the shards that it can use now."""
 
-    __slots__ = ("by_key", "partitions", "shards", "topic")
+    __slots__ = ("by_key", "ids", "partitions", "shards", "topic")
 
     def __init__(self, topic: Topic, shards: tuple[str, ...]) -> None:
         self.topic: Final = topic
         self.partitions: Final = len(shards)
         self.shards: Final = shards
+        self.ids: Final = tuple(ShardId(topic.topic_id, number) for number in range(len(shards)))
         self.by_key: Final = topic.config.partitioner == "key"
 
     def shard(self, partition: object) -> str:
@@ -39,6 +41,13 @@ class TopicRoute:
                 f"not {partition}"
             )
         return self.shards[partition]
+
+    def id(self, partition: int) -> ShardId:
+        """Return the id of one shard."""
+        if type(partition) is int and 0 <= partition < self.partitions:
+            return self.ids[partition]
+        self.shard(partition)  # says what is wrong with it
+        return self.ids[partition]
 
 
 class TopicRoutes:

@@ -32,6 +32,7 @@ from penstock.errors import BadRequestError
 from penstock.record import Header, Location, Offset, Producer, Record, StoredRecord
 
 Headers = Mapping[str, bytes | None] | Iterable[Header]
+_RECORDS_ONLY: Final = {Record}
 
 
 class Topic:
@@ -291,4 +292,4 @@ def as_record(
 
 
 def _are_records(values: list[bytes | Record | None]) -> TypeGuard[list[Record]]:
-    return {type(one) for one in values} == {Record}
+    return set(map(type, values)) == _RECORDS_ONLY

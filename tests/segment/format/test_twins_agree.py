@@ -360,3 +360,22 @@ def test_warming_changes_nothing(core: Core) -> None:
     for start, size in ((0, 0), (0, len(log)), (100, 5000), (0, 1 << 40), (1 << 40, 5)):
         core.warm(log, start, size)
     assert bytes(log) == before
+
+
+def test_records_fit_when_all_of_them_surely_do(core: Core) -> None:
+    plain = [Record(b"abc"), Record(None, b"key"), Record(b"v", None, ("tag",))]
+    assert core.all_fit(plain, 13)
+    assert not core.all_fit(plain, 12)  # a character of a tag may take four bytes
+    closer_looks: list[object] = [
+        [],
+        tuple(plain),
+        [*plain, Record(b"v", headers=(("h", b"1"),))],
+        [*plain, b"no record"],
+        [Record("text")],  # type: ignore[arg-type]
+        [Record(b"v", "text")],  # type: ignore[arg-type]
+        [Record(b"v", None, ["tag"])],  # type: ignore[arg-type]
+        [Record(b"v", None, (1,))],  # type: ignore[arg-type]
+        None,
+    ]
+    for records in closer_looks:
+        assert not core.all_fit(records, 1 << 20)  # type: ignore[arg-type]

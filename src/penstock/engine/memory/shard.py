@@ -14,10 +14,11 @@ for deletions leave the maxima as they are.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar, cast
 
 from penstock.clock import Clock
 from penstock.engine.arguments import INT64_MAX
@@ -112,17 +113,19 @@ class MemoryShard:
             return Written(Offset(first), count)
 
     def _put(self, records: Sequence[Record], now_ms: int) -> None:
-        offset = self._latest
         append, newest = self._records.append, self._newest
         stored_ms = self._store_timestamp_ms = max(now_ms, self._store_timestamp_ms)
-        for record in records:
+        # `Offset` is a call, and this loop is what an append costs.
+        offsets = cast("Iterator[Offset]", itertools.count(self._latest))
+        block_ms, block_end = INT64_MAX, 0
+        for record, offset in zip(records, offsets, strict=False):
             timestamp_ms = record.timestamp_ms
             if timestamp_ms is None:
                 timestamp_ms = now_ms
             key, tags, expires = record.key, record.tags, record.expires_at_ms
             append(
                 StoredRecord(
-                    Offset(offset),
+                    offset,
                     record.value,
                     key,
                     tags,
@@ -133,16 +136,17 @@ class MemoryShard:
                     0,
                 )
             )
-            block = offset // TIME_BLOCK
-            if timestamp_ms > newest.get(block, timestamp_ms - 1):
-                newest[block] = timestamp_ms
+            if timestamp_ms > block_ms or offset >= block_end:
+                block = offset // TIME_BLOCK
+                block_end = (block + 1) * TIME_BLOCK
+                block_ms = newest[block] = max(newest.get(block, timestamp_ms), timestamp_ms)
             if key is not None:
                 self._by_key.setdefault(key, []).append(offset)
-            for tag in set(tags) if tags else ():
-                self._by_tag.setdefault(tag, []).append(offset)
+            if tags:
+                for tag in tags if len(tags) == 1 else set(tags):
+                    self._by_tag.setdefault(tag, []).append(offset)
             if expires is not None:
                 self._next_expiry_ms = min(expires, self._next_expiry_ms)
-            offset += 1
 
     def _make_room(self, count: int, size: int, now_ms: int) -> None:
         records_max = self.config.memory_records_max or self._default_bounds.records_max

@@ -39,6 +39,7 @@ from penstock.engine.contract import (
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.shard_compaction import superseded
 from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment.twin import core
 from penstock.engine.sharded import check_config
 from penstock.engine.transaction_limits import Ranges, TransactionLimits
 from penstock.errors import (
@@ -161,6 +162,8 @@ class SegmentEngine:
     def _check_size(self, shard: ShardId, config: ShardConfig, records: Sequence[Record]) -> None:
         """Check arguments: types by the byte loops that read them anyway, sizes here, exactly only
         where a record may be too large."""
+        if core.all_fit(records, config.record_size_max):
+            return
         try:
             largest = max([len(record.value or b"") for record in records], default=_LARGE)
         except (AttributeError, TypeError):

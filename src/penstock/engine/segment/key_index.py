@@ -66,10 +66,12 @@ _NO_MARK: Final = IndexMark("", b"", 0)
 
 
 class _IndexFile:
-    __slots__ = ("file", "mapping", "name")
+    __slots__ = ("file", "mapping", "name", "warmed")
 
     def __init__(self, disk: Disk, directory: str, name: str, *, writable: bool) -> None:
         self.name = name
+        self.warmed = 0
+        """Up to here the pages were faulted in."""
         self.file: File = disk.open(f"{directory}/{name}", writable=writable)
         self.mapping: Mapping = self.file.map(writable=writable)
 
@@ -213,6 +215,23 @@ class KeyIndex:
             self.names.append(name)
             newest = _IndexFile(self._disk, self.directory, name, writable=True)
             self._attach(newest, appender)
+
+    def warm(self, ahead_size: int) -> None:
+        """Fault in the pages that the appender will reach next: all slots of a new file, which are
+        hit at random, and the entries behind the last. For the background."""
+        slots_end = INDEX_HEADER.size + 4 * self._sizes.index_slots
+        with self._lock:
+            attached = [(index, index.mapping.buffer, index.count) for index in self._attached]
+        for index, buffer, count in attached:
+            if count <= 1 and not index.warmed:
+                core.warm(buffer, 0, slots_end)
+            end = slots_end + INDEX_ENTRY.size * count
+            start = max(index.warmed, end)
+            stop = min(end + ahead_size, self._sizes.index_file_size)
+            # In steps: a page at a time costs the background more than it saves.
+            if stop - start >= ahead_size // 4:
+                core.warm(buffer, start, stop - start)
+                index.warmed = stop
 
     def seal_full(self, appender: IndexSink) -> None:
         """Put full files on the device with their checksums; they take no more entries."""

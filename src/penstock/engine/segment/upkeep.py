@@ -29,6 +29,7 @@ _log: Final = get_logger(__name__)
 _RETENTION_INTERVAL_S: Final = 10.0
 _WARM_BUSY_S: Final = 0.005
 _WARM_IDLE_S: Final = 0.2
+_WARM_INDEX_SIZE: Final = 2 << 20
 _WATCH_IDLE_S: Final = 0.02
 """How long a dispatcher waits at most for the first record after a quiet time."""
 _KEEPER_TICK_S: Final = 0.1
@@ -157,6 +158,7 @@ class Upkeep:
     def _warm(self) -> None:
         self._parts.log.prepare_next()
         self._parts.log.warm()
+        self._parts.index.warm(_WARM_INDEX_SIZE)
 
     def _try(self, what: str, step: Callable[[], None]) -> None:
         try:

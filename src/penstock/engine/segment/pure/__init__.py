@@ -14,7 +14,7 @@ from penstock.engine.segment.pure.codec import (
 )
 from penstock.engine.segment.pure.columns import read_columns
 from penstock.engine.segment.pure.inner_batch import decode_inner
-from penstock.engine.segment.pure.intake import Intake
+from penstock.engine.segment.pure.intake import Intake, all_fit
 from penstock.engine.segment.pure.kafka_batch import set_tag_header
 from penstock.engine.segment.pure.key_index import index_lookup, index_relink
 from penstock.engine.segment.pure.reading import read_batches, read_records
@@ -27,6 +27,7 @@ __all__ = [
     "Intake",
     "SyncTurns",
     "WriteLock",
+    "all_fit",
     "check_log",
     "crc_patch",
     "decode_inner",

@@ -11,6 +11,7 @@ from penstock.engine.segment.twin_interface import BUSY, NOT_TAKING, UNKNOWN_SHA
 from penstock.record import Record, ShardId
 
 _SYSTEM_CLOCK: Final = -1
+_BYTES_PER_CHARACTER: Final = 4
 
 
 class Intake:
@@ -65,3 +66,22 @@ class Intake:
         if gate.is_sync and offset >= 0:
             self._turns.wait(position, self._sync)
         return offset
+
+
+def all_fit(records: Sequence[Record], size_max: int) -> bool:
+    """Return whether every one of a list's records surely has at most `size_max` bytes. False may
+    only mean that somebody has to look more closely: at headers, at what is no list of records."""
+    if type(records) is not list:
+        return False
+    for record in records:
+        if type(record) is not Record or record.headers != ():
+            return False
+        value, key, tags = record.value, record.key, record.tags
+        if not isinstance(value, bytes | None) or not isinstance(key, bytes | None):
+            return False
+        if not isinstance(tags, tuple) or not all(isinstance(tag, str) for tag in tags):
+            return False
+        size = len(value or b"") + len(key or b"")
+        if size + _BYTES_PER_CHARACTER * sum(map(len, tags)) > size_max:
+            return False
+    return bool(records)
