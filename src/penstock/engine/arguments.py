@@ -98,7 +98,8 @@ def check_records(records: object, shard: ShardId, size_max: int) -> int:
             type(record) is Record
             and type(record.value) is bytes
             and record.key is None
-            and record.tags is record.headers is _NONE
+            and record.tags is _NONE
+            and record.headers is _NONE
             and record.timestamp_ms is record.expires_at_ms is None
         ):  # nothing but a value: the commonest case
             size = len(record.value)

@@ -371,11 +371,11 @@ def test_records_fit_when_all_of_them_surely_do(core: Core) -> None:
         tuple(plain),
         [*plain, Record(b"v", headers=(("h", b"1"),))],
         [*plain, b"no record"],
-        [Record("text")],  # type: ignore[arg-type]
-        [Record(b"v", "text")],  # type: ignore[arg-type]
-        [Record(b"v", None, ["tag"])],  # type: ignore[arg-type]
-        [Record(b"v", None, (1,))],  # type: ignore[arg-type]
+        [Record("text")],  # type: ignore[arg-type]  # on purpose
+        [Record(b"v", "text")],  # type: ignore[arg-type]  # on purpose
+        [Record(b"v", None, ["tag"])],  # type: ignore[arg-type]  # on purpose
+        [Record(b"v", None, (1,))],  # type: ignore[arg-type]  # on purpose
         None,
     ]
     for records in closer_looks:
-        assert not core.all_fit(records, 1 << 20)  # type: ignore[arg-type]
+        assert not core.all_fit(records, 1 << 20)  # type: ignore[arg-type]  # on purpose

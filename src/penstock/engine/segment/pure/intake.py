@@ -76,12 +76,16 @@ def all_fit(records: Sequence[Record], size_max: int) -> bool:
     for record in records:
         if type(record) is not Record or record.headers != ():
             return False
-        value, key, tags = record.value, record.key, record.tags
-        if not isinstance(value, bytes | None) or not isinstance(key, bytes | None):
-            return False
+        size = 0
+        parts: tuple[object, object] = (record.value, record.key)
+        for part in parts:
+            if isinstance(part, bytes):
+                size += len(part)
+            elif part is not None:
+                return False
+        tags: object = record.tags
         if not isinstance(tags, tuple) or not all(isinstance(tag, str) for tag in tags):
             return False
-        size = len(value or b"") + len(key or b"")
         if size + _BYTES_PER_CHARACTER * sum(map(len, tags)) > size_max:
             return False
     return bool(records)
