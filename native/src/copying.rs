@@ -139,7 +139,7 @@ pub fn group_size(found: &Properties<'_>) -> Option<usize> {
 }
 
 /// Give a record its new position, and carry its checksum over without trusting its bytes anew.
-fn move_record(record: &mut [u8], position: i64) {
+pub fn move_record(record: &mut [u8], position: i64) {
     let size = record.len();
     let mut delta = position.to_be_bytes();
     let has_trailer = Record::parse(record, 0).is_ok_and(|parsed| {

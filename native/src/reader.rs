@@ -91,7 +91,7 @@ impl<'py> Request<'py> {
     }
 }
 
-fn take_ranges(ranges: &Bound<'_, PyAny>) -> PyResult<Vec<(i64, i64)>> {
+pub fn take_ranges(ranges: &Bound<'_, PyAny>) -> PyResult<Vec<(i64, i64)>> {
     if ranges.len()? == 0 {
         return Ok(Vec::new());
     }
@@ -105,7 +105,7 @@ fn sizes_of(units: &[u8], kind: Kind, count: usize) -> usize {
     sizes.map(|unit| i32_at(unit, 8).unwrap_or(0).max(0) as usize).sum()
 }
 
-fn kind_of(py: Python<'_>, kind: i64) -> PyResult<Kind> {
+pub fn kind_of(py: Python<'_>, kind: i64) -> PyResult<Kind> {
     match kind {
         0 => Ok(Kind::Simple),
         1 => Ok(Kind::Batch),

@@ -315,3 +315,28 @@ class RaftCore:
     def progress(self) -> list[tuple[int, int, int, str, bool]]: ...
     @staticmethod
     def peek(message: bytes) -> tuple[int, int, int, int, int]: ...
+
+def copy_records(
+    log: Buffer,
+    base: int,
+    units: bytes,
+    kind: int,
+    offset: int,
+    topic: str,
+    queue_id: int,
+    deleted: Sequence[tuple[int, int]],
+    max_size: int,
+) -> tuple[bytes, int, Damage | None]: ...
+def place_records(
+    data: Buffer, kind: int, position: int, offset: int, gap_max: int, max_size: int
+) -> tuple[bytes, int, int]: ...
+def index_records(
+    data: Buffer,
+    base: int,
+    units: bytes,
+    kind: int,
+    offset: int,
+    topic: str,
+    queue_id: int,
+    filter_size: int,
+) -> tuple[bytes, bytes, int, int, Damage | None]: ...

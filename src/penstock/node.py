@@ -445,6 +445,7 @@ class Node:
             limits=TierLimits(
                 all_shards=tiering.topics == "all",
                 uploads=tiering.uploader == "broker",
+                long_after_ms=store.retention.reserved_ms if tiering.topics == "long" else None,
                 upload_interval_ms=tiering.upload_interval_ms,
                 interval_ms=tiering.upkeep_interval_ms,
                 garbage_interval_ms=tiering.garbage_interval_ms,

@@ -77,6 +77,8 @@ class ShardTiering(Struct, frozen=True):
     local_retention_bytes: int | None = None
     retention_ms: int | None = None
     """How long the tier keeps records; None: as long as the shard does."""
+    enabled: bool = True
+    """Off: the shard has no tier, whatever the node's settings say of others."""
 
 
 class ShardConfig(Struct, frozen=True):

@@ -54,8 +54,10 @@ def shard_config(config: TopicConfig) -> ShardConfig:
 
 def _shard_tiering(config: TopicConfig) -> ShardTiering | None:
     policy = config.tiering
-    if policy is None or policy.storage_level == "DISABLE":
+    if policy is None:
         return None
+    if policy.storage_level == "DISABLE":
+        return ShardTiering(enabled=False)
     return ShardTiering(
         url=policy.provider,
         uploader=policy.uploader,

@@ -271,7 +271,7 @@ class TopicSettings(Struct, frozen=True, kw_only=True):
 
 class TieringSettings(Struct, frozen=True, kw_only=True):
     """Flat files that old records of segment topics live on in; see `docs/tiered.md`. A topic has
-    them when its `tiering` option says so, or when `topics` is `all`."""
+    them when its `tiering` option says so, or as `topics` says."""
 
     url: Annotated[
         str,
@@ -281,9 +281,13 @@ class TieringSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     topics: Annotated[
-        Literal["chosen", "all"],
-        Meta(description="Which segment topics have flat files: those that say so, or all."),
-    ] = "chosen"
+        Literal["chosen", "long", "all"],
+        Meta(
+            description="Which segment topics have flat files besides those that say so: none, "
+            "those that keep records longer than `broker.file_reserved_time` and compacted ones, "
+            "or all."
+        ),
+    ] = "long"
     uploader: Annotated[
         Literal["broker", "spark"],
         Meta(

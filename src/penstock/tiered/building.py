@@ -50,6 +50,5 @@ def build_tiered_engine(
         upkeep,
         metrics=metrics,
         background=background,
-        all_shards=limits.all_shards,
-        uploads=limits.uploads,
+        limits=limits,
     )

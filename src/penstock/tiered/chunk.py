@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_left
+from collections.abc import Set
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -98,6 +99,10 @@ class Footer(NamedTuple):
             at += 1
         return sorted(found, reverse=True)
 
+    def units_of_hashes(self, hashes: Set[int]) -> list[int]:
+        """Return the numbers of the units that may point at a record of one of the keys."""
+        return sorted({unit for each, unit in _KEY.iter_unpack(self.keys) if each in hashes})
+
     def check_blocks(self, name: str, first_block: int, data: bytes | memoryview) -> None:
         """Raise `CorruptionError` unless `data`, which begins with a block, is what was written."""
         view = memoryview(data)
@@ -178,17 +183,27 @@ def build_chunk(
     checked, and its entry for the manifest."""
     unit_size = BATCH_UNIT.size if kind is QueueKind.BATCH else QUEUE_UNIT.size
     units_offset = _units_offset(data, where)
-    records = read_units(shard, kind, data, where.position, units, units_offset)
-    numbers = _unit_numbers(kind, units, units_offset, records)
-    keys = sorted({(key_hash(key), n) for n, one in numbers for key in keys_of(one)})
-    packed_keys = b"".join(_KEY.pack(*pair) for pair in keys)
+    keys, key_filter, min_ms, max_ms, damage = core.index_records(
+        data,
+        where.position,
+        units,
+        KIND_BATCH if kind is QueueKind.BATCH else KIND_SIMPLE,
+        units_offset,
+        shard.topic,
+        shard.partition,
+        FILTER_SIZE,
+    )
+    if damage is not None:
+        raise CorruptionError(
+            shard.name, position=damage.position - where.position, reason=damage.reason
+        )
+    view = memoryview(data)
     sums = b"".join(
-        _SUM.pack(zlib.crc32(data[start : start + BLOCK_SIZE]))
+        _SUM.pack(zlib.crc32(view[start : start + BLOCK_SIZE]))
         for start in range(0, len(data), BLOCK_SIZE)
     )
-    times = [one.timestamp_ms for one in records] or [0]
     count = len(units) // unit_size
-    footer = units + packed_keys + sums
+    footer = units + keys + sums
     trailer = _TRAILER.pack(
         MAGIC,
         VERSION,
@@ -199,10 +214,10 @@ def build_chunk(
         where.position,
         len(data),
         count,
-        len(keys),
+        len(keys) // _KEY.size,
         len(sums) // _SUM.size,
-        min(times),
-        max(times),
+        min_ms,
+        max_ms,
         where.epoch,
         units_offset,
         zlib.crc32(footer),
@@ -219,11 +234,11 @@ def build_chunk(
         data_size=len(data),
         size=len(whole),
         units=count,
-        min_ms=min(times),
-        max_ms=max(times),
+        min_ms=min_ms,
+        max_ms=max_ms,
         epoch=where.epoch,
         created_ms=where.created_ms,
-        keys=_filter_of([key for _, one in numbers for key in keys_of(one)]),
+        keys=key_filter,
     )
     return whole, entry
 
@@ -276,49 +291,13 @@ def read_footer(name: str, tail: bytes) -> tuple[Footer, ChunkEntry]:
     return footer, entry
 
 
-def keys_of(record: StoredRecord) -> set[bytes]:
-    """Return everything that finds a record by key: its key, the words of a RocketMQ key, and the
-    unique key that RocketMQ's producers add."""
-    found: set[bytes] = set()
-    if record.key is not None:
-        found.add(record.key)
-        found.update(word for word in record.key.split(b" ") if word)
-    for name, value in record.headers:
-        if name == "UNIQ_KEY" and value:
-            found.add(value)
-    return found
-
-
 def _units_offset(data: bytes, where: ChunkRange) -> int:
     raw = core.decode_raw(data, where.position, where.position, False) if data else None
     found = getattr(raw, "queue_offset", None)
     return where.first_offset if found is None else int(found)
 
 
-def _unit_numbers(
-    kind: QueueKind, units: bytes, units_offset: int, records: list[StoredRecord]
-) -> list[tuple[int, StoredRecord]]:
-    if kind is QueueKind.SIMPLE:
-        return [(one.offset - units_offset, one) for one in records]
-    bases = [int(unit[4]) for unit in BATCH_UNIT.iter_unpack(units)]
-    return [(bisect_left(bases, one.offset + 1) - 1, one) for one in records]
-
-
 def _bits(key: bytes) -> tuple[int, int, int]:
     first, second = zlib.crc32(key), zlib.adler32(key) | 1
     bits = FILTER_SIZE * 8
     return first % bits, (first + second) % bits, (first + 2 * second) % bits
-
-
-def _filter_of(keys: list[bytes]) -> bytes:
-    """Return a filter of the keys; none at all when it could not tell any apart."""
-    distinct = set(keys)
-    if len(distinct) > FILTER_SIZE * 4:
-        return b""
-    found = bytearray(FILTER_SIZE if distinct else 1)
-    if not distinct:
-        return bytes(FILTER_SIZE)
-    for key in distinct:
-        for n in _bits(key):
-            found[n >> 3] |= 1 << (n & 7)
-    return bytes(found)

@@ -19,6 +19,8 @@ from typing import Final, TypeVar
 from penstock.clock import Clock, SystemClock
 from penstock.engine.segment.format import (
     BATCH_UNIT,
+    KIND_BATCH,
+    KIND_SIMPLE,
     PRE_BLANK,
     QUEUE_UNIT,
     RECORD_HEAD,
@@ -42,15 +44,16 @@ from penstock.tiered.file_segment import FileSegmentMetadata
 from penstock.tiered.flat_file import FlatFile
 from penstock.tiered.manifest import Manifest
 from penstock.tiered.metadata_store import TieredMetadataStore
-from penstock.tiered.moving import move_record
 from penstock.tiered.names import chunk_name
 from penstock.tiered.providers.contract import TierProvider
 from penstock.tiered.shard_manifest import ShardManifest
 from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_reader import TierReader
+from penstock.tiered.upload_window import UploadWindow
 
 GAP_MAX: Final = 4096
 """Offsets without a record that one chunk spans, at most."""
+_BORN_AT: Final = RECORD_HEAD.position_of("born_timestamp_ms")
 
 _Found = TypeVar("_Found")
 
@@ -87,6 +90,8 @@ class CompositeFlatFile:
         """Held while records are found and deleted: each counts for one caller."""
         self._epoch: int | None = None
         self._staged: list[tuple[ChunkEntry, float]] = []
+        self._window: Final = UploadWindow(self.provider, config.upload_window)
+        self._put: Callable[[str, bytes], None] = self.provider.put_if_absent
         self._files = ChunkFiles(self, None)
         self._closed = False
         self._dispatch_offset = 0
@@ -136,7 +141,7 @@ class CompositeFlatFile:
 
     def current(self) -> Manifest | None:
         """Return the manifest as last seen; a destroyed shard has none."""
-        found = self.manifest.current or self.manifest.load()
+        found = self.manifest.known()
         return None if found is None or found.destroyed_ms is not None else found
 
     def refresh(self) -> Manifest | None:
@@ -167,6 +172,7 @@ class CompositeFlatFile:
     def reset(self) -> None:
         """Forget everything that is not committed; the manifest says where to go on."""
         with self._lock:
+            self._window.abandon()
             found = self.current()
             self._staged = []
             self._files = ChunkFiles(self, found)
@@ -253,43 +259,44 @@ class CompositeFlatFile:
             return self.append_consume_queue(request_of(raw, position))
 
     def append_many(self, messages: Sequence[bytes]) -> int:
-        """Append messages as `append` does, as many as fit into the chunk; return how many. The
-        queue units are derived from all of them at once."""
-        with self._lock:
-            if self.kind is not QueueKind.SIMPLE or self._closed:
-                first = messages[0]
-                return 1 if self.append(first) is AppendResult.SUCCESS else 0
-            offset_at = RECORD_HEAD.position_of("queue_offset")
-            start = position = self.commit_log.append_offset
-            room = self.config.chunk_size - (start - self.commit_log.commit_offset)
-            moved: list[bytes] = []
-            expected = self._dispatch_offset
-            for message in messages:
-                offset = int.from_bytes(message[offset_at : offset_at + 8], "big")
-                if not expected <= offset <= expected + GAP_MAX or len(message) > room:
-                    break
-                moved.append(move_record(message, position))
-                position += len(message)
-                room -= len(message)
-                expected = offset + 1
-            if not moved:
-                return 1 if self.append(messages[0]) is AppendResult.SUCCESS else 0
-            return self._append_moved(moved, start)
+        """Append messages as `append` does, as many as fit into the chunk; return how many."""
+        size = self.append_run(b"".join(messages))
+        count = 0
+        while size > 0:
+            size -= len(messages[count])
+            count += 1
+        return count
 
-    def _append_moved(self, moved: list[bytes], position: int) -> int:
-        data = b"".join(moved)
-        raw = core.decode_raw(data, position, position, False)
-        assert isinstance(raw, RawRecord), "the store has read it"
-        units = derive_units(self.shard, self.kind, data, position, raw.queue_offset)
-        result = self.commit_log.append(data, raw.born_timestamp_ms, now_ms=self.clock.now_ms())
-        if result is not AppendResult.SUCCESS:
-            return 0
-        self.init_offset(raw.queue_offset)
-        blank = PRE_BLANK * (raw.queue_offset - self._queue_offset)
-        self.consume_queue.append(blank + units, raw.born_timestamp_ms)
-        self._dispatch_offset = raw.queue_offset + len(units) // QUEUE_UNIT.size
-        self._queue_offset = self._dispatch_offset
-        return len(moved)
+    def append_run(self, data: bytes) -> int:
+        """Append whole messages that lie one behind the other, as `append` does each of them, as
+        many as fit into the chunk; return how many bytes. No object is made of any of them."""
+        with self._lock:
+            if self._closed or not data:
+                return 0
+            position = self.commit_log.append_offset
+            room = self.config.chunk_size - (position - self.commit_log.commit_offset)
+            number = KIND_BATCH if self.kind is QueueKind.BATCH else KIND_SIMPLE
+            placed, first, end = core.place_records(
+                data, number, position, self._dispatch_offset, GAP_MAX, room
+            )
+            if not placed:
+                return self._append_first(data)
+            born_ms = int.from_bytes(placed[_BORN_AT : _BORN_AT + 8], "big", signed=True)
+            result = self.commit_log.append(placed, born_ms, now_ms=self.clock.now_ms())
+            if result is not AppendResult.SUCCESS:
+                return 0
+            units = derive_units(self.shard, self.kind, placed, position, first)
+            self.init_offset(first)
+            if self.kind is QueueKind.SIMPLE:
+                units = PRE_BLANK * (first - self._queue_offset) + units
+            self.consume_queue.append(units, born_ms)
+            self._dispatch_offset = self._queue_offset = end
+            return len(placed)
+
+    def _append_first(self, data: bytes) -> int:
+        """Append the first of several messages: it is too large for a chunk, or lies far behind."""
+        size = int.from_bytes(data[:4], "big")
+        return size if self.append(bytes(data[:size])) is AppendResult.SUCCESS else 0
 
     def _commit_now(self, commit: Callable[[], None]) -> AppendResult:
         try:
@@ -303,11 +310,36 @@ class CompositeFlatFile:
         with self._lock:
             self._check_epoch()
             self.commit_log.commit()
+            self._wait_for_puts()
+
+    def stage(self) -> int:
+        """Begin to put what was appended, as a chunk, and do not wait for it: a few are on their
+        way at a time. Return how many chunks the next `commit` lets the manifest refer to."""
+        with self._lock:
+            self._check_epoch()
+            self._put = self._window.put
+            try:
+                self.commit_log.commit()
+            except StoreError:
+                self.reset()
+                raise
+            finally:
+                self._put = self.provider.put_if_absent
+            return len(self._staged)
+
+    def _wait_for_puts(self) -> None:
+        try:
+            self._window.wait()
+        except StoreError:
+            # Which of them are there is not known: all are made again, from the log.
+            self.reset()
+            raise
 
     def commit_consume_queue(self) -> None:
         """Let the manifest refer to the chunks whose messages the consume queue has."""
         with self._lock:
             epoch = self._check_epoch()
+            self._wait_for_puts()
             ready = [pair for pair in self._staged if pair[0].end_offset <= self._queue_offset]
             if not ready:
                 return
@@ -365,7 +397,7 @@ class CompositeFlatFile:
         )
         name = chunk_name(epoch, where.first_offset)
         whole, entry = build_chunk(self.shard, self.kind, name, data, units, where)
-        self.provider.put_if_absent(f"{self.manifest.prefix}{name}", whole)
+        self._put(f"{self.manifest.prefix}{name}", whole)
         self._staged.append((entry, self.clock.monotonic()))
         self._chunk_start = entry.end_offset
 
@@ -471,6 +503,7 @@ class CompositeFlatFile:
         """Stop. What is not committed is in the log that it came from."""
         with self._lock:
             self._closed = True
+            self._window.abandon()
             self._files.shutdown()
 
     def destroy(self) -> None:

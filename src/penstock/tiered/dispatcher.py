@@ -40,7 +40,8 @@ RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 RECORD_OVERHEAD: Final = 150
 """Bytes that a record takes in the log beyond key and value, about."""
-_RECORDS_PER_READ: Final = 4096
+CHUNKS_PER_COMMIT: Final = 8
+"""Chunks that one change of the manifest adds, at most."""
 _IDLE_S: Final = 0.25
 _JOIN_S: Final = 30.0
 
@@ -63,10 +64,9 @@ class CommittedLog(Protocol):
 
     def state(self, shard: ShardId) -> ShardState: ...
 
-    def read_raw(
-        self, shard: ShardId, offset: int, *, max_records: int, max_size: int
-    ) -> list[bytes]:
-        """Return whole records (batches) as the log holds them, checked, without deleted ones."""
+    def read_run(self, shard: ShardId, offset: int, *, max_size: int) -> tuple[bytes, int]:
+        """Return whole records (batches) one behind the other as the log holds them, checked,
+        without deleted ones, and the offset to go on at."""
         ...
 
 
@@ -279,42 +279,56 @@ class TieredDispatcher:
 
 def upload_shard(store: CommittedLog, flat: CompositeFlatFile) -> int:
     """Append and commit everything that is committed in the log and that the tier lacks; return
-    how many bytes. The flat file must be acquired."""
+    how many bytes. The flat file must be acquired.
+
+    Whole runs of the log go up as they are: chunks are put a few at a time, and the manifest
+    refers to `CHUNKS_PER_COMMIT` of them at once."""
     uploaded = 0
     while True:
         bounds = store.bounds(flat.shard)
         begin = max(flat.dispatch_offset, int(bounds.earliest))
         if begin >= bounds.commit:
             break
-        messages = store.read_raw(
-            flat.shard, begin, max_records=_RECORDS_PER_READ, max_size=flat.config.chunk_size
-        )
-        nothing = not messages
-        while messages:
-            count = flat.append_many(messages)
-            uploaded += sum(len(message) for message in messages[:count])
-            del messages[:count]
-            if count == 0:
-                flat.commit(sync=True)
-                uploaded += len(messages[0])
-                _append_first(flat, messages)
-            if messages:
-                flat.commit(sync=True)
-        if nothing:
+        run, after = store.read_run(flat.shard, begin, max_size=flat.config.chunk_size)
+        if run:
+            _append(flat, run)
+            uploaded += len(run)
+        elif after <= begin:
+            break  # cut off meanwhile
+        else:
             flat.commit(sync=True)
-            flat.advance(int(bounds.commit))
+            flat.advance(min(after, int(bounds.commit)))
     flat.commit(sync=True)
     sync_deleted(store, flat)
     return uploaded
 
 
-def _append_first(flat: CompositeFlatFile, messages: list[bytes]) -> None:
-    """Append a message that did not fit before the commit; say why it does not now."""
-    result = flat.append(messages.pop(0))
+def _append(flat: CompositeFlatFile, run: bytes) -> None:
+    """Append a run of records; a chunk that is full begins its way to the tier."""
+    while run:
+        taken = flat.append_run(run)
+        if taken == 0:
+            _stage(flat)
+            taken = _append_first(flat, run)
+        run = run[taken:]
+        if run:
+            _stage(flat)
+
+
+def _stage(flat: CompositeFlatFile) -> None:
+    if flat.stage() >= CHUNKS_PER_COMMIT:
+        flat.commit(sync=True)
+
+
+def _append_first(flat: CompositeFlatFile, run: bytes) -> int:
+    """Append a message that did not fit into the chunk before; say why it does not now."""
+    size = int.from_bytes(run[:4], "big")
+    result = flat.append(run[:size])
     if result is AppendResult.OFFSET_INCORRECT:
         raise StaleWriteError(f"{flat.shard.name!r} was cut while it was uploaded")
     if result is not AppendResult.SUCCESS:
         raise ClosedError(f"the tier of {flat.shard.name!r} was closed")
+    return size
 
 
 def sync_deleted(store: CommittedLog, flat: CompositeFlatFile) -> None:

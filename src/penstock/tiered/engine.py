@@ -29,6 +29,7 @@ from penstock.engine.contract import (
     ShardTiering,
 )
 from penstock.engine.segment.engine import SegmentEngine
+from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import Offset, ShardId, StoredRecord
 from penstock.tiered.cold_batches import read_cold_batches
@@ -39,7 +40,7 @@ from penstock.tiered.tier_compaction import delete_superseded
 from penstock.tiered.tier_metrics import TierMetrics
 from penstock.tiered.tier_reader import TierQuery
 from penstock.tiered.tier_set import TierSet
-from penstock.tiered.tier_upkeep import TierUpkeep, kept_in_tier_ms
+from penstock.tiered.tier_upkeep import TierLimits, TierUpkeep, kept_in_tier_ms
 
 SPARK_BY_SETTING: Final = "spark by setting"
 """The uploader of a shard whose topic leaves it to the node, which leaves it to Spark."""
@@ -56,15 +57,13 @@ class TieredSegmentEngine(SegmentEngine):
         *,
         metrics: TierMetrics | None = None,
         background: bool = True,
-        all_shards: bool = False,
-        uploads: bool = True,
+        limits: TierLimits | None = None,
     ) -> None:
         self.tiers: Final = tiers
         self.dispatcher: Final = dispatcher
         self.tier_upkeep: Final = upkeep
         self._background: Final = background
-        self._all_shards: Final = all_shards
-        self._uploads: Final = uploads
+        self._limits: Final = limits or TierLimits()
         self._begun = False
         self._metrics: Final = metrics or TierMetrics()
         self._compacted: dict[ShardId, int] = {}
@@ -77,12 +76,13 @@ class TieredSegmentEngine(SegmentEngine):
     # Shards
 
     def _apply(self, shard: ShardId, config: ShardConfig) -> None:
-        if self._all_shards and config.tiering is None:
+        if config.tiering is None and self._wants_tier(shard, config):
             config = replace(config, tiering=ShardTiering())
         config = self._with_uploader(config)
         super()._apply(shard, config)
         self.tiers.watch(shard, config)
-        if config.tiering is not None:
+        if config.tiering is not None and config.tiering.enabled:
+            self.store.retention.set_policy(shard, self._hot_window(config))
             self._begin()
             self.dispatcher.note_all()
 
@@ -92,8 +92,35 @@ class TieredSegmentEngine(SegmentEngine):
         tiering = config.tiering
         if tiering is None or tiering.uploader not in ("broker", SPARK_BY_SETTING):
             return config
-        uploader = "broker" if self._uploads else SPARK_BY_SETTING
+        uploader = "broker" if self._limits.uploads else SPARK_BY_SETTING
         return replace(config, tiering=replace(tiering, uploader=uploader))
+
+    def _wants_tier(self, shard: ShardId, config: ShardConfig) -> bool:
+        """Say whether a shard that does not speak of a tier has one: the log is a bounded hot
+        window, and what is kept longer lives on in flat files. One that has a tier keeps it."""
+        if self._limits.all_shards or self.tiers.config_of(shard) is not None:
+            return True
+        long_ms, kept_ms = self._limits.long_after_ms, config.retention_ms
+        if long_ms is None:
+            return False
+        return config.cleanup is Cleanup.COMPACT or (kept_ms is not None and kept_ms > long_ms)
+
+    def _hot_window(self, config: ShardConfig) -> RetentionPolicy:
+        """Return how long the log keeps a shard that has a tier: as long as that says, otherwise
+        for the store's `file_reserved_time`, and never longer than the shard is kept."""
+        tiering = config.tiering
+        assert tiering is not None, "the shard has a tier"
+        local = RetentionPolicy(tiering.local_retention_ms, tiering.local_retention_bytes)
+        if config.cleanup is Cleanup.COMPACT:
+            return local
+        kept_ms = config.retention_ms
+        if kept_ms is not None and kept_ms > self.store.retention.reserved_ms:
+            kept_ms = None  # the reserved time is shorter, and goes file by file
+        return RetentionPolicy(
+            _least(local.time_ms, kept_ms),
+            _least(local.size, config.retention_bytes),
+            config.retention_records,
+        )
 
     def _begin(self) -> None:
         """Start what tiers need, with the first shard that has one."""
@@ -111,6 +138,7 @@ class TieredSegmentEngine(SegmentEngine):
     def delete_shard(self, shard: ShardId) -> None:
         self.dispatcher.forget(shard)
         super().delete_shard(shard)
+        self._compacted.pop(shard, None)
         flat = self.tiers.forget(shard)
         if flat is not None:
             flat.destroy()
@@ -334,11 +362,13 @@ class TieredSegmentEngine(SegmentEngine):
         found = None if flat is None else flat.current()
         if config.cleanup is not Cleanup.COMPACT or flat is None or found is None:
             return done
-        bounds = self.store.bounds(shard)
-        if self._compacted.get(shard) == bounds.commit:
+        end = int(self.store.bounds(shard).commit)
+        since = self._compacted.get(shard, 0)
+        if since >= end:
             return done
-        cold = delete_superseded(self.store, flat, *self._transactions_of(shard))
-        self._compacted[shard] = int(bounds.commit)
+        until, aborted = self._transactions_of(shard)
+        cold = delete_superseded(self.store, flat, until, aborted, since=since)
+        self._compacted[shard] = end if until is None else min(end, until)
         return Compacted(done.records + cold.records, done.size + cold.size)
 
     def apply_retention(self, shard: ShardId) -> Offset:
@@ -366,6 +396,11 @@ class TieredSegmentEngine(SegmentEngine):
         self.dispatcher.stop()
         super().close()
         self.tiers.close()
+
+
+def _least(first: int | None, second: int | None) -> int | None:
+    known = [each for each in (first, second) if each is not None]
+    return min(known, default=None)
 
 
 def _size(record: StoredRecord) -> int:

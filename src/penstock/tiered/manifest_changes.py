@@ -7,11 +7,11 @@ deleted only after the grace period, counted from then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from penstock.engine.segment.deleted_ranges import coalesce
+from penstock.engine.segment.deleted_ranges import DeletedRanges, coalesce
 from penstock.errors import StaleWriteError
 from penstock.tiered.chunk import ChunkEntry
 from penstock.tiered.manifest import Garbage, Manifest, SegmentEntry
@@ -121,14 +121,49 @@ def size_until(manifest: Manifest, size_max: int, chunks_of: ChunksOf) -> int:
 
 
 def swap_segment(
-    manifest: Manifest, old: SegmentEntry, new: SegmentEntry, gone: Iterable[str], now_ms: int
+    manifest: Manifest,
+    old: SegmentEntry,
+    new: SegmentEntry | None,
+    gone: Iterable[str],
+    now_ms: int,
+    *,
+    forget: DeletedRanges | None = None,
 ) -> Manifest | None:
-    """Put a rewritten segment in the place of an old one; None when that is not there any more."""
+    """Put a rewritten segment in the place of an old one (none: all of it was dead); None when
+    that is not there any more. Holes of `forget` have no bytes in it and are struck off."""
     if old not in manifest.segments:
         return None
-    segments = tuple(new if each == old else each for each in manifest.segments)
+    segments = tuple(
+        each if each != old else new for each in manifest.segments if each != old or new is not None
+    )
     garbage = (Garbage(name, now_ms) for name in (old.name, *gone))
-    return replace(manifest, segments=segments, garbage=(*manifest.garbage, *garbage))
+    deleted = manifest.deleted
+    if forget is not None:
+        written = forget.overlapping(old.first_offset, old.end_offset)
+        inside = [(max(a, old.first_offset), min(b, old.end_offset)) for a, b in written]
+        deleted = tuple(_without(deleted, inside))
+    return replace(
+        manifest,
+        segments=tuple(each for each in segments if each is not None),
+        deleted=deleted,
+        garbage=(*manifest.garbage, *garbage),
+    )
+
+
+def _without(
+    ranges: Iterable[tuple[int, int]], holes: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Yield ranges without what lies in the holes; both ascend."""
+    for start, end in ranges:
+        at = start
+        for hole_start, hole_end in holes:
+            if hole_end <= at or hole_start >= end:
+                continue
+            if at < hole_start:
+                yield at, hole_start
+            at = hole_end
+        if at < end:
+            yield at, end
 
 
 def forget_garbage(manifest: Manifest, names: frozenset[str]) -> Manifest | None:

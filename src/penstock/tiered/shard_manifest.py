@@ -48,6 +48,7 @@ class ShardManifest:
         self.writer: Final = uuid.uuid4().hex
         self._lock: Final = threading.RLock()
         self._loaded: tuple[Manifest, str] | None = None
+        self._was_looked_at = False
         self._descriptors: OrderedDict[str, tuple[ChunkEntry, ...]] = OrderedDict()
 
     @property
@@ -56,6 +57,13 @@ class ShardManifest:
         loaded = self._loaded
         return None if loaded is None else loaded[0]
 
+    def known(self) -> Manifest | None:
+        """Return the manifest as it was last seen, read if nobody looked yet: a shard that has
+        none is not asked for it again and again."""
+        if self._loaded is None and not self._was_looked_at:
+            return self.load()
+        return self.current
+
     def load(self) -> Manifest | None:
         """Read the manifest anew; None when the tier has nothing of this shard."""
         with self._lock:
@@ -63,6 +71,7 @@ class ShardManifest:
                 data, version = self.provider.get(self.key)
             except ObjectMissingError:
                 self._loaded = None
+                self._was_looked_at = True
                 return None
             manifest = decode_manifest(self._name(self.key), data)
             self._loaded = (manifest, version)
@@ -112,7 +121,7 @@ class ShardManifest:
                 try:
                     version = self.provider.compare_and_set(self.key, encode_manifest(new), version)
                 except StaleWriteError:
-                    self._loaded = None
+                    self._loaded, self._was_looked_at = None, False
                     continue
                 self._loaded = (new, version)
                 return new

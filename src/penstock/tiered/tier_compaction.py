@@ -8,7 +8,7 @@ rewrite_segments    sealed segments with enough dead bytes are written again wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from penstock.engine.contract import Compacted
@@ -18,14 +18,22 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.engine.transaction_limits import is_within
 from penstock.record import QueueKind, StoredRecord
 from penstock.tiered import manifest_changes as changes
-from penstock.tiered.chunk import ChunkEntry, ChunkRange, build_chunk, derive_units, read_units
+from penstock.tiered.chunk import (
+    ChunkEntry,
+    ChunkRange,
+    build_chunk,
+    derive_units,
+    key_hash,
+    read_units,
+)
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.fetcher import FetchedChunk
-from penstock.tiered.manifest import SegmentEntry, describe_segment
+from penstock.tiered.manifest import Manifest, SegmentEntry, describe_segment
 from penstock.tiered.moving import move_record
 from penstock.tiered.names import chunk_name
 
 DEAD_RATIO_MIN: Final = 0.5
+_BLANK_SIZE: Final = 0x7FFF_FFFF
 _PAGE: Final = 4096
 _PAGE_SIZE: Final = 64 << 20
 
@@ -35,17 +43,23 @@ def delete_superseded(
     flat: CompositeFlatFile,
     until: int | None = None,
     aborted: Sequence[tuple[int, int]] = (),
+    *,
+    since: int = 0,
 ) -> Compacted:
-    """Make records of the tier holes whose key was written again later, in tier or log. Memory
-    holds each key once. Records from `until` on, and `aborted` ones, replace nothing."""
-    newest: dict[bytes, tuple[int, int]] = {}
-    replaced: list[tuple[int, int]] = []
+    """Make records of the tier holes whose key was written again later, in tier or log. Records
+    from `until` on, and `aborted` ones, replace nothing.
+
+    What lies below `since` has no two records of a key (an earlier pass saw to that): only records
+    behind it are read, and older ones are looked for by the hashes of their keys, so that a chunk
+    without any of these keys costs its footer at most. Memory holds each new key once."""
     manifest = flat.current()
     if manifest is None:
         return Compacted(0, 0)
     start_of_log = int(store.bounds(flat.shard).earliest)
+    newest: dict[bytes, tuple[int, int]] = {}
+    replaced: list[tuple[int, int]] = []
     size = 0
-    for record in _everything(store, flat, start_of_log):
+    for record in _everything(store, flat, since, start_of_log):
         if until is not None and record.offset >= until:
             break
         if record.key is None or (aborted and is_within(aborted, record.offset)):
@@ -55,24 +69,48 @@ def delete_superseded(
             replaced.append((before[0], before[0] + 1))
             size += before[1]
         newest[record.key] = (record.offset, len(record.value or b"") + len(record.key))
+    if since > manifest.start_offset:
+        for record in _older(flat, manifest, newest, since):
+            replaced.append((record.offset, record.offset + 1))
+            size += len(record.value or b"") + len(record.key or b"")
     if replaced:
         flat.upkeep.delete_ranges(replaced)
     return Compacted(len(replaced), size)
 
 
-def _everything(
-    store: SegmentStore, flat: CompositeFlatFile, start_of_log: int
+def _older(
+    flat: CompositeFlatFile, manifest: Manifest, keys: Mapping[bytes, object], until: int
 ) -> Iterator[StoredRecord]:
+    """Yield the live records below `until` that have one of the keys."""
+    hashes = {key_hash(key) for key in keys}
+    for entry in flat.manifest.chunks_from(manifest.start_offset, manifest):
+        if entry.first_offset >= until:
+            return
+        if entry.keys and not any(entry.may_hold_key(key) for key in keys):
+            continue
+        footer = flat.fetcher.footer(flat.manifest.prefix, entry)
+        for unit in footer.units_of_hashes(hashes):
+            for record in flat.reader.in_unit(entry, footer, manifest, unit, until):
+                if record.key in keys:
+                    yield record
+
+
+def _everything(
+    store: SegmentStore, flat: CompositeFlatFile, since: int, start_of_log: int
+) -> Iterator[StoredRecord]:
+    """Yield the live records of tier and log from `since` on."""
     manifest = flat.current()
-    if manifest is not None:
+    if manifest is not None and since < start_of_log:
         deleted = flat.reader.deleted(manifest)
         now_ms = flat.clock.now_ms()
-        for chunk in flat.reader.stream(manifest.start_offset, start_of_log):
+        begin = max(since, manifest.start_offset)
+        for chunk in flat.reader.stream(begin, start_of_log):
             for record in records_of(flat, chunk):
                 expired = record.expires_at_ms is not None and record.expires_at_ms <= now_ms
-                if record.offset < start_of_log and record.offset not in deleted and not expired:
+                inside = begin <= record.offset < start_of_log
+                if inside and record.offset not in deleted and not expired:
                     yield record
-    offset, end = start_of_log, int(store.bounds(flat.shard).commit)
+    offset, end = max(since, start_of_log), int(store.bounds(flat.shard).commit)
     while offset < end:
         page = store.read_page(flat.shard, offset, max_records=_PAGE, max_size=_PAGE_SIZE)
         yield from page.records
@@ -103,8 +141,6 @@ def rewrite_segments(flat: CompositeFlatFile, *, dead_ratio: float = DEAD_RATIO_
         span = segment.end_offset - segment.first_offset
         if not ranges or dead < dead_ratio * span:
             continue
-        if sum(chunk.units for chunk in flat.manifest.chunks_of(segment)) <= span - dead:
-            continue  # it was written without them already
         freed = _rewrite(flat, segment, deleted)
         if freed:
             records += dead
@@ -113,26 +149,52 @@ def rewrite_segments(flat: CompositeFlatFile, *, dead_ratio: float = DEAD_RATIO_
 
 
 def _rewrite(flat: CompositeFlatFile, segment: SegmentEntry, deleted: DeletedRanges) -> int:
+    """Put a new generation of a segment in its place; chunks without a dead record are not even
+    read. Holes that have no bytes any more leave the manifest."""
     old = flat.manifest.chunks_of(segment)
-    new: list[ChunkEntry] = []
-    for chunk in flat.fetcher.stream(flat.manifest.prefix, old):
-        entry = _rewrite_chunk(flat, chunk, deleted)
-        if entry is not None:
-            new.append(entry)
+    touched = [one for one in old if _has_dead(flat, one, deleted)]
+    again = {
+        chunk.entry.name: _rewrite_chunk(flat, chunk, deleted)
+        for chunk in flat.fetcher.stream(flat.manifest.prefix, touched)
+    }
+    new = [entry for one in old if (entry := again.get(one.name, one)) is not None]
     kept = {entry.name for entry in new}
     gone = [entry.name for entry in old if entry.name not in kept]
     if not gone:
         return 0
-    if not new:
-        return 0  # wholly dead: expiry or truncation takes it, positions stay contiguous
-    name = flat.upkeep.put_descriptor(flat.epoch or 0, tuple(new))
     now_ms = flat.clock.now_ms()
-    described = describe_segment(name, tuple(new), segment.sealed_ms)
+    described = None
+    if new:
+        name = flat.upkeep.put_descriptor(flat.epoch or 0, tuple(new))
+        described = describe_segment(name, tuple(new), segment.sealed_ms)
+    simple = flat.kind is QueueKind.SIMPLE
     flat.manifest.change(
-        lambda found: changes.swap_segment(found, segment, described, gone, now_ms),
+        lambda found: changes.swap_segment(
+            found, segment, described, gone, now_ms, forget=deleted if simple else None
+        ),
         epoch=flat.epoch,
     )
     return segment.size - sum(entry.size for entry in new)
+
+
+def _has_dead(flat: CompositeFlatFile, entry: ChunkEntry, deleted: DeletedRanges) -> bool:
+    """Say whether a chunk has bytes of dead records; its footer tells."""
+    if not deleted.overlapping(entry.first_offset, entry.end_offset):
+        return False
+    footer = flat.fetcher.footer(flat.manifest.prefix, entry)
+    return any(
+        all(offset in deleted for offset in range(start, end))
+        for start, end, _, _ in _rows(flat.kind, footer.units, entry.units_offset)
+    )
+
+
+def _rows(kind: QueueKind, units: bytes, offset: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield offsets [start, end), position and size of each record that units point at."""
+    unit_size = BATCH_UNIT.size if kind is QueueKind.BATCH else QUEUE_UNIT.size
+    for n, at in enumerate(range(0, len(units), unit_size)):
+        position, size = QUEUE_UNIT.unpack_from(units, at)[:2]
+        if not (position == 0 and size == _BLANK_SIZE):
+            yield *_span(kind, units[at : at + unit_size], offset + n), position, size
 
 
 def _rewrite_chunk(
@@ -141,17 +203,11 @@ def _rewrite_chunk(
     """Put a chunk again without its dead records, at its old place; the same entry when none of
     it is dead, None when all of it is. It never grows, so that the tiered log keeps its order."""
     entry, footer, data = chunk
-    unit_size = footer.unit_size
     kept: list[bytes] = []
     position = entry.position
     first: int | None = None
     dead = False
-    for n in range(entry.units):
-        unit = footer.units[n * unit_size : (n + 1) * unit_size]
-        start, end = _span(flat.kind, unit, entry.units_offset + n)
-        at, size = QUEUE_UNIT.unpack_from(unit)[:2]
-        if at == 0 and size == 0x7FFF_FFFF:
-            continue
+    for start, end, at, size in _rows(flat.kind, footer.units, entry.units_offset):
         if all(offset in deleted for offset in range(start, end)):
             dead = True
             continue

@@ -23,6 +23,8 @@ class TierConfig(Struct, frozen=True, kw_only=True):
     segment_age_ms: int = 24 * _HOUR_MS
     grace_ms: int = _HOUR_MS
     """How long an object that nothing refers to is kept: readers and uploads take no longer."""
+    upload_window: int = 4
+    """Chunks of one shard that are put at the same time, at most."""
     fetch: FetchSettings = FetchSettings()
 
     def open(self) -> TierProvider:

@@ -67,7 +67,7 @@ class TierReader:
 
     def manifest(self) -> Manifest | None:
         """Return the manifest as last seen, read if it never was."""
-        return self._manifest.current or self._manifest.load()
+        return self._manifest.known()
 
     def read(self, query: TierQuery) -> TierPage:
         """Return the records that `query` asks for, ascending, as far as the tier holds them."""
@@ -185,17 +185,18 @@ class TierReader:
                 continue
             footer = self._fetcher.footer(self._manifest.prefix, entry)
             for unit in footer.units_of_key(key):
-                yield from self._in_unit(entry, footer, manifest, unit, key, until)
+                yield from self.in_unit(entry, footer, manifest, unit, until, key)
 
-    def _in_unit(
+    def in_unit(
         self,
         entry: ChunkEntry,
         footer: Footer,
         manifest: Manifest,
         unit: int,
-        key: bytes,
         until: int,
+        key: bytes | None = None,
     ) -> Iterator[StoredRecord]:
+        """Yield the live records below `until` of one unit, the newest first; those of a key."""
         size = footer.unit_size
         units = footer.units[unit * size : (unit + 1) * size]
         first, end = _offsets_of(footer, entry, unit)

@@ -39,7 +39,7 @@ class TierSet:
         """Keep a shard in a tier from now on, or no longer, as its configuration says."""
         with self._lock:
             known = self._configs.get(shard)
-            if config.tiering is None:
+            if config.tiering is None or not config.tiering.enabled:
                 self._configs.pop(shard, None)
                 self._flats.pop(shard, None)
                 return

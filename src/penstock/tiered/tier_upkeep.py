@@ -35,6 +35,8 @@ class TierLimits(Struct, frozen=True, kw_only=True):
     """Every shard has a tier, also one whose configuration does not say so."""
     uploads: bool = True
     """Whether the node uploads; without it, a job of Spark's does."""
+    long_after_ms: int | None = None
+    """Compacted shards, and those that keep records longer than this, have a tier."""
     upload_interval_ms: int = 60_000
     interval_ms: int = 60_000
     garbage_interval_ms: int = 3_600_000
@@ -87,6 +89,8 @@ class TierUpkeep:
         self._try("scrubber", self._scrubber.step)
 
     def _keep(self, flat: CompositeFlatFile, config: ShardConfig, garbage: bool) -> None:
+        if flat.epoch is None:
+            flat.refresh()  # somebody else uploads: what they added is to be seen here, too
         if flat.current() is None:
             return
         if config.cleanup is not Cleanup.COMPACT:

@@ -353,7 +353,7 @@ def _pack(config: ShardConfig) -> bytes:
 def _policy(config: ShardConfig) -> RetentionPolicy:
     """Return how long the log keeps a shard. With a tier, that is another question than how long
     the shard is kept: the log is its hot window."""
-    if config.tiering is not None:
+    if config.tiering is not None and config.tiering.enabled:
         return RetentionPolicy(
             time_ms=config.tiering.local_retention_ms, size=config.tiering.local_retention_bytes
         )

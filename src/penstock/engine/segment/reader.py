@@ -21,7 +21,6 @@ from penstock.engine.segment.format import (
     BATCH_UNIT,
     KIND_BATCH,
     KIND_SIMPLE,
-    QUEUE_UNIT,
     TIME_BLOCK,
     Damage,
     RawRecord,
@@ -42,7 +41,7 @@ from penstock.errors import CorruptionError
 from penstock.metrics import SegmentMetrics
 from penstock.record import QueueKind, ShardId, StoredRecord
 
-__all__ = ["KeyLookup", "Page", "Query", "ReadableShard", "ShardReader", "inner_count"]
+__all__ = ["KeyLookup", "Page", "Query", "ReadableShard", "ShardReader", "inner_count", "split_run"]
 
 T = TypeVar("T")
 
@@ -501,67 +500,73 @@ class ShardReader:
 
     def read_raw(self, log: ReadableShard, query: Query) -> list[bytes]:
         """Return whole records, or batches, as the log holds them, checked."""
+        return [*split_run(self.read_run(log, query)[0])]
+
+    def read_run(self, log: ReadableShard, query: Query) -> tuple[bytes, int]:
+        """Return whole records, or batches, one behind the other as the log holds them, checked,
+        and the offset to go on at; no object is made of any of them."""
         self._check(log)
-        found: list[bytes] = []
-        size_left = query.max_size
+        parts: list[bytes] = []
+        size = 0
         offset = max(query.offset, log.earliest)
         until = min(query.until, log.commit)
-        while offset < until and len(found) < query.max_records:
-            wanted = query._replace(
-                offset=offset, until=until, max_records=query.max_records - len(found)
-            )
+        limit = offset + query.max_records  # a record takes an offset at least
+        while offset < min(until, limit) and size < query.max_size:
+            wanted = query._replace(offset=offset, until=until, max_records=limit - offset)
             try:
                 located = locate(self._files, log, wanted)
                 if isinstance(located, int):
+                    limit += located - offset
                     offset = located
                     continue
-                for end, data in self._raw_records(log, located, offset):
-                    if len(data) > size_left and found:
-                        return found
-                    if data:
-                        found.append(data)
-                        size_left -= len(data)
-                    offset = end
+                if not (units := _beginning_before(log.kind, located.units, until)):
+                    break
+                data, after, damage = core.copy_records(
+                    self._buffer(located.base),
+                    located.base,
+                    units,
+                    KIND_SIMPLE if log.kind is QueueKind.SIMPLE else KIND_BATCH,
+                    offset,
+                    log.shard.topic,
+                    log.shard.partition,
+                    log.state.deleted_between(offset, until),
+                    query.max_size - size,
+                )
+                if damage is not None and not data:
+                    raise self._corruption(damage)
             except CorruptionError as error:
-                if found:
-                    return found
+                if parts:
+                    break
                 offset = self._heal_or_raise(log, offset, error)
-        return found
-
-    def _raw_records(
-        self, log: ReadableShard, located: Located, offset: int
-    ) -> Iterator[tuple[int, bytes]]:
-        """Yield the located records of one log file, and the offset behind each; no bytes for
-        what is wholly deleted. Each is the record that its unit speaks of."""
-        buffer, base = self._buffer(located.base), located.base
-        for first, end, position, size in _unit_rows(log.kind, located.units, offset):
-            if not base <= position < base + self._files.file_size:
-                return
-            if all(log.state.is_deleted(each) for each in range(max(first, offset), end)):
-                yield end, b""
                 continue
-            raw = core.decode_raw(buffer, base, position, True)
-            if isinstance(raw, Damage):
-                raise self._corruption(raw)
-            if (raw.topic, raw.queue_id) != log.shard or (raw.queue_offset, raw.size) != (
-                first,
-                size,
-            ):
-                reason = f"another record than offset {first} of {log.shard.name!r}"
-                raise self._corruption(Damage(position, reason))
-            yield end, bytes(buffer[position - base : position - base + size])
+            if after == offset or (parts and size + len(data) > query.max_size):
+                break  # the first record of a step comes whatever its size
+            if data:
+                parts.append(data)
+            else:
+                limit += after - offset
+            size += len(data)
+            offset = after
+        return b"".join(parts), offset
 
 
-def _unit_rows(
-    kind: QueueKind, units: bytes, first_offset: int
-) -> Iterator[tuple[int, int, int, int]]:
-    """Yield what units say: the offsets [first, end) of a record, its position and its size."""
+def _beginning_before(kind: QueueKind, units: bytes, until: int) -> bytes:
+    """Return the first units, those of records that begin before `until`."""
     if kind is QueueKind.SIMPLE:
-        for offset, (position, size, _) in enumerate(QUEUE_UNIT.iter_unpack(units), first_offset):
-            yield offset, offset + 1, position, size
-        return
-    for position, size, _, _, base, count, _, _ in BATCH_UNIT.iter_unpack(units):
-        yield base, base + count, position, size
+        return units  # they were counted
+    for number, unit in enumerate(BATCH_UNIT.iter_unpack(units)):
+        if unit[4] >= until:
+            return units[: number * BATCH_UNIT.size]
+    return units
+
+
+def split_run(run: bytes) -> Iterator[bytes]:
+    """Yield the records, or batches, that lie one behind the other."""
+    at = 0
+    while at < len(run):
+        size = int.from_bytes(run[at : at + 4], "big")
+        yield run[at : at + size]
+        at += size
 
 
 def inner_count(raw: RawRecord) -> int:

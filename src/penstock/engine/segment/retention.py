@@ -76,6 +76,11 @@ class Retention:
         """Tells from which offset on a shard's records are needed here, because a tier lacks them;
         None: no tier is concerned."""
 
+    @property
+    def reserved_ms(self) -> int:
+        """How long the log keeps records of shards that have no time of their own."""
+        return round(self._parts.settings.file_reserved_time_h * _HOUR_MS)
+
     def set_policy(self, shard: ShardId, policy: RetentionPolicy | None) -> None:
         self._sized.pop(shard, None)
         if policy is None:
@@ -218,8 +223,7 @@ class Retention:
         raw = core.decode_raw(self._parts.log.files.buffer(base), base, file_end, False)
         if isinstance(raw, Damage):
             return False
-        reserved_ms = self._parts.settings.file_reserved_time_h * _HOUR_MS
-        return raw.store_timestamp_ms < self._parts.clock.now_ms() - reserved_ms
+        return raw.store_timestamp_ms < self._parts.clock.now_ms() - self.reserved_ms
 
     def _floor_by_reserved_time(self, log: ShardLog, file_end: int) -> int:
         return min(log.offset_at(file_end), log.commit)

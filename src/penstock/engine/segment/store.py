@@ -378,6 +378,15 @@ class SegmentStore:
         log = self._table.get(shard)
         return self._reader.read_raw(log, Query(offset, log.commit, max_records, max_size))
 
+    def read_run(
+        self, shard: ShardId, offset: int, *, max_size: int, until: int | None = None
+    ) -> tuple[bytes, int]:
+        """Return whole records (batches, in a batch shard) below `until` one behind the other as
+        the log holds them, checked, and the offset to go on at."""
+        log = self._table.get(shard)
+        end = log.commit if until is None else until
+        return self._reader.read_run(log, Query(offset, end, max_size, max_size))
+
     def read_arrow(
         self,
         shard: ShardId,

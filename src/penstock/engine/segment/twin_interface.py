@@ -54,6 +54,13 @@ ReadPage = tuple[list[StoredRecord], int, int, Damage | None]
 ColumnPage = tuple[Columns, int, int, Damage | None]
 KeyPage = tuple[bytes, int, int, Damage | None]
 
+CopiedRecords = tuple[bytes, int, Damage | None]
+"""Whole records one behind the other, the next offset to read, why they ended early."""
+
+RecordIndex = tuple[bytes, bytes, int, int, Damage | None]
+"""Pairs of a key's hash and a unit's number, a filter of the keys, least and greatest timestamp,
+damage."""
+
 Replayed = tuple[int, int, int, Damage | None, list[tuple[int, int]]]
 """Position reached, records dispatched, a REPLAY_ status, the damage, and (position, queue) of the
 records that the caller must look at."""
@@ -466,6 +473,47 @@ class Core(Protocol):
         store_timestamp_ms: int,
         leader_epoch: int,
     ) -> list[StoredRecord]: ...
+
+    def copy_records(
+        self,
+        log: Buffer,
+        base: int,
+        units: bytes,
+        kind: int,
+        offset: int,
+        topic: str,
+        queue_id: int,
+        deleted: DeletedRanges,
+        max_size: int,
+    ) -> CopiedRecords:
+        """Copy the records that units point at, one behind the other, without those that are
+        wholly deleted, at most `max_size` bytes (the first comes whatever its size); return them,
+        the offset to go on at, and damage, which ends them. `deleted` ranges do not touch."""
+        ...
+
+    def place_records(
+        self, data: Buffer, kind: int, position: int, offset: int, gap_max: int, max_size: int
+    ) -> tuple[bytes, int, int]:
+        """Move whole records to `position`, as many as follow on `offset` and on each other
+        without going back or leaving out more than `gap_max` offsets, and as `max_size` bytes
+        hold; return them, the first offset and the end. Damage raises `BadRequestError`."""
+        ...
+
+    def index_records(
+        self,
+        data: Buffer,
+        base: int,
+        units: bytes,
+        kind: int,
+        offset: int,
+        topic: str,
+        queue_id: int,
+        filter_size: int,
+    ) -> RecordIndex:
+        """Read and check everything that units point at; return the sorted (CRC-32 of a key,
+        number of a unit) pairs as u32s, a filter of the keys (empty when it would tell nothing),
+        the least and the greatest timestamp, and damage."""
+        ...
 
     def index_lookup(
         self,

@@ -151,6 +151,20 @@ class StoreView:
 
         return self._retry(read)
 
+    def read_run(
+        self, shard: ShardId, offset: int, *, max_size: int, until: int | None = None
+    ) -> tuple[bytes, int]:
+        """Return whole records (batches, in a batch shard) below `until` one behind the other as
+        the log holds them, checked, and the offset to go on at."""
+        _check_limits(offset, 1, max_size)
+
+        def read(snapshot: Snapshot) -> tuple[bytes, int]:
+            log = snapshot.get(shard)
+            end = log.commit if until is None else until
+            return snapshot.reader.read_run(log, Query(offset, end, max_size, max_size))
+
+        return self._retry(read)
+
     def read_arrow(
         self,
         shard: ShardId,

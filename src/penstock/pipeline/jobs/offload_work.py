@@ -17,8 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.engine.segment.bounds import Bounds
-from penstock.engine.segment.format import RECORD_HEAD, RawRecord
-from penstock.engine.segment.reader import inner_count
+from penstock.engine.segment.format import RawRecord
+from penstock.engine.segment.reader import inner_count, split_run
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.view import StoreView
@@ -31,7 +31,6 @@ from penstock.tiered.shard_manifest import LeaseLostError
 from penstock.tiered.tier_config import TierConfig
 
 RESULT: Final = "result"
-_OFFSET_AT: Final = RECORD_HEAD.position_of("queue_offset")
 
 
 class OffloadTask(Struct, frozen=True):
@@ -136,18 +135,12 @@ class _BoundedLog:
     def state(self, shard: ShardId) -> ShardState:
         return self._view.state(shard)
 
-    def read_raw(
-        self, shard: ShardId, offset: int, *, max_records: int, max_size: int
-    ) -> list[bytes]:
-        end = self._task.end
-        if self._task.kind is QueueKind.SIMPLE:
-            max_records = min(max_records, end - offset)
-        found = self._view.read_raw(shard, offset, max_records=max_records, max_size=max_size)
-        kept = [message for message in found if _offset(message) < end]
+    def read_run(self, shard: ShardId, offset: int, *, max_size: int) -> tuple[bytes, int]:
+        run, after = self._view.read_run(shard, offset, max_size=max_size, until=self._task.end)
         self.first = offset if self.first is None else self.first
-        self.rows += sum(map(self._count, kept))
-        self.size += sum(map(len, kept))
-        return kept
+        self.rows += sum(map(self._count, split_run(run)))
+        self.size += len(run)
+        return run, after
 
     def _count(self, message: bytes) -> int:
         if self._task.kind is QueueKind.SIMPLE:
@@ -164,10 +157,6 @@ class _BoundedLog:
     @property
     def task(self) -> OffloadTask:
         return self._task
-
-
-def _offset(message: bytes) -> int:
-    return int.from_bytes(message[_OFFSET_AT : _OFFSET_AT + 8], "big")
 
 
 def _check(log: _BoundedLog, before: Manifest | None, after: Manifest, size: int) -> None:

@@ -20,6 +20,11 @@ from penstock.engine.segment.pure.key_index import index_lookup, index_relink
 from penstock.engine.segment.pure.reading import read_batches, read_records
 from penstock.engine.segment.pure.single import index_newest, read_one
 from penstock.engine.segment.pure.sync_turns import SyncTurns
+from penstock.engine.segment.pure.tier_records import (
+    copy_records,
+    index_records,
+    place_records,
+)
 from penstock.engine.segment.pure.write_lock import WriteLock
 
 __all__ = [
@@ -29,6 +34,7 @@ __all__ = [
     "WriteLock",
     "all_fit",
     "check_log",
+    "copy_records",
     "crc_patch",
     "decode_inner",
     "decode_raw",
@@ -37,8 +43,10 @@ __all__ = [
     "index_fill",
     "index_lookup",
     "index_newest",
+    "index_records",
     "index_relink",
     "java_hash",
+    "place_records",
     "read_batches",
     "read_columns",
     "read_keys",

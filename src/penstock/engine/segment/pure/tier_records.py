@@ -1,0 +1,181 @@
+"""Records on their way into a tier: taken out of the log, put at their new place, indexed.
+
+Whole records, as bytes. Each is verified before it is copied, and its checksum follows its new
+position by linearity.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+from penstock.engine.segment.format import BATCH_UNIT, KIND_BATCH, KIND_SIMPLE, QUEUE_UNIT, Damage
+from penstock.engine.segment.properties import inner_range, lookup, parse
+from penstock.engine.segment.pure.codec import view_of
+from penstock.engine.segment.pure.copying import moved
+from penstock.engine.segment.pure.located import Located, find_damaged_part, locate
+from penstock.engine.segment.pure.reading import LogFile, read_batches, read_records
+from penstock.engine.segment.twin_interface import CopiedRecords, DeletedRanges, RecordIndex
+from penstock.errors import BadRequestError
+from penstock.record import StoredRecord
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_ALL_TIMES: Final = -(1 << 62)
+_UNLIMITED: Final = 1 << 62
+_KEYS_PER_BYTE: Final = 4
+"""Keys per byte of a filter beyond which it tells nothing apart."""
+
+
+def copy_records(
+    log: Buffer,
+    base: int,
+    units: bytes,
+    kind: int,
+    offset: int,
+    topic: str,
+    queue_id: int,
+    deleted: DeletedRanges,
+    max_size: int,
+) -> CopiedRecords:
+    """Copy the records that units point at, one behind the other, without those wholly deleted."""
+    _check_kind(kind)
+    file = LogFile(log, base, topic, queue_id)
+    data = bytearray()
+    after = offset
+    unit_size = _unit_size(kind)
+    for at in range(0, len(units) - unit_size + 1, unit_size):
+        first, end, position, size = _row(units, at, kind, after)
+        start = max(first, offset)
+        if any(begin <= start and end <= stop for begin, stop in deleted):
+            after = max(after, end)
+            continue
+        if not file.holds(position):
+            break
+        found = file.record_at(position, size)
+        if isinstance(found, Located) and found.queue_offset != first:
+            found = Damage(position, f"unit {first} points at offset {found.queue_offset}")
+        if isinstance(found, Damage):
+            return bytes(data), after, found
+        if data and len(data) + size > max_size:
+            break
+        data += file.view[found.start : found.end]
+        after = end
+    return bytes(data), after, None
+
+
+def place_records(
+    data: Buffer, kind: int, position: int, offset: int, gap_max: int, max_size: int
+) -> tuple[bytes, int, int]:
+    """Move a run of records to `position`; see `Core.place_records`."""
+    _check_kind(kind)
+    view = view_of(data)
+    placed = bytearray()
+    first = end = offset
+    while len(placed) < len(view):
+        at = len(placed)
+        found = locate(view, at, len(view))
+        fault = found if isinstance(found, str) else find_damaged_part(view, found)
+        if fault is not None or isinstance(found, str):
+            raise BadRequestError(f"no record of a commit log at byte {at}: {fault}")
+        begin, count = found.queue_offset, 1
+        if kind == KIND_BATCH:
+            properties = parse(bytes(view[found.properties : found.end]))
+            inner = inner_range(lookup(properties))
+            if inner is None or inner[0] != begin:
+                raise BadRequestError(
+                    f"no record of a commit log at byte {at}: it does not belong in a batch queue"
+                )
+            count = inner[1]
+        if len(placed) + found.size > max_size or not 0 <= begin - end <= gap_max:
+            break
+        if not placed:
+            first = begin
+        placed += moved(view, found, position + at)
+        end = begin + count
+    return bytes(placed), first, end
+
+
+def index_records(
+    data: Buffer,
+    base: int,
+    units: bytes,
+    kind: int,
+    offset: int,
+    topic: str,
+    queue_id: int,
+    filter_size: int,
+) -> RecordIndex:
+    """Read everything that the units point at; see `Core.index_records`."""
+    _check_kind(kind)
+    if filter_size < 1:
+        raise BadRequestError("a filter has at least a byte")
+    read = read_batches if kind == KIND_BATCH else read_records
+    records, _, _, damage = read(
+        *(data, base, units, offset, topic, queue_id, _UNLIMITED, _UNLIMITED),
+        *([], _ALL_TIMES, None, None),
+    )
+    rows = [
+        _row(units, at, kind, offset + n)[0]
+        for n, at in enumerate(range(0, len(units), _unit_size(kind)))
+    ]
+    pairs: set[tuple[int, int]] = set()
+    keys: set[bytes] = set()
+    for one in records:
+        found = keys_of(one)
+        unit = one.offset - offset if kind == KIND_SIMPLE else bisect_right(rows, one.offset) - 1
+        pairs.update((zlib.crc32(key), unit) for key in found)
+        keys |= found
+    packed = b"".join(a.to_bytes(4, "big") + b.to_bytes(4, "big") for a, b in sorted(pairs))
+    times = [one.timestamp_ms for one in records] or [0]
+    return packed, filter_of(keys, filter_size), min(times), max(times), damage
+
+
+def keys_of(record: StoredRecord) -> set[bytes]:
+    """Return everything that finds a record by key: its key, the words of a RocketMQ key, and the
+    unique key that RocketMQ's producers add."""
+    found: set[bytes] = set()
+    if record.key is not None:
+        found.add(record.key)
+        found.update(word for word in record.key.split(b" ") if word)
+    for name, value in record.headers:
+        if name == "UNIQ_KEY" and value:
+            found.add(value)
+    return found
+
+
+def filter_of(keys: set[bytes], size: int) -> bytes:
+    """Return a filter of the keys, `size` bytes; none when it could not tell any apart."""
+    if len(keys) > size * _KEYS_PER_BYTE:
+        return b""
+    found = bytearray(size)
+    for key in keys:
+        for n in filter_bits(key, size):
+            found[n >> 3] |= 1 << (n & 7)
+    return bytes(found)
+
+
+def filter_bits(key: bytes, size: int) -> tuple[int, int, int]:
+    first, second = zlib.crc32(key), zlib.adler32(key) | 1
+    bits = size * 8
+    return first % bits, (first + second) % bits, (first + 2 * second) % bits
+
+
+def _check_kind(kind: int) -> None:
+    if kind not in (KIND_SIMPLE, KIND_BATCH):
+        raise BadRequestError(f"{kind} is no kind of queue")
+
+
+def _unit_size(kind: int) -> int:
+    return BATCH_UNIT.size if kind == KIND_BATCH else QUEUE_UNIT.size
+
+
+def _row(units: bytes, at: int, kind: int, offset: int) -> tuple[int, int, int, int]:
+    """Return what a unit says: offsets [first, end), position and size of its record."""
+    if kind == KIND_SIMPLE:
+        position, size, _ = QUEUE_UNIT.unpack_from(units, at)
+        return offset, offset + 1, position, size
+    position, size, _, _, base, count, _, _ = BATCH_UNIT.unpack_from(units, at)
+    return base, base + count, position, size
