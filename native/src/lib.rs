@@ -21,6 +21,7 @@ mod index;
 mod inflate;
 mod intake;
 mod kafka;
+mod kafka_build;
 mod kafka_wire;
 mod message;
 mod offsets;
@@ -68,6 +69,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reader::decode_inner, module)?)?;
     module.add_function(wrap_pyfunction!(offsets::pack_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(offsets::put_newer, module)?)?;
+    module.add_function(wrap_pyfunction!(kafka_build::build_batch, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::set_tag_header, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::slice_batches, module)?)?;

@@ -12,7 +12,7 @@ one, and is then done once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -276,6 +276,15 @@ class OffsetClient(Protocol):
 
     def forget_topic_offsets(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
         """Remove all groups' offsets of a deleted topic; return how many there were."""
+        ...
+
+
+@runtime_checkable
+class ListenerAnnouncer(Protocol):
+    """A client of a cluster, where other nodes want to know how to reach this one."""
+
+    def announce(self, protocol: str, address: str) -> None:
+        """Tell all nodes where this one serves the clients of a protocol."""
         ...
 
 

@@ -201,6 +201,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         )
         names = group_names(status.offset_groups)
         self._nonce = entropy(8).hex()
+        self._listeners: dict[str, str] = {}
         self._requests = 0
         self._counting = threading.Lock()
         self._closing = threading.Event()
@@ -264,7 +265,12 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         self.connection.close()
 
     def _register(self) -> None:
-        self.register_node("", boot_id=self._nonce)
+        self.register_node("", listeners=self._listeners, boot_id=self._nonce)
+
+    def announce(self, protocol: str, address: str) -> None:
+        """Tell all nodes where this one serves the clients of a protocol."""
+        self._listeners[protocol] = address
+        self._register()
 
     def _beat(self) -> None:
         group = RemoteGroup(self._heart, METADATA, 0, Decoder(cmd.Applied).decode)

@@ -313,3 +313,15 @@ def test_a_node_that_waits_for_its_peers_can_be_stopped(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError):
         RaftMetaClient.open(str(tmp_path / "1"), place, stopping=stopping)
     assert fmt.VERSION == 1
+
+
+def test_nodes_tell_each_other_where_they_serve_clients(cluster: ClusterInProcess) -> None:
+    expected = {node: {"kafka": f"host-{node}:9092"} for node in cluster.clients}
+    for node, client in cluster.clients.items():
+        client.announce("kafka", f"host-{node}:9092")
+
+    def all_know_of_all() -> bool:
+        seen = [client.list_nodes() for client in cluster.clients.values()]
+        return all({one.node_id: one.listeners for one in nodes} == expected for nodes in seen)
+
+    wait_until(all_know_of_all, "all know of all")

@@ -17,17 +17,16 @@ from penstock.brokers.kafka import (
 )
 from penstock.brokers.kafka.admin import registration as admin
 from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.dispatch import Dispatcher
 from penstock.brokers.kafka.partitions import PartitionTable
 from penstock.brokers.kafka.registry import ApiRegistry
 
 MODULES: Final[tuple[Callable[[ApiRegistry, KafkaBroker], None], ...]] = (
     api_versions.register,
-    metadata.register,
     list_offsets.register,
     log_dirs.register,
     producer_ids.register,
-    coordination.register,
     admin.register,
 )
 
@@ -43,6 +42,10 @@ def serve_data(broker: KafkaBroker, registry: ApiRegistry, dispatcher: Dispatche
 
 def register_all(broker: KafkaBroker) -> ApiRegistry:
     registry = ApiRegistry()
+    cluster = ClusterView(broker)
+    broker.spawn(cluster.watch(), "nodes")
+    metadata.register(registry, broker, cluster)
+    coordination.register(registry, broker, cluster)
     for register in MODULES:
         register(registry, broker)
     return registry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
 from penstock.brokers.kafka.groups.model import Limits
 from penstock.brokers.kafka.groups.registration import register_groups
@@ -14,7 +15,7 @@ from penstock.meta.solo_transactions import TransactionClient
 from penstock.record import ShardId
 
 
-def register(registry: ApiRegistry, broker: KafkaBroker) -> None:
+def register(registry: ApiRegistry, broker: KafkaBroker, cluster: ClusterView) -> None:
     settings = broker.settings
     limits = Limits(
         session_timeout_min_ms=settings.group_session_timeout_min_ms,
@@ -22,10 +23,10 @@ def register(registry: ApiRegistry, broker: KafkaBroker) -> None:
         initial_delay_ms=settings.group_initial_delay_ms,
         members_max=settings.group_members_max,
     )
-    groups = GroupCoordinator(broker.clock, limits)
+    groups = GroupCoordinator(broker.clock, limits, cluster.is_coordinator_of)
     transactions = _register_transactions(registry, broker, groups)
     pending = transactions.pending_offsets if transactions is not None else _nothing_pending
-    register_groups(registry, broker, groups, pending)
+    register_groups(registry, broker, groups, pending, cluster)
 
 
 def _nothing_pending(_group: str) -> tuple[ShardId, ...]:

@@ -8,6 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from penstock.adapter.shard_name import build_storage_name
 from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.fields import NO_UUID, Answer, Fields
@@ -21,8 +22,9 @@ NO_LEADER: Final = -1
 
 
 class ClusterDescriber:
-    def __init__(self, broker: KafkaBroker) -> None:
+    def __init__(self, broker: KafkaBroker, cluster: ClusterView) -> None:
         self._broker: Final = broker
+        self._cluster: Final = cluster
 
     async def metadata(self, context: RequestContext, request: Fields) -> Answer:
         wanted = request.optional_items("topics")
@@ -48,8 +50,7 @@ class ClusterDescriber:
         }
 
     def _brokers(self) -> list[Answer]:
-        host, port = self._broker.advertised
-        return [{"node_id": self._broker.node_id, "host": host, "port": port, "rack": None}]
+        return [{**one._asdict(), "rack": None} for one in self._cluster.brokers]
 
     def _all_topics(self) -> list[Topic]:
         return self._broker.drivers.broker_cache.list_topics(self._broker.namespace)
@@ -109,7 +110,7 @@ def _refused(code: ErrorCode, name: str | None) -> dict[str, object]:
     return {"error_code": code, "name": name, "partitions": ()}
 
 
-def register(registry: ApiRegistry, broker: KafkaBroker) -> None:
-    describer = ClusterDescriber(broker)
+def register(registry: ApiRegistry, broker: KafkaBroker, cluster: ClusterView) -> None:
+    describer = ClusterDescriber(broker, cluster)
     registry.add(3, 0, 13, describer.metadata)
     registry.add(60, 0, 1, describer.describe_cluster)

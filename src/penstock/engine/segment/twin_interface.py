@@ -541,6 +541,17 @@ class NativeOnly(Protocol):
         """Return the checksum of Kafka's batches."""
         ...
 
+    def build_batch(
+        self,
+        records: list[StoredRecord],
+        tag_header: str,
+        transaction: tuple[int, int, int] | None,
+        /,
+    ) -> bytes:
+        """Return records with ascending offsets as one Kafka batch, not compressed; tags become
+        headers of that name ("": they are left out)."""
+        ...
+
     def slice_batches(
         self,
         log: Buffer,

@@ -115,6 +115,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         self._watchers_thread_wake = threading.Event()
         self._is_closing = False
         self._nonce = entropy(8).hex()
+        self._listeners: dict[str, str] = {}
         self._requests = 0
         self._counting = threading.Lock()
         watchers: Final = Watchers()
@@ -351,7 +352,12 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def _register(self) -> None:
         members = {member.node_id: member.address for member in self.node.members}
         address = members.get(self._node_id, "")
-        self.register_node(address, roles=("meta",), boot_id=self._nonce)
+        self.register_node(address, listeners=self._listeners, roles=("meta",), boot_id=self._nonce)
+
+    def announce(self, protocol: str, address: str) -> None:
+        """Tell all nodes where this one serves the clients of a protocol."""
+        self._listeners[protocol] = address
+        self._register()
 
     def _record_member(self, member: Member) -> None:
         command = cmd.PutMember(member.node_id, member.address, member.incarnation)

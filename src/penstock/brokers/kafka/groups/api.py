@@ -6,7 +6,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
@@ -19,8 +19,8 @@ _NULL_PROTOCOL_FROM: Final = 7
 
 
 class GroupApi:
-    def __init__(self, broker: KafkaBroker, coordinator: GroupCoordinator) -> None:
-        self._broker: Final = broker
+    def __init__(self, cluster: ClusterView, coordinator: GroupCoordinator) -> None:
+        self._cluster: Final = cluster
         self._coordinator: Final = coordinator
 
     async def find_coordinator(self, context: RequestContext, request: Fields) -> Answer:
@@ -33,7 +33,6 @@ class GroupApi:
         return {"coordinators": [self._coordinator_of(key, key_type) for key in keys]}
 
     def _coordinator_of(self, key: str, key_type: int) -> dict[str, object]:
-        """This node coordinates everything that it is asked for."""
         if key_type not in {_GROUP, _TRANSACTION}:
             message = "only groups of consumers and transactions have coordinators here"
             error = ErrorCode.invalid_request
@@ -41,9 +40,7 @@ class GroupApi:
             message = "the name of a group or a transaction is empty"
             error = ErrorCode.invalid_group_id
         else:
-            host, port = self._broker.advertised
-            node_id = self._broker.node_id
-            return {"key": key, "node_id": node_id, "host": host, "port": port}
+            return {"key": key, **self._cluster.coordinator_of(key)._asdict()}
         refused = {"error_code": error, "error_message": message}
         return {"key": key, "node_id": -1, "host": "", "port": -1, **refused}
 

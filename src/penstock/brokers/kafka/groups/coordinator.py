@@ -48,8 +48,15 @@ class _Group:
 
 
 class GroupCoordinator:
-    def __init__(self, clock: Clock, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        limits: Limits | None = None,
+        is_here: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        """`is_here` says whether this node coordinates a group; another may, in a cluster."""
         self._clock: Final = clock
+        self._is_here: Final = is_here
         self._limits: Final = limits if limits is not None else Limits()
         self._groups: Final[dict[str, _Group]] = {}
         self._last_ticket = 0
@@ -59,6 +66,8 @@ class GroupCoordinator:
     async def join(self, group_id: str, request: Join) -> Joined:
         if not group_id:
             return Joined(ErrorCode.invalid_group_id, request.member_id)
+        if not self._is_here(group_id):
+            return Joined(ErrorCode.not_coordinator, request.member_id)
         group = self._groups.get(group_id)
         if group is None:
             if request.member_id:
@@ -74,6 +83,8 @@ class GroupCoordinator:
         return answer
 
     async def sync(self, group_id: str, request: Sync) -> Synced:
+        if not self._is_here(group_id):
+            return Synced(ErrorCode.not_coordinator)
         group = self._groups.get(group_id)
         if group is None:
             return Synced(ErrorCode.unknown_member_id)
@@ -84,6 +95,8 @@ class GroupCoordinator:
         return answer
 
     def heartbeat(self, group_id: str, caller: Caller) -> ErrorCode:
+        if not self._is_here(group_id):
+            return ErrorCode.not_coordinator
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
@@ -104,6 +117,8 @@ class GroupCoordinator:
         """Say whether `caller` may commit offsets of a group."""
         if not group_id:
             return ErrorCode.invalid_group_id
+        if not self._is_here(group_id):
+            return ErrorCode.not_coordinator
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.none if caller.generation < 0 else ErrorCode.illegal_generation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.groups.admin_api import GroupAdminApi
 from penstock.brokers.kafka.groups.api import GroupApi
 from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
@@ -15,8 +16,9 @@ def register_groups(
     broker: KafkaBroker,
     coordinator: GroupCoordinator,
     pending_in_transactions: Pending,
+    cluster: ClusterView,
 ) -> None:
-    groups = GroupApi(broker, coordinator)
+    groups = GroupApi(cluster, coordinator)
     registry.add(10, 0, 6, groups.find_coordinator)
     registry.add(11, 0, 9, groups.join_group)
     registry.add(12, 0, 4, groups.heartbeat)

@@ -1,0 +1,78 @@
+"""Which nodes serve Kafka clients, and which of them coordinates a group or a transaction.
+
+A node tells the meta service its own address and looks at the others' a few times a minute; a
+client that was told an old one asks again. The coordinator of a name is the node that wins its
+draw, so that a node which comes or goes moves only its own share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.errors import StoreError
+from penstock.log import get_logger
+from penstock.meta.client import ListenerAnnouncer, Node
+
+LISTENER: Final = "kafka"
+LOOK_EVERY_S: Final = 2.0
+_log: Final = get_logger(__name__)
+
+
+class BrokerAddress(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+
+
+class ClusterView:
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker: Final = broker
+        self._others: list[BrokerAddress] = []
+
+    @property
+    def brokers(self) -> list[BrokerAddress]:
+        """All nodes that serve Kafka clients, this one among them."""
+        return sorted([self.own, *self._others])
+
+    @property
+    def own(self) -> BrokerAddress:
+        return BrokerAddress(self._broker.node_id, *self._broker.advertised)
+
+    def coordinator_of(self, name: str) -> BrokerAddress:
+        return max(self.brokers, key=lambda one: crc32(f"{one.node_id}/{name}".encode()))
+
+    def is_coordinator_of(self, name: str) -> bool:
+        return not self._others or self.coordinator_of(name).node_id == self._broker.node_id
+
+    async def watch(self) -> None:
+        """Announce this node, and follow the others. A node alone has nothing to do here."""
+        meta = self._broker.meta
+        if not isinstance(meta, ListenerAnnouncer):
+            return
+        own = self.own
+        announce = partial(meta.announce, LISTENER, f"{own.host}:{own.port}")
+        announced = False
+        while True:
+            try:
+                if not announced:
+                    await self._broker.run_blocking(announce)
+                    announced = True
+                nodes = await self._broker.run_blocking(self._broker.meta.list_nodes)
+            except StoreError as error:
+                _log.warning("kafka_nodes_not_known", reason=str(error))
+            else:
+                self.note(nodes)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def note(self, nodes: list[Node]) -> None:
+        """Take over which nodes there are."""
+        others: list[BrokerAddress] = []
+        for node in nodes:
+            host, found, port = node.listeners.get(LISTENER, "").rpartition(":")
+            if found and node.status == "online" and node.node_id != self._broker.node_id:
+                others.append(BrokerAddress(node.node_id, host, int(port)))
+        self._others = others

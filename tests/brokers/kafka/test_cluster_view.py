@@ -1,0 +1,125 @@
+"""What clients are told of other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TypeVar, cast
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tests.brokers.kafka.running import Running, WireClient, running
+
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.cluster_view import BrokerAddress, ClusterView
+from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
+from penstock.brokers.kafka.groups.model import Caller
+from penstock.clock import SystemClock
+from penstock.meta.client import Node
+
+T = TypeVar("T")
+
+
+def node(node_id: int, listeners: dict[str, str], status: str = "online") -> Node:
+    return Node(
+        node_id=node_id,
+        address="",
+        listeners=listeners,
+        roles=(),
+        boot_id="",
+        epoch=1,
+        status=status,
+        registered_at_ms=0,
+    )
+
+
+def view(node_id: int = 1) -> ClusterView:
+    broker = SimpleNamespace(node_id=node_id, advertised=("a", 9092))
+    return ClusterView(cast("KafkaBroker", broker))
+
+
+def test_other_nodes_are_told_when_they_serve_kafka_clients() -> None:
+    cluster = view()
+    cluster.note(
+        [
+            node(1, {"kafka": "old:1"}),
+            node(2, {"kafka": "::1:9093"}),
+            node(3, {"mqtt": "c:1883"}),
+            node(4, {"kafka": "d:9092"}, "offline"),
+        ]
+    )
+    assert cluster.brokers == [BrokerAddress(1, "a", 9092), BrokerAddress(2, "::1", 9093)]
+
+
+def test_every_node_names_the_same_coordinator_and_few_names_move() -> None:
+    three = [node(number, {"kafka": f"n{number}:9092"}) for number in (1, 2, 3)]
+    views = [view(number) for number in (1, 2, 3)]
+    for one in views:
+        one.note(three)
+    names = [f"group {number}" for number in range(300)]
+    chosen = [one.node_id for one in map(views[0].coordinator_of, names)]
+    for one in views[1:]:
+        assert [one.coordinator_of(name).node_id for name in names] == chosen
+    assert {chosen.count(number) > 50 for number in (1, 2, 3)} == {True}
+    views[0].note(three[:2])
+    moved = [views[0].coordinator_of(name).node_id for name in names]
+    assert all(now == before for now, before in zip(moved, chosen, strict=True) if before != 3)
+
+
+def test_a_group_of_another_coordinator_is_sent_there() -> None:
+    groups = GroupCoordinator(SystemClock(), is_here=lambda name: name == "mine")
+    nobody = Caller("m", 1, None)
+    assert groups.heartbeat("mine", nobody) is ErrorCode.unknown_member_id
+    assert groups.heartbeat("other", nobody) is ErrorCode.not_coordinator
+    assert groups.check_commit("other", Caller("", -1, None)) is ErrorCode.not_coordinator
+
+
+class Announced:
+    """A meta service of a cluster, as far as the view asks it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def announce(self, protocol: str, address: str) -> None:
+        self.told.append((protocol, address))
+
+    def list_nodes(self) -> list[Node]:
+        return [node(2, {"kafka": "b:9092"})]
+
+
+def test_a_node_announces_where_it_listens_and_follows_the_others() -> None:
+    meta = Announced()
+
+    async def run_blocking(call: Callable[[], T]) -> T:
+        return call()
+
+    broker = SimpleNamespace(
+        node_id=1, advertised=("a", 9092), meta=meta, run_blocking=run_blocking
+    )
+    cluster = ClusterView(cast("KafkaBroker", broker))
+
+    async def follow() -> None:
+        # It looks again for ever.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(cluster.watch(), 0.2)
+
+    asyncio.run(follow())
+    assert len(cluster.brokers) == 2
+    assert meta.told == [("kafka", "a:9092")]
+
+
+@pytest.fixture
+def server(data_path: Path) -> Iterator[Running]:
+    with running(data_path) as one:
+        yield one
+
+
+def test_a_node_alone_is_the_cluster_and_coordinates_all(server: Running) -> None:
+    with WireClient(server.server.port) as client:
+        brokers = client.ask(3, 9, topics=[]).items_of("brokers")
+        assert [(one["node_id"], one["port"]) for one in brokers] == [(1, server.server.port)]
+        found = client.ask(10, 4, key_type=0, coordinator_keys=["g"]).items_of("coordinators")
+        assert [one["port"] for one in found] == [server.server.port]
