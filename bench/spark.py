@@ -6,15 +6,17 @@ for two cores, and the JVM is what is waited for. Parquet is read by the JVM its
 Python worker, and only the columns that are used: it should win wherever nothing is looked up. A
 key should cost a few milliseconds besides the query itself.
 
-    python -m bench.spark                   1 GB, three rounds, two cores
-    python -m bench.spark --megabytes 100 --rounds 1 --cores 1
+    python -m bench.spark                   1 GB, three rounds, with one core and with two
+    python -m bench.spark --short           60 MB, one round, two cores: a minute or two
+    python -m bench.spark --megabytes 2000 --rounds 1 --cores 2
     python -m bench.spark --kafka 127.0.0.1:19092      beside a broker that runs there
 
 All read the same rows in the same session, in turns, to Spark's `noop` sink (every column of every
 row is taken, none is written). With `--kafka` the rows are first copied to a new topic of that
-broker, by Spark's own connector (found by Maven coordinates), which then reads them. Prints medians
-and ranges, and CPU seconds of the whole process tree, which a busy machine disturbs less; MB count
-keys and values.
+broker, by Spark's own connector (its jars by Maven), which then reads them. Prints medians and
+ranges, and CPU seconds of the whole process tree (not the broker's), which a busy machine disturbs
+less; MB count keys and values. What a batch of a stream costs by itself is the difference of the
+two lines of streams, by nine.
 """
 
 from __future__ import annotations
@@ -32,15 +34,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from bench.spark_cases import (
     FIRST_MS,
-    KAFKA_CONNECTOR,
     KEYS,
     Case,
     Inputs,
+    MemoryWatch,
     job_cases,
     read_cases,
     tree_cpu_s,
-    tree_memory_mb,
 )
+from bench.spark_kafka import KafkaTopic, connector_jars
 from rich.console import Console
 from rich.table import Table
 
@@ -153,42 +155,57 @@ def compare(table: Table, case: Case, rows: int, rounds: int) -> None:
         table.add_row(case.name, *show(name, rows, times), f"{ratio:.2f}", f"{cpu_ratio:.2f}")
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Spark over a store, beside Parquet and Kafka")
     parser.add_argument("--megabytes", type=int, default=1000, help="keys and values")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--kafka", help="host:port of a running broker")
-    parser.add_argument("--jars", help="files of Kafka's connector; default: found by Maven")
+    parser.add_argument("--cores", default="1,2", help="one run for each, with commas")
+    parser.add_argument("--short", action="store_true", help="60 MB, one round, two cores")
+    parser.add_argument("--kafka", metavar="HOST:PORT", help="a broker that runs there")
+    parser.add_argument("--jars", help="files of Kafka's connector; default: by Maven")
     parser.add_argument("--no-jobs", action="store_true", help="leave the jobs out")
     chosen = parser.parse_args()
-    rows = chosen.megabytes * 1_000_000 // (VALUE_SIZE + KEY_SIZE)
+    if chosen.short:
+        chosen.megabytes, chosen.rounds, chosen.cores = 60, 1, "2"
+    return chosen
+
+
+def run(root: Path, rows: int, cores: int, chosen: argparse.Namespace) -> None:
+    """Measure with so many cores, and print."""
     table = Table(
         *("work", "system", "time", "rate", "CPU", "× time", "× CPU"),
-        title=f"{rows:,} rows, local[{chosen.cores}]",
+        title=f"{rows:,} rows, local[{cores}]",
     )
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
-        root = Path(directory)
-        write_both(root, rows)
-        settings = {}
-        if chosen.jars is not None:
-            settings["spark.jars"] = chosen.jars
-        elif chosen.kafka is not None:
-            settings["spark.jars.packages"] = KAFKA_CONNECTOR
-        spark = pipeline.session("bench", f"local[{chosen.cores}]", driver_memory="2g", **settings)
-        spark.sparkContext.setLogLevel("ERROR")
-        inputs = Inputs(spark, root, rows, chosen.kafka)
+    settings = {}
+    if chosen.kafka is not None:
+        settings["spark.jars"] = chosen.jars or connector_jars()
+    spark = pipeline.session("bench", f"local[{cores}]", driver_memory="2g", **settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    with MemoryWatch() as memory:
+        topic = None if chosen.kafka is None else KafkaTopic(spark, chosen.kafka)
+        inputs = Inputs(spark, root, rows, topic)
+        if topic is not None:
+            topic.fill(inputs.store(), len(SHARDS))
         for case in read_cases(inputs):
             compare(table, case, rows, chosen.rounds)
         if not chosen.no_jobs:
-            for case in job_cases(inputs):
+            for case in job_cases(inputs, f"cores-{cores}"):
                 found = [measured(case.works["store"])]
-                table.add_row(case.name, *show("store", case.rows or rows, found), "", "")
-        memory = tree_memory_mb()
-        spark.stop()
+                table.add_row(case.name, *show("store", rows, found), "", "")
+    spark.stop()
     console = Console(width=150)
     console.print(table)
-    console.print(f"resident memory of all processes at the end: {memory:.0f} MB")
+    console.print(f"most memory of all processes at once: {memory.most_mb:.0f} MB")
+
+
+def main() -> None:
+    chosen = arguments()
+    rows = chosen.megabytes * 1_000_000 // (VALUE_SIZE + KEY_SIZE)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        root = Path(directory)
+        write_both(root, rows)
+        for cores in chosen.cores.split(","):
+            run(root, rows, int(cores), chosen)
 
 
 if __name__ == "__main__":

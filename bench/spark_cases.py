@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-import time
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import pyarrow as pa
+
+from penstock.engine.contract import Cleanup, ShardConfig
+from penstock.engine.segment.engine import SegmentEngine
+from penstock.engine.segment.store import SegmentStore
 from penstock.pipeline import jobs
+from penstock.record import ShardId
 
 if TYPE_CHECKING:
+    from bench.spark_kafka import KafkaTopic
     from pyspark.sql import DataFrame, SparkSession
 
-KAFKA_CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+COMPACTED_KEYS: Final = 10_000
 KEYS: Final = 1_000_000
 FIRST_MS: Final = 1_700_000_000_000
 BATCHES: Final = 10
@@ -30,14 +37,13 @@ class Case(NamedTuple):
 class Inputs:
     """The same rows in each system."""
 
-    def __init__(self, spark: SparkSession, root: Path, rows: int, kafka: str | None) -> None:
+    def __init__(
+        self, spark: SparkSession, root: Path, rows: int, kafka: KafkaTopic | None
+    ) -> None:
         self.spark: Final = spark
         self.root: Final = root
         self.rows: Final = rows
         self._kafka: Final = kafka
-        self._topic: Final = f"bench-{time.time_ns()}"
-        if kafka is not None:
-            self._copy(kafka)
 
     def store(self, **options: str) -> DataFrame:
         reader = self.spark.read.format("penstock").option("subscribe", "orders")
@@ -47,18 +53,7 @@ class Inputs:
         return self.spark.read.parquet(str(self.root / "parquet"))
 
     def kafka(self) -> DataFrame | None:
-        if self._kafka is None:
-            return None
-        reader = self.spark.read.format("kafka").option("kafka.bootstrap.servers", self._kafka)
-        return reader.option("subscribe", self._topic).load()
-
-    def _copy(self, kafka: str) -> None:
-        rows = self.store().selectExpr("key", "value", "timestamp")
-        writer = rows.write.format("kafka").option("kafka.bootstrap.servers", kafka)
-        writer.option("topic", self._topic).save()
-        found = self.kafka()
-        assert found is not None
-        assert found.count() == self.rows
+        return None if self._kafka is None else self._kafka.load()
 
 
 def drain(table: DataFrame) -> None:
@@ -104,23 +99,68 @@ def read_cases(inputs: Inputs) -> Iterator[Case]:
     )
 
 
-def job_cases(inputs: Inputs) -> Iterator[Case]:
-    """Yield work on the store that nobody stands beside."""
-    store, root = str(inputs.root / "store"), inputs.root
+def job_cases(inputs: Inputs, attempt: str) -> Iterator[Case]:
+    """Yield work on the store that nobody stands beside; each leaves the store as it was."""
+    spark, root = inputs.spark, inputs.root
+    store, made = str(root / "store"), root / attempt
 
-    def stream() -> None:
-        """Read as a stream of few small batches: what a batch costs."""
-        reader = inputs.spark.readStream.format("penstock").option("subscribe", "orders")
+    def stream(batches: int) -> None:
+        reader = spark.readStream.format("penstock").option("subscribe", "orders")
         reader = reader.option("startingOffsets", "earliest")
-        reader = reader.option("maxOffsetsPerTrigger", str(-(-inputs.rows // BATCHES)))
+        reader = reader.option("maxOffsetsPerTrigger", str(-(-inputs.rows // batches)))
         writer = reader.load(store).writeStream.format("noop").trigger(availableNow=True)
-        writer.option("checkpointLocation", str(root / "checkpoint")).start().awaitTermination()
+        checkpoint = str(made / f"checkpoint-{batches}")
+        writer.option("checkpointLocation", checkpoint).start().awaitTermination()
 
-    yield Case(f"stream, {BATCHES} batches", {"store": stream})
-    target = str(root / "exported")
-    yield Case("export", {"store": lambda: jobs.export(inputs.spark, store, target)})
-    yield Case("compact", {"store": lambda: jobs.compact(store)})
+    yield Case("stream, 1 batch", {"store": lambda: stream(1)})
+    yield Case(f"stream, {BATCHES} batches", {"store": lambda: stream(BATCHES)})
+    target = str(made / "exported")
+    yield Case("export to Parquet", {"store": lambda: jobs.export(spark, store, target)})
+    lake, form = str(made / "lake"), jobs.ExportForm("iceberg")
+    yield Case("export to Iceberg", {"store": lambda: jobs.export(spark, store, lake, form=form)})
+    tier = (made / "tier").as_uri()
+    yield Case("offload", {"store": lambda: jobs.offload(spark, store, tier, take_over=True)})
+    keyed = made / "keyed"
+    fill_keyed(keyed, inputs.rows)
+    yield Case(f"compact to {COMPACTED_KEYS:,} keys", {"store": lambda: jobs.compact(str(keyed))})
     yield Case("rebuild", {"store": lambda: jobs.rebuild(store)})
+
+
+def fill_keyed(path: Path, rows: int) -> None:
+    """Write a compacted topic whose keys are written again and again."""
+    shard = ShardId("keyed", 0)
+    engine = SegmentEngine(SegmentStore.open(str(path)))
+    engine.create_shard(shard, ShardConfig(cleanup=Cleanup.COMPACT))
+    value = bytes(200)
+    for first in range(0, rows, 10_000):
+        numbers = range(first, min(first + 10_000, rows))
+        engine.store.append_columns(
+            shard,
+            pa.array([value] * len(numbers), pa.binary()),
+            keys=pa.array([b"%016d" % (number % COMPACTED_KEYS) for number in numbers]),
+        )
+    engine.close()
+
+
+class MemoryWatch:
+    """The most memory that this process and all below it had at once."""
+
+    def __init__(self) -> None:
+        self.most_mb = 0.0
+        self._ended: Final = threading.Event()
+        self._thread: Final = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> MemoryWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.5):
+            self.most_mb = max(self.most_mb, tree_memory_mb())
 
 
 def tree_cpu_s() -> float:

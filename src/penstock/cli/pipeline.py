@@ -198,7 +198,8 @@ def rebuild(directory: Directory, as_json: AsJson = False) -> None:
 def compact(directory: Directory, topics: Topics = None, as_json: AsJson = False) -> None:
     """Remove records whose key was written again later, in topics that are compacted.
 
-    Runs in this process, without Spark, and takes the lock: nobody else may have the store open.
+    Runs in this process, without Spark, and takes the lock: nobody else may have the store open. A
+    running node does it itself: name its host:port instead of the directory.
 
     Example: [b]penstock pipeline compact data/segment[/b]
     """
@@ -220,7 +221,8 @@ def expire(
 ) -> None:
     """Remove what the topics' own retention no longer keeps.
 
-    Runs in this process, without Spark, and takes the lock: nobody else may have the store open.
+    Runs in this process, without Spark, and takes the lock: nobody else may have the store open. A
+    running node does it itself: name its host:port instead of the directory.
 
     Example: [b]penstock pipeline expire data/segment[/b]
     """

@@ -160,11 +160,7 @@ def _watch(
 def _keep_up(duties: Duties, result: RunResult) -> None:
     from penstock.pipeline import jobs
 
-    endpoint = duties.source.get("endpoint")
-    if endpoint is not None:
-        _ask_node(endpoint, duties, result)
-        return
-    path = duties.source["path"]
+    path = duties.source.get("endpoint") or duties.source["path"]
     work: list[Callable[[], jobs.UpkeepResult]] = []
     if duties.compact:
         work.append(lambda: jobs.compact(path))
@@ -177,23 +173,6 @@ def _keep_up(duties: Duties, result: RunResult) -> None:
             # Somebody writes at this moment; the next turn tries again.
             _log.warning("upkeep_put_off", path=path, reason=str(error))
             return
-    result.upkeeps += 1
-
-
-def _ask_node(endpoint: str, duties: Duties, result: RunResult) -> None:
-    """Let the node that holds the lock do it."""
-    from penstock.pipeline.endpoint import connect
-
-    backend = connect(endpoint)
-    try:
-        if duties.expire:
-            backend.run_upkeep()
-        if duties.compact:
-            namespace = duties.source.get("namespace", "default")
-            for topic in backend.list_topics(namespace):
-                result.rows_removed += backend.compact(namespace, topic.name).records
-    finally:
-        backend.close()
     result.upkeeps += 1
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.segment.view.sample_store import QUIET
 
+import penstock
 from penstock.engine.contract import Cleanup, ShardConfig
 from penstock.engine.segment import inspect
 from penstock.engine.segment.engine import SegmentEngine
@@ -16,6 +18,8 @@ from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, LockedError, NotAStoreError
 from penstock.pipeline import jobs
 from penstock.record import Record, ShardId
+from penstock.remote.server import Server
+from penstock.settings import EMBEDDED, merge_settings
 
 KEYED = ShardId("keyed", 0)
 SHORT = ShardId("short", 0)
@@ -102,3 +106,26 @@ def test_nothing_is_created_where_no_store_is(store: Path, tmp_path: Path) -> No
         jobs.compact(str(store), topics=["keyd"])
     with pytest.raises(BadRequestError, match="reserved_hours"):
         jobs.expire(str(store), reserved_hours=0)
+
+
+def test_a_running_node_is_asked_to_compact_and_to_expire(tmp_path: Path) -> None:
+    settings = merge_settings(EMBEDDED, {"server": {"port": 0, "http_port": 0}})
+    with closing(Server(str(tmp_path / "node"), settings)) as node:
+        address = f"127.0.0.1:{node.port}"
+        with penstock.connect(address) as store:
+            keyed = store.create_topic("keyed", partitions=1, cleanup="compact")
+            kept = store.create_topic("kept", partitions=1, retention_records=5)
+            for number in range(20):
+                for topic in (keyed, kept):
+                    topic.write(b"%d" % number, key=b"k%d" % (number % 4))
+        result = jobs.compact(address)
+        assert result.rows_removed == 16
+        assert [(each.shard, each.removed) for each in result.shards] == [("keyed_0", 16)]
+        assert jobs.compact(address).rows_removed == 0
+        expired = {each.shard: each.removed for each in jobs.expire(address).shards}
+        assert expired == {"keyed_0": 0, "kept_0": 15}
+        assert jobs.expire(address).rows_removed == 0
+        with pytest.raises(BadRequestError, match="did you mean 'keyed'"):
+            jobs.compact(address, topics=["keyd"])
+        with pytest.raises(BadRequestError, match="by its own setting"):
+            jobs.expire(address, reserved_hours=1)

@@ -38,7 +38,6 @@ from penstock.engine.segment.properties import inner_range, lookup
 from penstock.engine.segment.twin import core, native_only
 from penstock.engine.segment.twin_interface import ColumnPage, Columns, KeyPage
 from penstock.errors import CorruptionError
-from penstock.metrics import SegmentMetrics
 from penstock.record import QueueKind, ShardId, StoredRecord
 
 __all__ = ["KeyLookup", "Page", "Query", "ReadableShard", "ShardReader", "inner_count", "split_run"]
@@ -55,6 +54,17 @@ class BatchLookup(Protocol):
 
     def reached(self, shard: ShardId) -> int: ...
     def lookup(self, shard: ShardId, key: bytes) -> list[int]: ...
+
+
+class Counting(Protocol):
+    def inc(self) -> None: ...
+
+
+class ReadMetrics(Protocol):
+    """What a reader counts; a store's metrics, or something lighter in a view."""
+
+    @property
+    def damaged_reads(self) -> Counting: ...
 
 
 class KeyLookup(Protocol):
@@ -76,7 +86,7 @@ class ShardReader:
         files: FileSet,
         index: KeyLookup,
         clock: Clock,
-        metrics: SegmentMetrics,
+        metrics: ReadMetrics,
         heal_queue: Callable[[ReadableShard], None],
         heal_index: Callable[[], None],
     ) -> None:

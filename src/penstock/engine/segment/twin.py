@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-from penstock.engine.segment import pure
 from penstock.engine.segment.twin_interface import Appender, Core, NativeOnly
 from penstock.errors import NotSupportedError
 
@@ -38,7 +37,12 @@ def native_only() -> NativeOnly:
 
 def _choose() -> tuple[Core, bool]:
     native = None if os.environ.get("PENSTOCK_PURE") == "1" else native_core()
-    return (pure, False) if native is None else (native, True)
+    if native is not None:
+        return native, True
+    # Here, so that readers in Spark's workers do not load what they do not run.
+    from penstock.engine.segment import pure
+
+    return pure, False
 
 
 core, IS_NATIVE = _choose()

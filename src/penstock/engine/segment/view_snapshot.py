@@ -34,7 +34,6 @@ from penstock.engine.segment.time_blocks import TimeBlocks
 from penstock.engine.segment.unit_files import OpenFiles, UnitFiles
 from penstock.engine.segment.view_states import KnownStates, has_states, read_states
 from penstock.errors import CorruptionError, NotAStoreError, StoreError, UnknownShardError
-from penstock.metrics import SegmentMetrics
 from penstock.record import QueueKind, ShardId, StoredRecord
 
 _TAKES_MAX: Final = 3
@@ -157,6 +156,17 @@ class Snapshot:
         )
 
 
+class _Nothing:
+    def inc(self) -> None:
+        """Count nothing."""
+
+
+class _Uncounted:
+    """A view has nobody who asks for its metrics, and need not load their library."""
+
+    damaged_reads: Final = _Nothing()
+
+
 class SnapshotSource:
     """A store directory, and what outlives a snapshot of it."""
 
@@ -165,7 +175,7 @@ class SnapshotSource:
         self.clock: Final = clock
         self.settings: Final = settings
         self.paths: Final = StorePaths(root, settings)
-        self.metrics: Final = SegmentMetrics()
+        self.metrics: Final = _Uncounted()
         self.sums: Final = PageSums(disk, self.paths.sums)
         self.sealed: Final = SealedFiles(disk, self.sums)
         if not is_store(disk, self.paths):

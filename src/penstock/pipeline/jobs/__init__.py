@@ -20,8 +20,6 @@ from penstock.pipeline.jobs.importing_kafka import (
 from penstock.pipeline.jobs.lagging import LagResult, PartitionLag, lag
 from penstock.pipeline.jobs.maintaining import (
     RebuildResult,
-    ShardUpkeep,
-    UpkeepResult,
     compact,
     expire,
     rebuild,
@@ -30,6 +28,7 @@ from penstock.pipeline.jobs.measuring import Interval, StatsResult, TopicStats, 
 from penstock.pipeline.jobs.offloading import OffloadResult, ShardOffload, offload
 from penstock.pipeline.jobs.payload import Payload
 from penstock.pipeline.jobs.stats_page import save_stats
+from penstock.pipeline.jobs.upkeep_result import ShardUpkeep, UpkeepResult
 from penstock.pipeline.jobs.verifying import ShardCheck, VerifyResult, verify
 
 __all__ = [

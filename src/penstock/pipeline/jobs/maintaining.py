@@ -2,7 +2,8 @@
 
 They run on the driver alone, through the library, and need no Spark: a store has one writer, the
 holder of the directory's lock, and it is the writer who may remove records and files. While
-somebody else has the store open they raise `LockedError` and have changed nothing. Killed, they
+somebody else has the store open they raise `LockedError` and have changed nothing; named by its
+`host:port` instead of its directory, a running node compacts and expires itself. Killed, they
 leave a store that opens as after any crash; repeated, they find less or nothing to do.
 """
 
@@ -24,8 +25,10 @@ from penstock.engine.segment.recovery import RecoveryReport
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, CorruptionError, StoreError
+from penstock.pipeline.jobs.node_upkeep import compact_on_node, expire_on_node, is_node
 from penstock.pipeline.jobs.spark_work import Progress
 from penstock.pipeline.jobs.topic_choice import chosen_shards
+from penstock.pipeline.jobs.upkeep_result import ShardUpkeep, UpkeepResult
 from penstock.pipeline.named_view import NamedView
 from penstock.pipeline.node_directory import store_root
 from penstock.record import ShardId
@@ -39,27 +42,6 @@ _SETTINGS: Final = SegmentSettings(
     disk_space_warning_level_ratio=101,
     background=False,
 )
-
-
-class ShardUpkeep(Struct, frozen=True):
-    """One shard before and after a job: its offsets [earliest, commit), and records removed."""
-
-    shard: str
-    earliest_before: int
-    earliest: int
-    commit: int
-    removed: int
-
-
-class UpkeepResult(Struct, frozen=True):
-    """What a compaction or an expiry removed."""
-
-    path: str
-    shards: list[ShardUpkeep]
-    rows_removed: int
-    bytes_removed: int
-    files_removed: int
-    seconds: float
 
 
 class RebuildResult(Struct, frozen=True):
@@ -100,8 +82,11 @@ def compact(
 ) -> UpkeepResult:
     """Remove the records whose key was written again later, in topics whose cleanup is `compact`.
 
-    Records without a key stay. What is removed frees its place when its whole log file is dead.
+    `path` is a directory, or `host:port` of a running node, which then does it. Records without a
+    key stay. What is removed frees its place when its whole log file is dead.
     """
+    if is_node(path):
+        return compact_on_node(path, topics, progress)
     began = time.monotonic()
     found: list[ShardUpkeep] = []
     size = 0
@@ -137,7 +122,12 @@ def expire(path: str, *, reserved_hours: float | None = None) -> UpkeepResult:
 
     With `reserved_hours`, shards without a time of their own lose whole log files that are older,
     as by a node's `file_reserved_time`; without it they are kept. A full disk is no reason here.
+    `path` is a directory, or `host:port` of a running node, which then goes by its own settings.
     """
+    if is_node(path):
+        if reserved_hours is not None:
+            raise BadRequestError("a node keeps log files by its own setting: leave it out")
+        return expire_on_node(path)
     if reserved_hours is not None and reserved_hours <= 0:
         raise BadRequestError(f"reserved_hours is {reserved_hours}; it must be above 0")
     began = time.monotonic()
