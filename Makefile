@@ -62,7 +62,8 @@ format: install ## rewrite the code as `make lint` wants it
 test: lint ## lint, all tests, the store's again on the pure twins, the pipeline's on Spark
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 	@echo "the store again, on the pure twins:"
-	PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/segment
+	PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/segment \
+	    tests/engine/test_conformance.py
 	@if command -v java >/dev/null; then echo "the pipeline, on Spark:"; \
 	    $(BIN)/python -m pytest -m spark --timeout 600 $(ARGS) tests/pipeline; \
 	else echo "no java: the tests on Spark are left out"; fi

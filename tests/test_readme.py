@@ -1,18 +1,66 @@
-"""The README's code runs as it is written."""
+"""The README's tour runs as it is written: the program, and the commands against a server."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+import pytest
+
+from penstock.remote.server import Server
+from penstock.settings import SERVE, merge_settings
+
+README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+WAIT_S = 240
 
 
 def test_the_tour_runs_as_written(tmp_path: Path) -> None:
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", README.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
+    blocks = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
     assert blocks
     subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, check=True)
+
+
+def commands() -> list[str]:
+    """Return the lines of the tour that are typed into a shell."""
+    tour = README.partition("## A tour")[2].partition("\n## ")[0]
+    lines = re.findall(r"^    (.*)$", tour.rpartition("```")[2], re.MULTILINE)
+    return [line.partition("#")[0].strip() for line in lines]
+
+
+@pytest.mark.timeout(600)
+def test_the_commands_of_the_tour_run_as_written(tmp_path: Path) -> None:
+    """Only the port is another one; what follows is stopped when its first record is there."""
+    command = tmp_path / "bin" / "penstock"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m penstock "$@"\n')
+    command.chmod(0o755)
+    small = {"commit_log_file_size": 16 << 20}
+    ports = {"port": 0, "http_port": 0}
+    settings = merge_settings(
+        SERVE, {"broker": small, "server": ports, "kafka": {"enabled": False}}
+    )
+    typed = commands()
+    assert [line for line in typed if "consume" in line and "--follow" in line]
+    with Server(str(tmp_path / "data"), settings) as server:
+        environment = {
+            **os.environ,
+            "PATH": f"{command.parent}:{os.environ['PATH']}",
+            "PENSTOCK_SERVER": f"127.0.0.1:{server.port}",
+        }
+        for line in typed:
+            done = subprocess.run(
+                line.replace("--follow", "--follow --limit 1"),
+                check=False,
+                shell=True,
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=WAIT_S,
+            )
+            assert done.returncode == 0, f"{line}: {done.stderr}"
+            if "consume" in line:
+                assert done.stdout == "3 apples\n"

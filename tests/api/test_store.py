@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock import Location, PartialWriteError, Producer, Record
 from penstock.api import Store
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,
+    LockedError,
     RecordTooLargeError,
     StoreError,
     UnknownGroupError,
@@ -242,3 +246,24 @@ def test_a_batch_in_part_says_which(store: Store) -> None:
     with pytest.raises(PartialWriteError) as caught:
         orders.write_many([b"small", bytes(11)])
     assert list(caught.value.locations) == [(0, 0), None]
+
+
+def test_a_store_works_where_an_event_loop_runs(directory: Path) -> None:
+    """As in the cells of a notebook, which run inside of one."""
+
+    async def cells() -> list[bytes | None]:
+        store = penstock.open(directory)
+        notes = store.create_topic("notes", exist_ok=True)
+        notes.write(b"one")
+        with store.consumer("reader", ["notes"]) as consumer:
+            found = [message.value for message in consumer]
+            consumer.commit()
+        # A cell that is run again while the first store is still there gets a clear answer.
+        with pytest.raises(LockedError):
+            penstock.open(directory)
+        store.close()
+        with penstock.open(directory) as again:
+            found += [message.value for message in again.topic("notes")]
+        return found
+
+    assert asyncio.run(cells()) == [b"one", b"one"]

@@ -7,6 +7,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -19,6 +20,7 @@ from penstock.errors import (
     BadRequestError,
     ClosedError,
     DeadlineError,
+    DiskFullError,
     LockedError,
     SequenceGapError,
     SetupError,
@@ -148,6 +150,66 @@ def test_a_consumer_waits_for_what_is_written_later(server: Server, store: Store
     found = consumer.poll(timeout=10.0)
     timer.join()
     assert [message.value for message in found] == [b"late"]
+
+
+def test_clients_that_wait_do_not_keep_others_from_being_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.remote.service.THREADS_MAX", 4)
+    monkeypatch.setattr("penstock.remote.service.WAITS_MAX", 2)
+    with (
+        Server(str(tmp_path / "data"), settings()) as server,
+        penstock.connect(f"127.0.0.1:{server.port}") as store,
+        ThreadPoolExecutor(12) as pool,
+    ):
+        topic = store.create_topic("t")
+        begun = threading.Barrier(13)
+
+        def wait() -> list[penstock.Message]:
+            consumer = store.consumer("g", ["t"])
+            begun.wait(60)
+            return consumer.poll(60.0)
+
+        waiting = [pool.submit(wait) for _ in range(12)]
+        begun.wait(60)
+        assert store.topics() == ["t"]
+        topic.write(b"for all")
+        for each in waiting:
+            assert [message.value for message in each.result(120)] == [b"for all"]
+
+
+def test_a_full_disk_is_a_typed_error_and_reads_go_on(tmp_path: Path) -> None:
+    """A limit that every disk is over stands for one that is full."""
+    limits = {"disk_max_used_space_ratio": 1, "disk_space_warning_level_ratio": 1}
+    full = merge_settings(settings(), {"broker": limits})
+    with (
+        Server(str(tmp_path / "data"), settings()) as server,
+        penstock.connect(f"127.0.0.1:{server.port}") as store,
+    ):
+        store.create_topic("t").write(b"before")
+    with (
+        Server(str(tmp_path / "data"), full) as server,
+        penstock.connect(f"127.0.0.1:{server.port}") as store,
+    ):
+        store.run_upkeep()
+        for write in (
+            lambda: store.topic("t").write(b"refused"),
+            lambda: store.topic("t").write_many([b"refused"] * 2),
+            lambda: store.write_many([("t", b"refused")]),
+        ):
+            with pytest.raises(DiskFullError, match="full"):
+                write()
+        assert [message.value for message in store.topic("t")] == [b"before"]
+        with store.consumer("g", ["t"]) as consumer:
+            assert len(consumer.poll()) == 1
+            consumer.commit()
+        assert store.create_topic("m", storage="memory").write(b"v") == (0, 0)
+    with (
+        Server(str(tmp_path / "data"), settings()) as server,
+        penstock.connect(f"127.0.0.1:{server.port}") as store,
+    ):
+        assert store.topic("t").write(b"after") == (0, 1)
+        assert store.describe_group("g").total_lag == 1
 
 
 def test_pages_and_writes_stream(server: Server, store: Store) -> None:

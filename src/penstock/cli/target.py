@@ -15,10 +15,16 @@ from penstock.errors import DeadlineError, NotAStoreError
 from penstock.opening import open as open_store
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:9190"
+_VARIABLE: Final = "PENSTOCK_SERVER"
 
 Server = Annotated[
     str | None,
-    typer.Option("--server", "-s", help=f"host:port of a server; default {DEFAULT_ADDRESS}."),
+    typer.Option(
+        "--server",
+        "-s",
+        envvar=_VARIABLE,
+        help=f"host:port of a server; default {DEFAULT_ADDRESS}.",
+    ),
 ]
 Data = Annotated[
     str | None,
@@ -33,7 +39,7 @@ def open_target(
 ) -> Iterator[Store]:
     """Open the store that the options name, and close it again; a directory is made for it only
     with `create`."""
-    if data is not None and server is not None:
+    if data is not None and server not in (None, os.environ.get(_VARIABLE)):
         raise typer.BadParameter("give --server or --data, not both")
     if data is not None:
         if not create and not os.path.isdir(data):

@@ -8,6 +8,7 @@ producer, because the first one may have arrived.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
@@ -39,6 +40,7 @@ from penstock.remote.service import MESSAGE_SIZE_MAX, SERVICE
 DEADLINE_S: Final = 30.0
 CONNECT_S: Final = 5.0
 _WAIT_MARGIN_S: Final = 5.0
+_PAUSE_S: Final = 0.1
 _INT64_MAX: Final = (1 << 63) - 1
 
 Q = TypeVar("Q", bound=WireMessage)
@@ -304,7 +306,12 @@ class RemoteBackend:
             namespace=namespace, positions=_positions(positions), seconds=seconds
         )
         deadline_s = seconds + _WAIT_MARGIN_S
-        return self._call("WaitForRecords", request, pb.WaitReply, deadline_s=deadline_s).found
+        started = time.monotonic()
+        found = self._call("WaitForRecords", request, pb.WaitReply, deadline_s=deadline_s).found
+        left = seconds - (time.monotonic() - started)
+        if not found and left > 0:
+            time.sleep(min(left, _PAUSE_S))  # too many wait there, or not so long
+        return found
 
     # Groups
 

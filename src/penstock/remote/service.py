@@ -6,6 +6,7 @@ their type on the way (see `wire`); anything else is a fault of ours: logged, an
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -32,7 +33,9 @@ from penstock.remote import wire
 
 SERVICE: Final = "penstock.storage.v1.StorageService"
 MESSAGE_SIZE_MAX: Final = 64 << 20
-THREADS_MAX: Final = 64
+THREADS_MAX: Final = 256
+WAITS_MAX: Final = 192
+"""Calls that may wait for records at once: however many clients wait, others are served."""
 FOLLOW_WAIT_S: Final = 1.0
 WAIT_S_MAX: Final = 30.0
 
@@ -53,6 +56,7 @@ class StorageService:
 
     def __init__(self, backend: Backend) -> None:
         self._backend: Final = backend
+        self._waits: Final = threading.Semaphore(WAITS_MAX)
 
     # Topics
 
@@ -182,7 +186,15 @@ class StorageService:
     def wait_for_records(self, request: pb.WaitRequest) -> pb.WaitReply:
         seconds = min(max(0.0, request.seconds), WAIT_S_MAX)
         positions = wire.positions_from_wire(request.positions)
-        found = self._backend.wait_for_records(request.namespace, positions, seconds)
+        may_wait = self._waits.acquire(blocking=False)
+        try:
+            # Beyond the bound the answer comes at once, and the client pauses by itself.
+            found = self._backend.wait_for_records(
+                request.namespace, positions, seconds if may_wait else 0.0
+            )
+        finally:
+            if may_wait:
+                self._waits.release()
         return pb.WaitReply(found=found)
 
     # Deleting
