@@ -8,7 +8,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use raft::eraftpb::{
-    ConfChange, ConfChangeSingle, ConfChangeType, ConfChangeV2, HardState, MessageType,
+    ConfChange, ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, HardState, Message,
+    MessageType,
 };
 use raft::{Config, Error, RawNode, Ready, SnapshotStatus, StateRole};
 
@@ -138,6 +139,7 @@ impl RaftCore {
             max_inflight_msgs: 256,
             max_uncommitted_size: uncommitted_size_max,
             max_committed_size_per_ready: message_size_max,
+            batch_append: true,
             ..Default::default()
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
@@ -176,10 +178,20 @@ impl RaftCore {
         }
     }
 
-    /// Propose, or pass on to the leader; false when nobody takes proposals now.
-    fn propose(&mut self, context: Vec<u8>, data: Vec<u8>) -> PyResult<bool> {
+    /// Propose entries, [(context, data)], or pass them on to the leader, all in one message; false
+    /// when nobody takes proposals now.
+    fn propose(&mut self, proposals: Vec<(Vec<u8>, Vec<u8>)>) -> PyResult<bool> {
         self.check_no_ready()?;
-        match self.node.propose(context, data) {
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgPropose);
+        message.from = self.node.raft.id;
+        for (context, data) in proposals {
+            let mut entry = Entry::default();
+            entry.context = context.into();
+            entry.data = data.into();
+            message.mut_entries().push(entry);
+        }
+        match self.node.raft.step(message) {
             Ok(()) => Ok(true),
             Err(Error::ProposalDropped) => Ok(false),
             Err(error) => Err(failed(error)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final
@@ -11,12 +12,16 @@ import typer
 from penstock.cli.output import print_line
 from penstock.cli.target import DEFAULT_ADDRESS, Server
 from penstock.clock import SystemClock
+from penstock.errors import BadRequestError, DeadlineError
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection
 
 app: Final = typer.Typer(help="The nodes that keep the metadata.", no_args_is_help=True)
 
 _DEADLINE_S: Final = 20.0
+_LOOK_SECONDS: Final = 0.2
+
+Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait for the node at most.")]
 
 
 @contextmanager
@@ -29,11 +34,31 @@ def _connection(server: str | None) -> Iterator[MetaConnection]:
         connection.close()
 
 
+def _status(connection: MetaConnection) -> pb.ClusterStatusReply:
+    return connection.call("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusReply)
+
+
+def _votes(reply: pb.ClusterStatusReply, node: int) -> bool:
+    return bool(reply.groups) and all(node in group.voters for group in reply.groups)
+
+
+def _wait_for_voter(connection: MetaConnection, node: int, seconds: float) -> None:
+    clock, never = SystemClock(), threading.Event()
+    deadline = clock.monotonic() + seconds
+    while not _votes(_status(connection), node):
+        if clock.monotonic() > deadline:
+            raise DeadlineError(
+                f"node {node} does not vote in all groups after {seconds:g} s; does it run, and do "
+                "its node.peers list it and a member? `penstock cluster status` shows how far it is"
+            )
+        clock.wait(never, _LOOK_SECONDS)
+
+
 @app.command()
 def status(server: Server = None) -> None:
     """Show groups, leaders, terms and how far the members are."""
     with _connection(server) as connection:
-        reply = connection.call("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusReply)
+        reply = _status(connection)
     print_line(f"cluster {reply.cluster_id}, seen from node {reply.node_id}")
     if not reply.groups:
         print_line("a single node: no group has other members")
@@ -51,6 +76,41 @@ def status(server: Server = None) -> None:
             lag = max(0, group.last - one.matched)
             heard = "" if one.is_active else ", silent"
             print_line(f"  node {one.node}: {one.state}, {lag} entries behind{heard}")
+
+
+@app.command()
+def add(
+    node: Annotated[int, typer.Argument(help="Number of the node that comes.")],
+    address: Annotated[str, typer.Argument(help="HOST:PORT of its internal port.")],
+    server: Server = None,
+    wait: Wait = 60.0,
+) -> None:
+    """Say how to start a new node, and wait until it votes in all groups."""
+    with _connection(server) as connection:
+        reply = _status(connection)
+        peers = {member.node_id: member.address for member in reply.members}
+        if peers.get(node, address) != address:
+            raise BadRequestError(f"node {node} is a member already, at {peers[node]}")
+        peers[node] = address
+        listed = ",".join(f'"{number}@{peers[number]}"' for number in sorted(peers))
+        if not _votes(reply, node):
+            print_line(f"start it with: --set node.id={node} --set 'node.peers=[{listed}]'")
+        _wait_for_voter(connection, node, wait)
+    print_line(f"node {node} votes in all groups")
+
+
+@app.command()
+def replace(
+    old: Annotated[int, typer.Argument(help="Number of the node that leaves for good.")],
+    new: Annotated[int, typer.Argument(help="Number of the node that takes its place.")],
+    server: Server = None,
+    wait: Wait = 60.0,
+) -> None:
+    """Wait until a new node votes in all groups, then take an old one out of them."""
+    with _connection(server) as connection:
+        _wait_for_voter(connection, new, wait)
+        connection.call("RemoveNode", pb.RemoveNodeRequest(node_id=old), pb.Nothing)
+    print_line(f"node {new} has taken the place of node {old}")
 
 
 @app.command()

@@ -36,8 +36,7 @@ class PendingRows:
         # Replaced as one, so that nobody sees rows of one generation above those of another.
         self._now: tuple[bytes, Changes] = (fmt.state_prefix(group, generation), {})
         self._version = 0
-        self.size = 0
-        """Bytes that were published and not written, overwritten ones included."""
+        self._size_max = 0
         self.working: Final = WorkingRows(self)
 
     def get(self, key: bytes) -> bytes | None:
@@ -69,8 +68,17 @@ class PendingRows:
         """Show changes to everybody, all at once."""
         self._now[1].update(changes)
         self._version += 1
-        self.size += size
+        self._size_max += size
         self.working.note(changes)
+
+    def is_large(self, size: int) -> bool:
+        """Return whether what is not written takes `size` bytes or more."""
+        if self._size_max < 2 * size:
+            return False
+        # Most of what was published has been overwritten since: count what is left.
+        pending = self._now[1]
+        self._size_max = sum(map(len, pending)) + sum(len(row) for row in pending.values() if row)
+        return self._size_max >= size
 
     def fill(self, batch: Batch) -> None:
         """Put what is not written into `batch`."""
@@ -86,13 +94,13 @@ class PendingRows:
         """The batch of the last `fill` is in the database."""
         self._now = (self._now[0], {})
         self._version += 1
-        self.size = 0
+        self._size_max = 0
 
     def switch(self, generation: int) -> None:
         """From now on the rows are those of another generation, all of them written."""
         self._now = (fmt.state_prefix(self._group, generation), {})
         self._version += 1
-        self.size = 0
+        self._size_max = 0
         self.working.forget()
 
 

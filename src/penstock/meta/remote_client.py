@@ -17,8 +17,15 @@ from msgspec.msgpack import Decoder
 
 from penstock import errors
 from penstock.clock import Clock, SystemClock
-from penstock.errors import ClosedError, DeadlineError, RetryableError, StoreError
+from penstock.errors import (
+    ClosedError,
+    DeadlineError,
+    DiskFailedError,
+    RetryableError,
+    StoreError,
+)
 from penstock.log import get_logger
+from penstock.meta.gathering import Gathering
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.founding import group_names
 from penstock.meta.rejections import encode_checked
@@ -43,6 +50,7 @@ _MESSAGE_SIZE_MAX: Final = 16 << 20
 _log: Final = get_logger(__name__)
 
 R = TypeVar("R", bound=WireMessage)
+T = TypeVar("T")
 AnswerT = TypeVar("AnswerT")
 
 _rejected_decoder: Final = Decoder(Rejected)
@@ -67,8 +75,21 @@ class MetaConnection:
             address = self._addresses[0]
             try:
                 return self._call(address, method, request, reply_type)
-            except RetryableError:
-                if self._clock.monotonic() > deadline:
+            except (RetryableError, DiskFailedError, ClosedError) as error:
+                if self._is_final(error) or self._clock.monotonic() > deadline:
+                    raise
+                self._turn_from(address)
+                self._clock.wait(self._never, _PAUSE_S)
+
+    def insist(self, work: Callable[[], T]) -> T:
+        """Repeat what was refused for now, until the deadline."""
+        deadline = self._clock.monotonic() + self._deadline_s
+        while True:
+            address = self._addresses[0]
+            try:
+                return work()
+            except (RetryableError, DiskFailedError, ClosedError) as error:
+                if self._is_final(error) or self._clock.monotonic() > deadline:
                     raise
                 self._turn_from(address)
                 self._clock.wait(self._never, _PAUSE_S)
@@ -103,6 +124,11 @@ class MetaConnection:
         assert isinstance(reply, reply_type), "the deserializer makes it"
         return reply
 
+    def _is_final(self, error: StoreError) -> bool:
+        """A node whose disk has failed, or that stops, is of no more use; others may be."""
+        has_others = len(self._addresses) > 1 or isinstance(error, RetryableError)
+        return self.is_closed or not has_others
+
     def _turn_from(self, address: str) -> None:
         with self._lock:
             if self._addresses[0] == address:
@@ -116,12 +142,20 @@ def error_of_call(address: str, error: grpc.RpcError) -> StoreError:
     if not isinstance(call, grpc.Call):
         return DeadlineError(f"{address}: {error}")
     for key, value in call.trailing_metadata() or ():
-        kind = getattr(errors, value.decode(), None) if isinstance(value, bytes) else None
-        if key == ERROR_KEY and isinstance(kind, type) and issubclass(kind, StoreError):
-            made: StoreError = kind.__new__(kind)
-            made.args = (call.details(),)
-            return made
+        if key == ERROR_KEY and isinstance(value, bytes):
+            made = _error_named(value.decode(), call.details() or "")
+            if made is not None:
+                return made
     return DeadlineError(f"{address}: {call.details()}")
+
+
+def _error_named(name: str, reason: str) -> StoreError | None:
+    kind = getattr(errors, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, StoreError):
+        return None
+    made: StoreError = kind.__new__(kind)
+    made.args = (reason,)
+    return made
 
 
 def _parse_watch(data: bytes) -> pb.WatchReply:
@@ -173,13 +207,34 @@ class RemoteGroup(Generic[AnswerT]):
         self._connection = connection
         self._number = number
         self._decode = decode
+        self._gathering: Gathering[pb.ProposeOutcome] = Gathering(self._send)
 
     def propose(self, data: bytes) -> AnswerT | Rejected:
-        request = pb.ProposeRequest(group=self._number, request=data)
-        reply = self._connection.call("Propose", request, pb.ProposeReply)
-        if reply.is_rejected:
-            return _rejected_decoder.decode(reply.answer)
-        return self._decode(reply.answer)
+        outcome = self._connection.insist(lambda: self._outcome(data))
+        if outcome.is_rejected:
+            return _rejected_decoder.decode(outcome.answer)
+        return self._decode(outcome.answer)
+
+    def propose_many(self, requests: Sequence[bytes]) -> list[AnswerT | Rejected | StoreError]:
+        answers: list[AnswerT | Rejected | StoreError] = []
+        for data in requests:
+            try:
+                answers.append(self.propose(data))
+            except StoreError as error:
+                answers.append(error)
+        return answers
+
+    def _outcome(self, data: bytes) -> pb.ProposeOutcome:
+        outcome = self._gathering.call(data)
+        if outcome.error:
+            error = _error_named(outcome.error, outcome.reason)
+            raise error if error is not None else DeadlineError(outcome.reason)
+        return outcome
+
+    def _send(self, requests: list[bytes]) -> list[pb.ProposeOutcome]:
+        request = pb.ProposeManyRequest(group=self._number, requests=requests)
+        reply = self._connection.call("ProposeMany", request, pb.ProposeManyReply)
+        return list(reply.outcomes)
 
 
 class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):

@@ -88,6 +88,11 @@ class MetaService:
             is_rejected=isinstance(answer, Rejected), answer=_encoder.encode(answer)
         )
 
+    def propose_many(self, request: pb.ProposeManyRequest) -> pb.ProposeManyReply:
+        outcomes = self._group(request.group).propose_many(request.requests)
+        self._deliver()
+        return pb.ProposeManyReply(outcomes=[_outcome(one) for one in outcomes])
+
     def get(self, request: pb.GetRequest) -> pb.GetReply:
         row = self._reader(request.group, is_local=request.is_local).get(request.key)
         return pb.GetReply(is_there=row is not None, row=row or b"")
@@ -195,6 +200,14 @@ class MetaService:
                 self._epochs[name] = epoch
             self._sequence += 1
             return epoch, self._sequence
+
+
+def _outcome(outcome: object) -> pb.ProposeOutcome:
+    if isinstance(outcome, StoreError):
+        return pb.ProposeOutcome(error=type(outcome).__name__, reason=str(outcome)[:1024])
+    return pb.ProposeOutcome(
+        is_rejected=isinstance(outcome, Rejected), answer=_encoder.encode(outcome)
+    )
 
 
 def _group_status(status: RaftStatus) -> pb.GroupStatus:

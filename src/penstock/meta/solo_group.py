@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from msgspec import MsgspecError, Struct
@@ -64,6 +64,10 @@ class GroupLog(Protocol[AnswerT_co]):
         ...
 
     def propose(self, data: bytes) -> AnswerT_co: ...
+
+    def propose_many(self, requests: Sequence[bytes]) -> Sequence[AnswerT_co | StoreError]:
+        """As `propose` of each, all under way at once; an error stands where an answer would."""
+        ...
 
 
 class GroupName(Struct, frozen=True):
@@ -155,6 +159,9 @@ class SoloGroup(Generic[RequestT, AnswerT]):
 
         Raises `BadRequestError`, with nothing logged, when it is no request of this group.
         """
+        return self._queue(data).wait()
+
+    def _queue(self, data: bytes) -> _Ticket[RequestT, AnswerT]:
         if len(data) > ENTRY_SIZE_MAX:
             raise BadRequestError(f"a request takes {len(data)} bytes; at most {ENTRY_SIZE_MAX}")
         try:
@@ -168,7 +175,22 @@ class SoloGroup(Generic[RequestT, AnswerT]):
                 raise self._refusal
             self._queued.append(ticket)
         self._wake()
-        return ticket.wait()
+        return ticket
+
+    def propose_many(self, requests: Sequence[bytes]) -> list[AnswerT | StoreError]:
+        tickets: list[_Ticket[RequestT, AnswerT] | StoreError] = []
+        for data in requests:
+            try:
+                tickets.append(self._queue(data))
+            except StoreError as error:
+                tickets.append(error)
+        outcomes: list[AnswerT | StoreError] = []
+        for ticket in tickets:
+            try:
+                outcomes.append(ticket if isinstance(ticket, StoreError) else ticket.wait())
+            except StoreError as error:
+                outcomes.append(error)
+        return outcomes
 
     @property
     def has_work(self) -> bool:
@@ -293,7 +315,7 @@ class SoloGroup(Generic[RequestT, AnswerT]):
 
     def _write_some(self) -> None:
         if (
-            self.reader.size >= UNWRITTEN_SIZE_MAX
+            self.reader.is_large(UNWRITTEN_SIZE_MAX)
             or self._applied - self._written >= self._unwritten_max
         ):
             self.write_state()

@@ -69,3 +69,28 @@ def test_a_crash_at_any_call_of_a_snapshot_that_is_installed(is_done: bool) -> N
         cluster.check_settled((1, 2, 3))
         crashed += wiped.starts > before
     assert crashed > 3, "some calls lie within the installation"
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_crash_of_the_leader_at_any_call_while_it_sends_its_state(is_done: bool) -> None:
+    crashed = 0
+    for call in range(16):
+        cluster = _cluster_with_a_past(200 + call)
+        leader = cluster.leader(0)
+        assert leader is not None
+        late = next(node for node in cluster.nodes.values() if node is not leader)
+        # It is away for long enough that it needs the state, and the leader writes on meanwhile.
+        late.kill(60)
+        for _ in range(2 * LIMITS.entries_max):
+            cluster.append(leader.node_id, 0)
+            cluster.tick()
+        before = leader.starts
+        late.down_until = 0
+        cluster.run_until(partial(_is_running, late))
+        _crash_at(leader, call, is_done=is_done)
+        for _ in range(LIMITS.entries_max):
+            cluster.append(cluster.running()[0].node_id, 0)
+            cluster.tick()
+        cluster.check_settled((1, 2, 3))
+        crashed += leader.starts > before
+    assert crashed > 8, "most calls lie within the transfer and the appends beside it"

@@ -93,8 +93,17 @@ def test_three_servers_share_topics_and_offsets(servers: Servers) -> None:
     servers.stop(3)
     with penstock.connect(servers.addresses[2]) as store:
         store.create_topic("later", storage="rocksdb").write(b"two")
-    assert "belongs to no group" in servers.cluster("remove", "3", node=2)
-    assert "voters 1,2\n" in servers.cluster("status", node=2).replace("  node", "\n  node")
+    # Another node takes the place of the one that is gone, on its port.
+    internal = servers.peers[2].partition("@")[2]
+    servers.peers = [*servers.peers[:2], f"4@{internal}"]
+    servers.addresses[4] = servers.addresses.pop(3)
+    servers.start(4)
+    assert "node 4 votes in all groups" in servers.cluster("add", "4", internal, node=2)
+    assert "has taken the place" in servers.cluster("replace", "3", "4", node=2)
+    assert len(re.findall("voters 1,2,4$", servers.cluster("status", node=2), re.MULTILINE)) == 2
+    assert "belongs to no group" in servers.cluster("remove", "4", node=2)
+    assert len(re.findall("voters 1,2$", servers.cluster("status", node=2), re.MULTILINE)) == 2
+    assert servers.cluster("add", "9", "127.0.0.1:1", "--wait", "0.1", node=2) == ""
 
 
 @pytest.mark.timeout(180)

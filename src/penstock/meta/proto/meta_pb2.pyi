@@ -26,6 +26,32 @@ class ProposeReply(_message.Message):
     answer: bytes
     def __init__(self, is_rejected: _Optional[bool] = ..., answer: _Optional[bytes] = ...) -> None: ...
 
+class ProposeManyRequest(_message.Message):
+    __slots__ = ("group", "requests")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    requests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, group: _Optional[int] = ..., requests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class ProposeManyReply(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[ProposeOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[ProposeOutcome, _Mapping]]] = ...) -> None: ...
+
+class ProposeOutcome(_message.Message):
+    __slots__ = ("is_rejected", "answer", "error", "reason")
+    IS_REJECTED_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    is_rejected: bool
+    answer: bytes
+    error: str
+    reason: str
+    def __init__(self, is_rejected: _Optional[bool] = ..., answer: _Optional[bytes] = ..., error: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class GetRequest(_message.Message):
     __slots__ = ("group", "key", "is_local")
     GROUP_FIELD_NUMBER: _ClassVar[int]

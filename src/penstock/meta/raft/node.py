@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -48,6 +48,31 @@ _MEMBERS_TICKS: Final = 10
 class NodeTiming(Struct, frozen=True):
     tick_seconds: float = 0.05
     raft: RaftTiming = RaftTiming()
+
+
+class _Crowd(Generic[AnswerT]):
+    """Outcomes that one thread waits for. A plain lock wakes it; an event costs ten of them."""
+
+    def __init__(self, count: int) -> None:
+        self._outcomes: list[AnswerT | StoreError | None] = [None] * count
+        self._left = count
+        self._settling = threading.Lock()
+        self._woken = threading.Lock()
+        if count:
+            self._woken.acquire()
+
+    def settle(self, number: int, outcome: AnswerT | StoreError) -> None:
+        with self._settling:
+            self._outcomes[number] = outcome
+            self._left -= 1
+            is_last = self._left == 0
+        if is_last:
+            self._woken.release()
+
+    def wait(self) -> list[AnswerT | StoreError]:
+        self._woken.acquire()
+        # A change of the members has no answer.
+        return self._outcomes  # type: ignore[return-value] # settled, each of them
 
 
 class GroupHandle(Generic[RequestT, AnswerT]):
@@ -94,17 +119,50 @@ class GroupHandle(Generic[RequestT, AnswerT]):
 
     def propose(self, data: bytes) -> AnswerT:
         """Log `data` in a majority, apply it here and return the answer."""
+        (outcome,) = self.propose_many([data])
+        if isinstance(outcome, StoreError):
+            raise outcome
+        return outcome
+
+    def propose_many(self, requests: Sequence[bytes]) -> list[AnswerT | StoreError]:
+        """As `propose` of each, all under way at once; an error stands where an answer would."""
+        crowd: _Crowd[AnswerT] = _Crowd(len(requests))
+        proposals: list[Proposal[RequestT, AnswerT]] = []
+        for number, data in enumerate(requests):
+            done = partial(crowd.settle, number)
+            try:
+                proposals.append(Proposal(data, self._decode(data), done))
+            except BadRequestError as error:
+                done(error)
+
+        def propose() -> None:
+            for proposal in proposals:
+                self.group.propose(proposal)
+
+        def refuse(error: StoreError) -> None:
+            for proposal in proposals:
+                proposal.done(error)
+
+        self._node.post(propose, refuse)
+        return crowd.wait()
+
+    def _decode(self, data: bytes) -> RequestT:
         if len(data) > ENTRY_SIZE_MAX:
             raise BadRequestError(f"a request takes {len(data)} bytes; at most {ENTRY_SIZE_MAX}")
         try:
-            request = self._machine.decode(data)
+            return self._machine.decode(data)
         except MsgspecError as error:
             raise BadRequestError(str(error)) from error
-        return self._wait(data, request, ())
 
     def change_members(self, *changes: tuple[int, int]) -> None:
         """Change who belongs to the group: (0 voter | 1 removed | 2 learner, node)."""
-        self._wait(b"", None, changes)
+        crowd: _Crowd[AnswerT] = _Crowd(1)
+        done = partial(crowd.settle, 0)
+        proposal: Proposal[RequestT, AnswerT] = Proposal(b"", None, done, changes=changes)
+        self._node.post(partial(self.group.propose, proposal), done)
+        (outcome,) = crowd.wait()
+        if isinstance(outcome, StoreError):
+            raise outcome
 
     @property
     def configuration(self) -> fmt.Configuration:
@@ -128,25 +186,6 @@ class GroupHandle(Generic[RequestT, AnswerT]):
 
     def transfer(self, to: int) -> None:
         self._node.post(partial(self.group.transfer, to))
-
-    def _wait(
-        self, data: bytes, request: RequestT | None, changes: tuple[tuple[int, int], ...]
-    ) -> AnswerT:
-        outcome: list[AnswerT | StoreError] = []
-        woken = threading.Lock()
-        woken.acquire()
-
-        def done(answer: AnswerT | StoreError) -> None:
-            outcome.append(answer)
-            woken.release()
-
-        proposal: Proposal[RequestT, AnswerT] = Proposal(data, request, done, changes=changes)
-        self._node.post(partial(self.group.propose, proposal), done)
-        woken.acquire()
-        answer = outcome[0]
-        if isinstance(answer, StoreError):
-            raise answer
-        return answer
 
 
 class RaftNode:
