@@ -139,7 +139,6 @@ impl RaftCore {
             max_inflight_msgs: 256,
             max_uncommitted_size: uncommitted_size_max,
             max_committed_size_per_ready: message_size_max,
-            batch_append: true,
             ..Default::default()
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
