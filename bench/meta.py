@@ -42,6 +42,8 @@ class Cluster:
         self._peers = ",".join(peers) if nodes > 1 else ""
         self.addresses = {node: f"127.0.0.1:{ports[nodes + node - 1]}" for node in self.numbers}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._shared: dict[int, RemoteMetaClient] = {}
+        self._sharing = threading.Lock()
         for node in self.numbers:
             self.start(node)
 
@@ -55,6 +57,23 @@ class Cluster:
     def client(self, first: int = 1) -> RemoteMetaClient:
         others = [address for node, address in self.addresses.items() if node != first]
         return RemoteMetaClient([self.addresses[first], *others], node_id=100, deadline_s=60)
+
+    def shared_client(self, node: int) -> RemoteMetaClient:
+        """Return the client that all threads share which call this node, as those of a node do."""
+        with self._sharing:
+            if node not in self._shared:
+                self._shared[node] = self.client(node)
+            return self._shared[node]
+
+    def transfer(self, group: str, to: int) -> None:
+        """Let a node lead a group; returns when it does."""
+        connection = MetaConnection([self.addresses[1]], deadline_s=60, clock=SystemClock())
+        try:
+            while self.leader(group) != to:
+                connection.call("Transfer", pb.TransferRequest(group=group, to=to), pb.Nothing)
+                time.sleep(0.05)
+        finally:
+            connection.close()
 
     def status(self, node: int) -> pb.ClusterStatusReply:
         connection = MetaConnection([self.addresses[node]], deadline_s=60, clock=SystemClock())
@@ -139,7 +158,7 @@ def repeat(
 
 def saver(cluster: Cluster, size: int, number: int) -> Callable[[], object]:
     """Return a call that saves `size` offsets of a group of its own."""
-    client = cluster.client(1 + number % len(cluster.numbers))
+    client = cluster.shared_client(1 + number % len(cluster.numbers))
     name = f"group-{size}-{number}"
     epoch = client.take_coordinator_epochs([GroupName("default", name)])[0]
     sequence = 0
@@ -162,7 +181,7 @@ def quantiles(times: list[float]) -> dict[str, float]:
 
 
 def saves(cluster: Cluster, label: str, seconds: float) -> None:
-    for size, threads in ((1, 32), (100, 8), (1_000, 4)):
+    for size, threads in ((1, 96), (100, 24), (1_000, 6)):
         used = cluster.cpu_s()
         times = repeat(threads, seconds, lambda number, size=size: saver(cluster, size, number))
         offsets = len(times) * size
@@ -200,8 +219,20 @@ def watch_latency(cluster: Cluster, label: str) -> None:
     say(f"{label}: create until pushed", **quantiles(sorted(delays)))
 
 
-def flood(cluster: Cluster, label: str, seconds: float) -> None:
+def floods(cluster: Cluster, label: str, seconds: float) -> None:
     """Latency of metadata commands while offsets are saved as fast as they can be."""
+    if len(cluster.numbers) == 1:
+        flood(cluster, label, seconds)
+        return
+    metadata = cluster.leader("metadata")
+    cluster.transfer("offset-0", 1 + metadata % len(cluster.numbers))
+    flood(cluster, f"{label}, leaders apart", seconds)
+    # Leaders part again after a few seconds: the case is short.
+    cluster.transfer("offset-0", cluster.leader("metadata"))
+    flood(cluster, f"{label}, leaders together", min(seconds, 2.0))
+
+
+def flood(cluster: Cluster, label: str, seconds: float) -> None:
     stopping = threading.Event()
 
     def run(number: int) -> None:
@@ -239,7 +270,8 @@ def snapshot(cluster: Cluster, rows: int) -> None:
             for shard in range(start, min(start + 1_000, rows))
         )
         client.save_offsets([GroupOffsets("default", "large", entries)])
-    say("fill", rows=rows, seconds=round(time.perf_counter() - began, 1))
+    filled_s = round(time.perf_counter() - began, 1)
+    say("fill", rows=rows, seconds=filled_s, nodes_mb=cluster.memory_mb())
     leaders = {cluster.leader("metadata"), cluster.leader("offset-0")}
     node = next(node for node in cluster.numbers if node not in leaders)
     cluster.processes[node].kill()
@@ -248,7 +280,8 @@ def snapshot(cluster: Cluster, rows: int) -> None:
     began = time.perf_counter()
     cluster.start(node)
     cluster.wait_until_level()
-    say("wiped node complete", rows=rows, seconds=round(time.perf_counter() - began, 1))
+    complete_s = round(time.perf_counter() - began, 1)
+    say("wiped node complete", rows=rows, seconds=complete_s, nodes_mb=cluster.memory_mb())
 
 
 def failover(cluster: Cluster) -> None:
@@ -265,8 +298,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--nodes", type=int, choices=(1, 3), help="only this many nodes")
     options = parser.parse_args()
     for nodes, label in ((1, "one node"), (3, "three nodes")):
+        if options.nodes not in {None, nodes}:
+            continue
         with tempfile.TemporaryDirectory() as directory:
             cluster = Cluster(Path(directory), nodes)
             try:
@@ -274,7 +310,7 @@ def main() -> None:
                 saves(cluster, label, options.seconds)
                 topics(cluster, label, options.seconds)
                 watch_latency(cluster, label)
-                flood(cluster, label, options.seconds)
+                floods(cluster, label, options.seconds)
                 say(f"{label}: memory", mb=cluster.memory_mb())
                 if nodes > 1:
                     snapshot(cluster, options.rows)

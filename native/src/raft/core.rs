@@ -8,8 +8,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use raft::eraftpb::{
-    ConfChange, ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, HardState, Message,
-    MessageType,
+    ConfChange, ConfChangeSingle, ConfChangeType, ConfChangeV2, HardState, MessageType,
 };
 use raft::{Config, Error, RawNode, Ready, SnapshotStatus, StateRole};
 
@@ -177,20 +176,10 @@ impl RaftCore {
         }
     }
 
-    /// Propose entries, [(context, data)], or pass them on to the leader, all in one message; false
-    /// when nobody takes proposals now.
-    fn propose(&mut self, proposals: Vec<(Vec<u8>, Vec<u8>)>) -> PyResult<bool> {
+    /// Propose, or pass on to the leader; false when nobody takes proposals now.
+    fn propose(&mut self, context: Vec<u8>, data: Vec<u8>) -> PyResult<bool> {
         self.check_no_ready()?;
-        let mut message = Message::default();
-        message.set_msg_type(MessageType::MsgPropose);
-        message.from = self.node.raft.id;
-        for (context, data) in proposals {
-            let mut entry = Entry::default();
-            entry.context = context.into();
-            entry.data = data.into();
-            message.mut_entries().push(entry);
-        }
-        match self.node.raft.step(message) {
+        match self.node.propose(context, data) {
             Ok(()) => Ok(true),
             Err(Error::ProposalDropped) => Ok(false),
             Err(error) => Err(failed(error)),

@@ -277,13 +277,12 @@ class RaftGroup(Generic[RequestT, AnswerT]):
     def has_work(self) -> bool:
         return self._has_more or self._cut_wanted > 0 or self._core.has_ready()
 
-    def _hand_over(self, proposals: Sequence[Proposal[RequestT, AnswerT]]) -> bool:
-        first = proposals[0]
-        if first.changes:
+    def _hand_over(self, proposal: Proposal[RequestT, AnswerT]) -> bool:
+        if proposal.changes:
             if self._cut == 0:
                 return False  # see `loading`: members join only behind a cut
-            return self._core.propose_conf_change(first.context, first.changes)
-        return self._core.propose([(one.context, one.data) for one in proposals])
+            return self._core.propose_conf_change(proposal.context, proposal.changes)
+        return self._core.propose(proposal.context, proposal.data)
 
     def _leadership(self) -> tuple[int, int]:
         return self._core.term(), self._core.leader()

@@ -9,7 +9,7 @@ carry an id, or change nothing when it is repeated.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from penstock.errors import DeadlineError, StoreError
@@ -82,31 +82,27 @@ class Proposals(Generic[RequestT, AnswerT]):
         self,
         leader: tuple[int, int],
         size_max: int,
-        propose: Callable[[Sequence[Proposal[RequestT, AnswerT]]], bool],
+        propose: Callable[[Proposal[RequestT, AnswerT]], bool],
     ) -> bool:
-        """Hand what is unsent to `propose`, in order, up to `size_max` bytes of it; return whether
-        the next turn can go on with it at once. A change of the members goes alone."""
-        if not self._unsent:
-            return False
-        taken: list[Proposal[RequestT, AnswerT]] = []
+        """Hand what is unsent to `propose`, in order, until it refuses or `size_max` is reached;
+        return whether the next turn can go on with it at once."""
         size = 0
         while self._unsent:
             first = self._unsent[0]
-            if first.context in self._waiting:
-                size += len(first.data)
-                if taken and (size > size_max or first.changes or taken[-1].changes):
-                    break
-                taken.append(first)
+            if first.context not in self._waiting:
+                self._unsent.popleft()
+                continue
+            size += len(first.data)
+            if size > size_max and size > len(first.data):
+                return True
+            if not propose(first):
+                return False
             self._unsent.popleft()
-        if taken and not propose(taken):
-            self._unsent.extendleft(reversed(taken))
-            return False
-        for one in taken:
-            one.leader = leader
+            first.leader = leader
             # Longer each time: what is late because all are busy must not make them busier.
-            one.resend_age = one.age + (RESEND_TICKS << one.sends)
-            one.sends += 1
-        return bool(self._unsent)
+            first.resend_age = first.age + (RESEND_TICKS << first.sends)
+            first.sends += 1
+        return False
 
     def tick(self, leader: tuple[int, int], *, is_leader: bool) -> None:
         """Grow older: give up what is too old, send again what may be lost. A leader has its own
