@@ -1,4 +1,4 @@
-"""Log files are mapped when they are needed, within a bound, and let go when they are idle."""
+"""Files are mapped when they are needed, within a bound, and let go when idle; warming is unseen."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from pathlib import Path
 
 from penstock.disk_local import LocalDisk
 from penstock.engine.segment.file_set import FileSet
+from penstock.engine.segment.inspect import verify
+from penstock.engine.segment.settings import FileSizes, SegmentSettings
+from penstock.engine.segment.store import SegmentStore
+from penstock.record import Record, ShardId
 
 SIZE = 4096
 
@@ -50,3 +54,23 @@ def test_a_file_in_use_is_not_unmapped_under_its_reader(tmp_path: Path) -> None:
     files.unmap_idle()
     assert files.mapped_bytes == 0
     files.close()
+
+
+def test_warming_ahead_changes_nothing_that_is_read(tmp_path: Path) -> None:
+    orders = ShardId("orders", 0)
+    sizes = FileSizes(commit_log_file_size=1 << 16, index_slots=500, index_entries_max=1_000)
+    settings = SegmentSettings(sizes=sizes, background=False)
+    for _ in range(2):
+        with SegmentStore.open(str(tmp_path / "data"), settings) as store:
+            store.create_shard(orders)
+            for number in range(1_200):
+                store.append(orders, Record(b"%d" % number, b"k%d" % number))
+                if number % 100 == 0:
+                    store._upkeep._warm()
+            store.run_upkeep()
+            store._upkeep._warm()
+            for number in range(0, 1_200, 7):
+                found = store.newest_by_key(orders, b"k%d" % number)
+                assert found is not None
+                assert found.value == b"%d" % number
+    assert verify(str(tmp_path / "data")).findings == []
