@@ -1,4 +1,4 @@
-"""Files are mapped when they are needed, within a bound, and let go when idle; warming is unseen."""
+"""Files are mapped when they are needed, within a bound, and let go when idle; warmed unseen."""
 
 from __future__ import annotations
 
