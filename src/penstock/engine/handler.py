@@ -236,15 +236,15 @@ class StorageEngineHandler:
         engine = entry.reader or self._find_reader(entry)
         if entry.hidden and (moved := _behind_hidden(entry, offset)) is not None:
             offset = moved
+        found = engine.read_by_offset(
+            entry.id, offset, max_records=max_records, max_size=max_size, isolation=isolation
+        )
+        # Behind the read: whoever writes in a transaction has held the shard up before.
         if isolation is Isolation.COMMITTED and self.limits.touches(shard_name):
             read = partial(
                 engine.read_by_offset, entry.id, max_records=max_records, max_size=max_size
             )
-            found = self._read_stable(entry, read, offset)
-            return self._note_read(entry, found, offset)
-        found = engine.read_by_offset(
-            entry.id, offset, max_records=max_records, max_size=max_size, isolation=isolation
-        )
+            found = self._stable_page(entry, found, read)
         return self._note_read(entry, found, offset)
 
     def read_by_tag(
@@ -260,6 +260,9 @@ class StorageEngineHandler:
         engine = self._reader(entry)
         if entry.hidden and (moved := _behind_hidden(entry, start_offset)) is not None:
             start_offset = moved
+        found = engine.read_by_tag(
+            entry.id, tag, start_offset=start_offset, max_records=max_records, max_size=max_size
+        )
         if self.limits.touches(shard_name):
 
             def read(offset: Offset) -> list[StoredRecord]:
@@ -267,20 +270,16 @@ class StorageEngineHandler:
                     entry.id, tag, start_offset=offset, max_records=max_records, max_size=max_size
                 )
 
-            found = self._read_stable(entry, read, start_offset)
-            return self._note_read(entry, found, start_offset)
-        found = engine.read_by_tag(
-            entry.id, tag, start_offset=start_offset, max_records=max_records, max_size=max_size
-        )
+            found = self._stable_page(entry, found, read)
         return self._note_read(entry, found, start_offset)
 
     def read_by_key(self, shard_name: str, key: bytes) -> StoredRecord | None:
         entry = self.find(shard_name)
         engine = self._reader(entry)
+        newest = None if entry.hidden else engine.read_by_key(entry.id, key)
         if entry.hidden or self.limits.touches(shard_name):
             found = self.query_by_key(shard_name, key, limit=1)
             return found[0] if found else None
-        newest = engine.read_by_key(entry.id, key)
         entry.reads += 1
         entry.records_read += newest is not None
         return newest
@@ -326,16 +325,20 @@ class StorageEngineHandler:
     ) -> bool:
         return wait_for_append(self.cache, self.clock, shards, has_news, seconds)
 
-    def _read_stable(
-        self, entry: ShardEntry, read: Callable[[Offset], list[StoredRecord]], offset: Offset
+    def _stable_page(
+        self,
+        entry: ShardEntry,
+        found: list[StoredRecord],
+        read: Callable[[Offset], list[StoredRecord]],
     ) -> list[StoredRecord]:
-        """Return the next page that has records of no open and no aborted transaction."""
-        while found := read(offset):
+        """Return what of a page belongs to no open and no aborted transaction, or the next page
+        that has such records."""
+        while found:
             shown = self._without_aborted(entry, found)
             stable = self.limits.stable_until(entry.name)
             if shown or (stable is not None and found[-1].offset >= stable):
                 return shown
-            offset = Offset(found[-1].offset + 1)
+            found = read(Offset(found[-1].offset + 1))
         return []
 
     def _without_aborted(self, entry: ShardEntry, found: list[StoredRecord]) -> list[StoredRecord]:
