@@ -6,6 +6,7 @@
     DATA/rocksdb         the RocksDB engine
     DATA/tier            flat files of topics with tiering, unless they are elsewhere
     DATA/tier-meta       what is known of the tiers (RocksDB)
+    DATA/tier-cache      parts of tiers that were read, when asked for
     DATA/offsets         commits that wait to be saved (RocksDB)
     DATA/reconciled      the revision of the metadata that the engines agreed with at the last start
 
@@ -88,7 +89,7 @@ SEGMENT: Final = STORAGE_ALIASES["segment"]
 _LOCK: Final = "penstock.lock"
 _RECONCILED: Final = "reconciled"
 _OURS: Final = frozenset(
-    {_LOCK, _RECONCILED, "meta", "segment", "rocksdb", "offsets", "tier", "tier-meta"}
+    {_LOCK, _RECONCILED, "meta", "segment", "rocksdb", "offsets", "tier", "tier-meta", "tier-cache"}
 )
 _HOUR_MS: Final = 3_600_000
 
@@ -436,6 +437,8 @@ class Node:
                 part_size=tiering.read_size,
                 window=tiering.read_window,
                 cache_size=tiering.cache_size,
+                disk_cache_path=self._at("tier-cache"),
+                disk_cache_size=tiering.disk_cache_size,
             ),
         )
         return build_tiered_engine(

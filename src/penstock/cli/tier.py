@@ -21,6 +21,7 @@ from penstock.cli.output import (
     size_text,
     time_text,
 )
+from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError
 from penstock.tiered import tier_admin
 from penstock.tiered.tier_config import TierConfig
@@ -188,9 +189,12 @@ def pull(
     directory: Annotated[
         str, typer.Argument(metavar="DIR", help="A new store directory.", show_default=False)
     ],
+    renumber: Annotated[
+        bool, typer.Option("--renumber", help="Give the records new offsets, from 0 on.")
+    ] = False,
     options: Options = None,
 ) -> None:
-    """Copy a shard from the tier into a new store directory.
+    """Copy a shard from the tier into a new store directory. Records keep their offsets.
 
     Example: [b]penstock tier pull s3://logs/penstock orders_0 restored[/b]
     """
@@ -200,5 +204,8 @@ def pull(
             read_shard(shard),
             directory,
             None if show is None else lambda done, total: show("pull", done, total),
+            renumber=renumber,
         )
-    print_line(f"{count} records")
+    with SegmentStore.open(directory) as store:
+        bounds = store.bounds(read_shard(shard))
+    print_line(f"{count} records, offsets {bounds.earliest} to {bounds.commit}")

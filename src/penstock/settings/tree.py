@@ -309,11 +309,23 @@ class TieringSettings(Struct, frozen=True, kw_only=True):
     ] = 24
     grace_ms: Annotated[
         int,
-        Meta(ge=0, description="How long objects stay that nothing refers to any more."),
+        Meta(
+            ge=0,
+            description="How long objects stay that nothing refers to any more; 0 only where "
+            "nobody else uploads to the tier.",
+        ),
     ] = 3_600_000
     cache_size: Annotated[
         int, Meta(ge=0, description="Bytes of the tier kept in memory for readers.")
     ] = 64 * MIB
+    disk_cache_size: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes of each tier kept on the local disk for readers, in the directory "
+            "`tier-cache`; 0: none.",
+        ),
+    ] = 0
     read_window: Annotated[
         int, Meta(ge=2, le=64, description="Requests of one cold read at the same time.")
     ] = 8

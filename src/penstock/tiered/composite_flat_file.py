@@ -344,7 +344,7 @@ class CompositeFlatFile:
             if not ready:
                 return
             late_s = self.config.grace_ms / 2000
-            if self.clock.monotonic() - ready[0][1] > late_s:
+            if late_s and self.clock.monotonic() - ready[0][1] > late_s:
                 # The collector of garbage may have taken the chunks for orphans meanwhile.
                 self.reset()
                 raise TierUnavailableError(

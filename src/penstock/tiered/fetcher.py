@@ -21,6 +21,7 @@ from msgspec import Struct
 from penstock.errors import CorruptionError
 from penstock.tiered.block_cache import BlockCache
 from penstock.tiered.chunk import BLOCK_SIZE, ChunkEntry, Footer, read_footer
+from penstock.tiered.disk_cache import DiskCache
 from penstock.tiered.providers.contract import TierProvider
 
 
@@ -31,6 +32,9 @@ class FetchSettings(Struct, frozen=True, kw_only=True):
     footer_cache_size: int = 32 << 20
     small_read_size: int = 256 << 10
     """Reads of at most this many bytes get the blocks that they need, not a whole part."""
+    disk_cache_path: str = ""
+    """A directory of this process's own for parts that were read; empty: none."""
+    disk_cache_size: int = 0
 
 
 class FetchedChunk(NamedTuple):
@@ -57,6 +61,7 @@ class Fetcher:
         self._footers: Final[BlockCache[Footer]] = BlockCache(
             self.settings.footer_cache_size, lambda footer: footer.memory_size
         )
+        self._disk: Final = _disk_cache(self.settings)
         self._lock: Final = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
 
@@ -134,9 +139,26 @@ class Fetcher:
             data = data[: end - begin]
         else:
             footer = self._footers.get(key, lambda: self._load_footer(key, entry))
+            cached = self._from_disk(key, footer, begin, end - begin)
+            if cached is not None:
+                return cached
             data = self._get(key, begin, end - begin)
         footer.check_blocks(self._name(key), begin // BLOCK_SIZE, data)
+        if self._disk is not None:
+            self._disk.put(key, begin, data)
         return data
+
+    def _from_disk(self, key: str, footer: Footer, begin: int, size: int) -> bytes | None:
+        """Return a part that was read before, if the disk has it undamaged."""
+        found = None if self._disk is None else self._disk.get(key, begin, size)
+        if found is None or self._disk is None:
+            return None
+        try:
+            footer.check_blocks(self._name(key), begin // BLOCK_SIZE, found)
+        except CorruptionError:
+            self._disk.forget(key, begin, size)
+            return None
+        return found
 
     # Streams
 
@@ -240,3 +262,11 @@ class Fetcher:
             executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
+        if self._disk is not None:
+            self._disk.close()
+
+
+def _disk_cache(settings: FetchSettings) -> DiskCache | None:
+    if not settings.disk_cache_path or settings.disk_cache_size <= 0:
+        return None
+    return DiskCache(settings.disk_cache_path, settings.disk_cache_size)

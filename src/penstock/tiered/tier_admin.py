@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from msgspec import Struct
 
@@ -10,13 +11,17 @@ from penstock.clock import SystemClock
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError
-from penstock.record import QueueKind, ShardId
+from penstock.record import QueueKind, Record, ShardId, StoredRecord
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.composite_upkeep import GarbageReport
 from penstock.tiered.rocks_metadata import RocksDbMetadataStore
 from penstock.tiered.scrubber import ScrubReport, verify_shard
 from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_upkeep import flats_of
+
+FILLED_MAX: Final = 1_000_000
+"""Offsets without a record that `pull` fills, at most."""
+_PULLED_AT_ONCE: Final = 500
 
 Progress = Callable[[int, int], None]
 """Bytes done, bytes in all."""
@@ -138,29 +143,67 @@ def rebuild_metadata(config: TierConfig, path: str) -> int:
 
 
 def pull_shard(
-    config: TierConfig, shard: ShardId, directory: str, progress: Progress | None = None
+    config: TierConfig,
+    shard: ShardId,
+    directory: str,
+    progress: Progress | None = None,
+    *,
+    renumber: bool = False,
 ) -> int:
     """Copy a shard from the tier into a new store directory, which RocketMQ could open, too;
-    return how many records. Offsets begin at 0 there unless the tier does."""
+    return how many records.
+
+    Records keep their offsets. A log has no hole, so what was deleted, and what lies before the
+    tier's first offset, is filled with empty records that are deleted at once; with more of them
+    than `FILLED_MAX`, or when that is not wanted, `renumber` lets the copy begin at 0."""
     (flat,) = _chosen(config, shard)
     manifest = flat.refresh()
     if manifest is None:
         raise BadRequestError(f"the tier holds no shard {shard.name!r}")
-    count = size = 0
+    count = size = filled = 0
     with SegmentStore.open(directory, SegmentSettings()) as store:
         if store.shards():
             raise BadRequestError(f"{directory} holds a store already; choose an empty directory")
         store.create_shard(shard, QueueKind.SIMPLE)
         for chunk in flat.reader.stream():
-            records = flat.live_records(chunk, manifest)
-            for first in range(0, len(records), 500):
-                part = [one.as_record() for one in records[first : first + 500]]
-                store.append_many(shard, part)
-            count += len(records)
+            for run in _runs(flat.live_records(chunk, manifest)):
+                if not renumber:
+                    filled += _fill(store, shard, run[0].offset, FILLED_MAX - filled)
+                store.append_many(shard, [one.as_record() for one in run])
+                count += len(run)
             size += chunk.entry.size
             if progress is not None:
                 progress(size, manifest.object_size)
+        if not renumber:
+            store.delete_before(shard, manifest.start_offset)
     return count
+
+
+def _runs(records: list[StoredRecord]) -> Iterator[list[StoredRecord]]:
+    """Yield records of consecutive offsets, some hundred at a time."""
+    run: list[StoredRecord] = []
+    for one in records:
+        if run and (one.offset != run[-1].offset + 1 or len(run) >= _PULLED_AT_ONCE):
+            yield run
+            run = []
+        run.append(one)
+    if run:
+        yield run
+
+
+def _fill(store: SegmentStore, shard: ShardId, until: int, filled_max: int) -> int:
+    """Let the next record have offset `until`; return how many offsets were filled."""
+    begin = int(store.bounds(shard).commit)
+    if until - begin > filled_max:
+        raise BadRequestError(
+            f"more than {FILLED_MAX} offsets of {shard.name!r} hold no record; the copy can "
+            "keep none of its offsets: pull with renumber"
+        )
+    for first in range(begin, until, _PULLED_AT_ONCE):
+        last = min(first + _PULLED_AT_ONCE, until)
+        store.append_many(shard, [Record(b"")] * (last - first))
+        store.delete_offsets(shard, range(first, last))
+    return until - begin
 
 
 def _chosen(config: TierConfig, shard: ShardId | None) -> Iterator[CompositeFlatFile]:

@@ -12,7 +12,7 @@ from penstock.engine.contract import ShardConfig
 from penstock.errors import TierUnavailableError
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.fetcher import Fetcher
+from penstock.tiered.fetcher import Fetcher, FetchSettings
 from penstock.tiered.metadata_store import TieredMetadataStore
 from penstock.tiered.providers import TierProvider
 from penstock.tiered.tier_config import TierConfig
@@ -79,10 +79,17 @@ class TierSet:
 
     def _open(self, url: str) -> tuple[TierProvider, Fetcher]:
         if url not in self._opened:
-            config = replace(self.config, url=url)
+            config = replace(self.config, url=url, fetch=self._fetch_settings())
             provider = config.open()
             self._opened[url] = (provider, config.fetcher(provider))
         return self._opened[url]
+
+    def _fetch_settings(self) -> FetchSettings:
+        """Return the settings of the next tier: each has a cache of its own on the disk."""
+        found = self.config.fetch
+        if not found.disk_cache_path:
+            return found
+        return replace(found, disk_cache_path=f"{found.disk_cache_path}/{len(self._opened)}")
 
     def forget(self, shard: ShardId) -> CompositeFlatFile | None:
         """Return the flat file of a shard for the last time."""

@@ -99,7 +99,8 @@ class TierUpkeep:
         if flat.epoch is not None:
             rewrite_segments(flat)
         if garbage:
-            report = flat.upkeep.collect_garbage()
+            with flat.uploading:  # what this process has put and not listed yet is no garbage
+                report = flat.upkeep.collect_garbage()
             self._metrics.deleted_objects.inc(report.deleted)
 
     def _finish_destroyed(self, provider: TierProvider) -> None:

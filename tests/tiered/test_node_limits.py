@@ -1,0 +1,252 @@
+"""A node whose tier or disk fails it: what the tier lacks stays, writes are refused, damage is
+found, and what was read before is read from the disk."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.tiered.faulty_provider import FaultyProvider
+from tests.tiered.rig import SHARD, SIZES, fill, memory_config, open_store, record, upload
+from typer.testing import CliRunner
+
+from penstock.cli import build
+from penstock.disk import Usage
+from penstock.disk_local import LocalDisk
+from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering
+from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment.store import SegmentStore
+from penstock.errors import BadRequestError, DiskFullError
+from penstock.record import Offset, Record
+from penstock.testing.manual_clock import ManualClock
+from penstock.tiered.building import build_tiered_engine
+from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.engine import TieredSegmentEngine
+from penstock.tiered.fetcher import Fetcher, FetchSettings
+from penstock.tiered.providers import open_provider
+from penstock.tiered.providers.memory import MemoryProvider
+from penstock.tiered.tier_admin import pull_shard
+from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.tier_metrics import TierMetrics
+from penstock.tiered.tier_reader import TierQuery
+from penstock.tiered.tier_set import TierSet
+from penstock.tiered.tier_upkeep import TierLimits, TierUpkeep
+
+HOUR_MS = 3_600_000
+
+
+class Disk(LocalDisk):
+    used = 0
+
+    def usage(self, path: str) -> Usage:
+        return Usage(100, self.used)
+
+
+def engine_with(
+    path: Path,
+    config: TierConfig,
+    *,
+    disk: LocalDisk | None = None,
+    registry: CollectorRegistry | None = None,
+    limits: TierLimits = TierLimits(),  # noqa: B008 - it is frozen
+) -> TieredSegmentEngine:
+    settings = SegmentSettings(sizes=SIZES, record_size_max=1 << 15, background=False)
+    return build_tiered_engine(
+        SegmentStore.open(str(path / "store"), settings, disk=disk or LocalDisk()),
+        config,
+        metadata_path=f"{path}/tier-meta",
+        limits=limits,
+        registry=registry,
+        background=False,
+    )
+
+
+def test_at_the_disk_limit_writes_are_refused_and_nothing_the_tier_lacks_goes(
+    tmp_path: Path,
+) -> None:
+    name = uuid.uuid4().hex
+    disk, registry = Disk(), CollectorRegistry()
+    engine = engine_with(
+        tmp_path, TierConfig(url=f"memory://{name}", chunk_size=2000), disk=disk, registry=registry
+    )
+    engine.create_shard(SHARD, ShardConfig(tiering=ShardTiering(local_retention_bytes=1)))
+    flat = engine.tiers.flat(SHARD)
+    assert flat is not None
+    provider = FaultyProvider(MemoryProvider(name))
+    flat.manifest.provider = flat.provider = provider  # type: ignore[misc]  # a fault is put in
+    provider.is_gone = True
+    fill(engine.store, 200, size=1000)  # several files of the log
+    engine.dispatcher.upload_all()
+    assert SHARD in engine.dispatcher.failures()
+    disk.used = 95
+    engine.store.retention.run()
+    with pytest.raises(DiskFullError, match="refused"):
+        engine.write(SHARD, record(200))
+    assert engine.store.bounds(SHARD).earliest == 0, "the tier has none of it"
+    assert len(engine.read_by_offset(SHARD, Offset(0), max_records=500)) == 200
+    assert registry.get_sample_value("penstock_tier_upload_failures_total") == 1
+    provider.is_gone = False
+    engine.dispatcher.upload_all()
+    engine.store.retention.run()
+    assert engine.store.bounds(SHARD).earliest > 100, "now the tier has it"
+    disk.used = 10
+    engine.store.retention.run()
+    engine.write(SHARD, record(200))
+    assert len(engine.read_by_offset(SHARD, Offset(0), max_records=500)) == 201
+    engine.close()
+
+
+def test_topics_that_are_kept_long_live_on_in_flat_files(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/tier"
+    limits = TierLimits(long_after_ms=72 * HOUR_MS)
+    engine = engine_with(tmp_path, TierConfig(url=url, chunk_size=2000), limits=limits)
+    configs = {
+        "short": ShardConfig(retention_ms=HOUR_MS),
+        "plain": ShardConfig(),
+        "long": ShardConfig(retention_ms=1000 * HOUR_MS),
+        "compacted": ShardConfig(cleanup=Cleanup.COMPACT),
+        "refused": ShardConfig(retention_ms=1000 * HOUR_MS, tiering=ShardTiering(enabled=False)),
+    }
+    for topic, config in configs.items():
+        engine.create_shard(SHARD._replace(topic=topic), config)
+    assert [one.topic for one in engine.tiers.shards()] == ["compacted", "long"]
+    long = SHARD._replace(topic="long")
+    engine.alter_shard(long, ShardConfig(retention_ms=HOUR_MS))
+    assert long in engine.tiers.shards(), "what it has in the tier is still its own"
+    engine.close()
+    engine = engine_with(tmp_path, TierConfig(url=url, chunk_size=2000), limits=limits)
+    assert [one.topic for one in engine.tiers.shards()] == ["compacted", "long"]
+    engine.close()
+
+
+def test_compaction_of_a_tier_reads_what_is_new_and_frees_what_is_dead(tmp_path: Path) -> None:
+    config = TierConfig(
+        url=f"memory://{uuid.uuid4().hex}", chunk_size=2000, segment_size=6000, grace_ms=0
+    )
+    engine = engine_with(tmp_path, config)
+    engine.create_shard(SHARD, ShardConfig(cleanup=Cleanup.COMPACT, tiering=ShardTiering()))
+    for n in range(300):
+        engine.write(SHARD, Record(b"%d" % n, key=b"k%d" % n))
+    engine.dispatcher.upload_all()
+    engine.store.delete_before(SHARD, 300)
+    engine.compact(SHARD)
+    flat = engine.tiers.flat(SHARD)
+    assert flat is not None
+    before = flat.current()
+    assert before is not None
+    for n in range(200):
+        engine.write(SHARD, Record(b"again %d" % n, key=b"k%d" % n))
+    engine.dispatcher.upload_all()
+    assert engine.compact(SHARD).records == 200
+    flat.upkeep.seal(only_if_due=False)
+    engine.tier_upkeep.run_once()
+    after = flat.refresh()
+    assert after is not None
+    assert after.deleted == (), "holes without bytes are not listed"
+    assert sum(one.data_size for one in after.segments) < 1.3 * before.data_size
+    found = engine.read_by_offset(SHARD, Offset(0), max_records=1000)
+    assert [one.offset for one in found] == [*range(200, 500)]
+    assert engine.compact(SHARD).records == 0
+    engine.close()
+
+
+def test_the_scrubber_finds_a_flipped_bit_by_itself(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/tier"
+    config = TierConfig(url=url, chunk_size=2000, segment_size=10_000)
+    clock, registry = ManualClock(), CollectorRegistry()
+    tiers = TierSet(config, clock=clock)
+    tiers.watch(SHARD, ShardConfig(tiering=ShardTiering()))
+    flat = tiers.flat(SHARD)
+    assert flat is not None
+    with open_store(tmp_path / "store") as store:
+        store.create_shard(SHARD)
+        fill(store, 100)
+        flat.acquire()
+        upload(store, flat)
+    limits = TierLimits(interval_ms=1000, scrub_size=3000)
+    upkeep = TierUpkeep(tiers, limits, TierMetrics(registry))
+    chunks = sorted((tmp_path / "tier").glob("orders/0/*.chunk"))
+    damaged = bytearray(chunks[-1].read_bytes())
+    damaged[50] ^= 1
+    chunks[-1].write_bytes(bytes(damaged))
+    rounds = 0
+    while not registry.get_sample_value("penstock_tier_damaged_chunks_total"):
+        clock.advance(1.0)
+        upkeep.run_if_due()
+        rounds += 1
+        assert rounds < 100
+    assert rounds > 1, "a slice at a time"
+    scrubbed = registry.get_sample_value("penstock_tier_scrubbed_bytes_total")
+    clock.advance(0.5)
+    upkeep.run_if_due()
+    assert registry.get_sample_value("penstock_tier_scrubbed_bytes_total") == scrubbed
+
+
+def test_parts_that_were_read_come_from_the_disk(tmp_path: Path) -> None:
+    config = memory_config(chunk_size=20_000)
+    provider = open_provider(config.url)
+    with open_store(tmp_path / "store") as store:
+        store.create_shard(SHARD)
+        fill(store, 300, size=200)
+        flat = CompositeFlatFile(config, SHARD, provider=provider)
+        flat.acquire()
+        upload(store, flat)
+        expected = store.read(SHARD, 0)
+    cache = tmp_path / "cache"
+    settings = FetchSettings(
+        cache_size=0, small_read_size=0, disk_cache_path=str(cache), disk_cache_size=200_000
+    )
+    fetcher = Fetcher(provider, settings)
+
+    def read() -> list[object]:
+        flat = CompositeFlatFile(config, SHARD, provider=provider, fetcher=fetcher)
+        found: list[object] = []
+        offset = 0
+        while offset < 300:
+            page = flat.reader.read(TierQuery(offset, max_records=50))
+            found += page.records
+            offset = page.next_offset
+        return found
+
+    assert read() == expected
+    requests = fetcher.requests
+    assert read() == expected
+    assert fetcher.requests == requests, "everything was on the disk"
+    for file in cache.iterdir():
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(bytes(data))
+    assert read() == expected, "damage is fetched again"
+    assert fetcher.requests > requests
+    assert sum(file.stat().st_size for file in cache.iterdir()) <= 200_000
+    fetcher.close()
+
+
+def test_a_pulled_shard_keeps_its_offsets(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/tier"
+    config = TierConfig(url=url, chunk_size=2000)
+    with open_store(tmp_path / "store") as store:
+        store.create_shard(SHARD)
+        fill(store, 100)
+        store.delete_before(SHARD, 10)
+        flat = CompositeFlatFile(config, SHARD)
+        flat.acquire()
+        upload(store, flat)
+        flat.upkeep.delete_ranges([(20, 30)])
+        expected = [one for one in store.read(SHARD, 10) if not 20 <= one.offset < 30]
+    assert pull_shard(config, SHARD, str(tmp_path / "pulled")) == 80
+    with SegmentStore.open(str(tmp_path / "pulled")) as store:
+        found = store.read(SHARD, 0)
+        assert store.bounds(SHARD).earliest == 10
+    assert [(one.offset, one.value) for one in found] == [
+        (one.offset, one.value) for one in expected
+    ]
+    assert pull_shard(config, SHARD, str(tmp_path / "renumbered"), renumber=True) == 80
+    with SegmentStore.open(str(tmp_path / "renumbered")) as store:
+        assert [one.offset for one in store.read(SHARD, 0)] == [*range(80)]
+    with pytest.raises(BadRequestError, match="holds a store already"):
+        pull_shard(config, SHARD, str(tmp_path / "pulled"))
+    told = CliRunner().invoke(build(), ["tier", "pull", url, "orders_0", str(tmp_path / "by-hand")])
+    assert "80 records, offsets 10 to 100" in told.stdout
