@@ -71,7 +71,7 @@ class _IndexFile:
     def __init__(self, disk: Disk, directory: str, name: str, *, writable: bool) -> None:
         self.name = name
         self.warmed = 0
-        """Up to here the pages were faulted in."""
+        """Up to here the pages were faulted in; 0 in a new file."""
         self.file: File = disk.open(f"{directory}/{name}", writable=writable)
         self.mapping: Mapping = self.file.map(writable=writable)
 
@@ -148,6 +148,7 @@ class KeyIndex:
                 return False
             if self._head_of(newest) != mark.header or self._slots_crc(newest) != mark.slots_crc:
                 self._relink(newest, mark.header, count)
+            newest.warmed = INDEX_HEADER.size
             self._attach(newest, appender)
             self._running_crc = (mark.name, count, mark.entries_crc)
             return True
@@ -190,6 +191,7 @@ class KeyIndex:
         if self.names:
             self._ends.pop(self.names[-1], None)
             newest = _IndexFile(self._disk, self.directory, self.names[-1], writable=True)
+            newest.warmed = INDEX_HEADER.size
             self._attach(newest, appender)
 
     def _attach(self, newest: _IndexFile, appender: IndexSink) -> None:
@@ -223,8 +225,9 @@ class KeyIndex:
         with self._lock:
             attached = [(index, index.mapping.buffer, index.count) for index in self._attached]
         for index, buffer, count in attached:
-            if count <= 1 and not index.warmed:
+            if not index.warmed:
                 core.warm(buffer, 0, slots_end)
+                index.warmed = slots_end
             end = slots_end + INDEX_ENTRY.size * count
             start = max(index.warmed, end)
             stop = min(end + ahead_size, self._sizes.index_file_size)
