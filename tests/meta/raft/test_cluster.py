@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.meta.raft.cluster_in_process import ClusterInProcess, send_to, wait_until
 
-from penstock.errors import DiskFailedError, SettingsError, SetupError
+from penstock.errors import ClosedError, DiskFailedError, SettingsError, SetupError
 from penstock.meta import log_format as fmt
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
 from penstock.meta.raft import loading
@@ -191,6 +191,49 @@ def test_a_disk_that_fails_stops_its_node_and_the_others_go_on(
     others = [client for node, client in cluster.clients.items() if node != leader]
     others[0].create_topic("goes-on")
     assert others[1].get_topic("goes-on") is not None
+
+
+def test_nobody_waits_for_ever_for_a_node_that_stops_just_then(
+    cluster: ClusterInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = cluster.clients[cluster.leader()]
+
+    def fail() -> None:
+        raise DiskFailedError("disk", "the device failed")
+
+    outcomes: list[BaseException] = []
+
+    def ask(number: int) -> None:
+        try:
+            for count in range(1_000_000):
+                stopped.create_topic(f"{number}-{count}")
+        except DiskFailedError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=ask, args=(number,), daemon=True) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(stopped.list_topics()) > 20, "all are busy")
+    monkeypatch.setattr(stopped._database, "sync", fail)
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert len(outcomes) == 8
+
+
+def test_a_mistake_of_ours_stops_the_node_and_refuses_who_waits(
+    cluster: ClusterInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = cluster.clients[1]
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+
+    def fail() -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(stopped.node._multi, "turn", fail)
+    with pytest.raises(ClosedError, match="planted"):
+        stopped.create_topic("never")
+    cluster.clients[2].create_topic("goes-on")
 
 
 def test_a_lost_node_is_noticed_and_its_shards_lose_their_leader(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -213,7 +214,7 @@ class RaftNode:
             timing=timing.raft,
             limits=limits,
         )
-        self._inputs: deque[tuple[Callable[[], None], int]] = deque()
+        self._inputs: deque[tuple[_Guarded, int]] = deque()
         self._wake = threading.Event()
         self._transport: Transport | None = None
         self._is_closing = False
@@ -293,6 +294,8 @@ class RaftNode:
             return
         self._inputs.append((_Guarded(work, refused), size))
         self._wake.set()
+        if self._multi.failure is not None or self._is_closing:
+            self._refuse_inputs()  # the driver may have looked for the last time before
 
     # -- what the transport asks ------------------------------------------------------------------
 
@@ -333,6 +336,18 @@ class RaftNode:
             self._transport.send(to, encode_frame(frame))
 
     def _run(self) -> None:
+        try:
+            self._drive()
+        except BaseException as error:
+            # A mistake of our own. Nobody may wait for ever for a thread that is gone.
+            self._multi.stop(ClosedError(f"the meta service has stopped: {error!r}"))
+            raise
+        finally:
+            if self._multi.failure is not None:
+                self._multi.stop()  # refuses what came behind the failure, too
+            self._refuse_inputs()
+
+    def _drive(self) -> None:
         clock, tick = self._clock, self._timing.tick_seconds
         next_tick = clock.monotonic() + tick
         while not self._is_closing and self._multi.failure is None:
@@ -348,7 +363,6 @@ class RaftNode:
                 next_tick = max(next_tick + tick, now)
                 self._tick()
             self._multi.turn()
-        self._refuse_inputs()
 
     def _take_inputs(self) -> None:
         size = count = 0
@@ -376,11 +390,11 @@ class RaftNode:
 
     def _refuse_inputs(self) -> None:
         error = self._multi.failure or ClosedError("the meta service is closed")
-        while self._inputs:
-            work, _ = self._inputs.popleft()
-            assert isinstance(work, _Guarded), "inputs are posted"
-            if work.refused is not None:
-                work.refused(error)
+        with suppress(IndexError):  # several threads may do this at once
+            while True:
+                work, _ = self._inputs.popleft()
+                if work.refused is not None:
+                    work.refused(error)
 
 
 class _Guarded:
