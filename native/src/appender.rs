@@ -474,22 +474,26 @@ impl Appender {
         done?.map_err(|refusal| refusal.raise(py))
     }
 
+    #[pyo3(signature = (handle, data, strict=false))]
     fn append_encoded(
         &self,
         py: Python<'_>,
         handle: i64,
         data: &Bound<'_, PyAny>,
+        strict: bool,
     ) -> PyResult<i64> {
         let view = View::readable(data)?;
         // What is verified must be what is written: a buffer that could change is copied first.
         let copy = (!data.is_instance_of::<PyBytes>()).then(|| view.bytes().to_vec());
         let bytes = copy.as_deref().unwrap_or(view.bytes());
-        let work = |state: &mut State| state.append_encoded(handle, bytes);
+        let work = |state: &mut State| state.append_encoded(handle, bytes, strict);
         self.detached(py, work)?.map_err(|refusal| refusal.raise(py))
     }
 
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (log, base, start, end, index, special_topic_suffix, groups=true))]
+    #[pyo3(signature = (
+        log, base, start, end, index, special_topic_suffix, groups=true, strict=false
+    ))]
     fn replay<'py>(
         &self,
         py: Python<'py>,
@@ -500,6 +504,7 @@ impl Appender {
         index: bool,
         special_topic_suffix: &Bound<'_, PyAny>,
         groups: bool,
+        strict: bool,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let view = View::readable(log)?;
         let suffix = Encoded::new(special_topic_suffix, "special_topic_suffix")?;
@@ -511,6 +516,7 @@ impl Appender {
             index,
             special_suffix: suffix.bytes(),
             groups,
+            strict,
         };
         let done = self.detached(py, |state| replay(state, &request))?;
         let damage = damage_or_none(py, done.damage)?;

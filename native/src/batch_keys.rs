@@ -31,9 +31,23 @@ struct Keys {
 impl<'a> Sink<'a> for Keys {
     #[inline]
     fn add(&mut self, entry: &Entry<'a>) {
-        let Some(key) = entry.key else {
-            return;
-        };
+        if let Some(key) = entry.key {
+            self.note(entry, key);
+            // A message of a RocketMQ client is found by each word of its KEYS, and by its UNIQ_KEY.
+            if key.contains(&b' ') {
+                key.split(|&byte| byte == b' ').for_each(|word| self.note(entry, word));
+            }
+        }
+        entry.headers.each(|name, value| {
+            if name == b"UNIQ_KEY" {
+                self.note(entry, value.unwrap_or(&[]));
+            }
+        });
+    }
+}
+
+impl Keys {
+    fn note(&mut self, entry: &Entry<'_>, key: &[u8]) {
         let hash = plain_key_hash(self.seed, key).unwrap_or_else(|| {
             let mut token = [0u8; KEY_TOKEN_MAX];
             let size = key_token(key, &mut token);
@@ -47,6 +61,10 @@ impl<'a> Sink<'a> for Keys {
 /// The keys of the messages from `start_offset` on of consecutive batch-queue units: entries of 20
 /// bytes (hash 4, position of the batch 8, store time 8), one for each key of a batch.
 #[pyfunction]
+#[pyo3(signature = (
+    log, base, units, start_offset, topic, queue_id, max_records, max_size, deleted, now_ms,
+    strict = false
+))]
 #[allow(clippy::too_many_arguments)]
 pub fn read_keys<'py>(
     py: Python<'py>,
@@ -60,10 +78,11 @@ pub fn read_keys<'py>(
     max_size: Bound64,
     deleted: &Bound<'py, PyAny>,
     now_ms: Bound64,
+    strict: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let none = py.None();
     let mut asked =
-        Request::new(log, base, units, topic, queue_id, deleted, now_ms, none.bind(py))?;
+        Request::new(log, base, units, topic, queue_id, deleted, now_ms, none.bind(py), strict)?;
     let mut page = Page::new(start_offset, max_records.0, max_size.0);
     let arena = Arena::default();
     let seed = java_hash(java_hash(0, asked.topic()), b"#");

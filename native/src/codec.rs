@@ -49,12 +49,14 @@ pub fn crc_patch(checksum: u32, size_after: u64, delta: &[u8]) -> u32 {
 }
 
 #[pyfunction]
+#[pyo3(signature = (log, base, position, check, strict = false))]
 pub fn decode_raw<'py>(
     py: Python<'py>,
     log: &Bound<'_, PyAny>,
     base: i64,
     position: i64,
     check: bool,
+    strict: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let view = View::readable(log)?;
     let index = position.checked_sub(base).and_then(|index| usize::try_from(index).ok());
@@ -64,7 +66,7 @@ pub fn decode_raw<'py>(
     let found = Record::parse(view.bytes(), index).and_then(|record| {
         let size = if check { record.data.len() } else { 0 };
         let verified = maybe_detached(py, size, || match check {
-            true => record.verify(Some(position)),
+            true => record.verify(Some(position), strict),
             false => Ok(()),
         });
         verified.map(|()| record)
@@ -183,12 +185,14 @@ fn encode_properties(properties: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 }
 
 #[pyfunction]
+#[pyo3(signature = (log, base, start, end, strict = false))]
 pub fn check_log<'py>(
     py: Python<'py>,
     log: &Bound<'_, PyAny>,
     base: i64,
     start: i64,
     end: Bound64,
+    strict: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let view = View::readable(log)?;
     let bytes = view.bytes();
@@ -200,26 +204,28 @@ pub fn check_log<'py>(
     if index >= limit {
         return (start, 0, py.None()).into_pyobject(py);
     }
-    let scan = maybe_detached(py, limit - index, || check(bytes, base, index, limit));
+    let scan = maybe_detached(py, limit - index, || check(bytes, base, index, limit, strict));
     let position = base + scan.index as i64;
     let found = damage_or_none(py, scan.damage.map(|reason| (position, reason)))?;
     (position, scan.records, found).into_pyobject(py)
 }
 
 #[pyfunction]
+#[pyo3(signature = (log, base, start, end, strict = false))]
 pub fn find_record(
     py: Python<'_>,
     log: &Bound<'_, PyAny>,
     base: i64,
     start: i64,
     end: Bound64,
+    strict: bool,
 ) -> PyResult<i64> {
     let view = View::readable(log)?;
     let bytes = view.bytes();
     let limit = limit(bytes, base, end.0);
     let start = usize::try_from(start.saturating_sub(base)).unwrap_or(0);
     let size = limit.saturating_sub(start);
-    let found = maybe_detached(py, size, || find(bytes, base, start, limit));
+    let found = maybe_detached(py, size, || find(bytes, base, start, limit, strict));
     Ok(found.map_or(-1, |index| base + index as i64))
 }
 

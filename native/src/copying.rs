@@ -14,10 +14,15 @@ use crate::state::{find_queue, State, NO_ROOM_IN_INDEX, NO_ROOM_IN_LOG};
 
 impl State {
     /// Append records as another log holds them: only their positions change.
-    pub fn append_encoded(&mut self, handle: i64, data: &[u8]) -> Result<i64, Refusal> {
+    pub fn append_encoded(
+        &mut self,
+        handle: i64,
+        data: &[u8],
+        strict: bool,
+    ) -> Result<i64, Refusal> {
         let queue = find_queue(&self.queues, handle)?;
         let first = queue.next_offset;
-        let (sizes, entries) = check_encoded(queue, data)?;
+        let (sizes, entries) = check_encoded(queue, data, strict)?;
         if !self.has_room(queue, "group", data.len() as u64)? {
             return Ok(NO_ROOM_IN_LOG);
         }
@@ -73,7 +78,11 @@ impl State {
 
 /// Verify that `data` is a run of whole records that come next in `queue`; their sizes, and the
 /// number of index entries they need.
-fn check_encoded(queue: &Queue, data: &[u8]) -> Result<(Vec<usize>, usize), Refusal> {
+fn check_encoded(
+    queue: &Queue,
+    data: &[u8],
+    strict: bool,
+) -> Result<(Vec<usize>, usize), Refusal> {
     let mut sizes = Vec::new();
     let mut entries = 0;
     let (mut at, mut group_end) = (0, 0);
@@ -81,7 +90,7 @@ fn check_encoded(queue: &Queue, data: &[u8]) -> Result<(Vec<usize>, usize), Refu
     while at < data.len() {
         let refused = |reason| Refusal::bad(format!("data: at byte {at}: {reason}"));
         let record = Record::parse(data, at).map_err(refused)?;
-        record.verify(None).map_err(refused)?;
+        record.verify(None, strict).map_err(refused)?;
         let found = Properties::parse(record.properties);
         next = check_member(queue, &record, &found, next).map_err(refused)?;
         if found.has_group() {

@@ -3,6 +3,7 @@
 //! Building an entry proves that its parts can be walked; walking them again is bounded all the
 //! same, because a mapped file may change in between.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use crate::bytes::{i32_at, part, u16_at, u32_at};
@@ -208,10 +209,11 @@ impl<'a> HeaderList<'a> {
     }
 }
 
-/// Keeps inflated batches alive as long as the entries that point into them.
+/// Keeps inflated bytes alive as long as the entries that point into them.
 #[derive(Default)]
 pub struct Arena {
     kept: Mutex<Vec<Box<[u8]>>>,
+    size: AtomicUsize,
 }
 
 impl Arena {
@@ -219,7 +221,13 @@ impl Arena {
         let data = data.into_boxed_slice();
         // SAFETY: the bytes are on the heap, never changed, and freed with the arena only.
         let kept = unsafe { std::slice::from_raw_parts(data.as_ptr(), data.len()) };
+        self.size.fetch_add(data.len(), Ordering::Relaxed);
         self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(data);
         kept
+    }
+
+    /// How many bytes it keeps.
+    pub fn size(&self) -> usize {
+        self.size.load(Ordering::Relaxed)
     }
 }

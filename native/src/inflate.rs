@@ -1,78 +1,162 @@
-//! Inflates the content of Kafka batches, up to a bound.
+//! Inflates the content of Kafka batches and the bodies that RocketMQ's clients compressed, up to a
+//! bound.
 
 use std::io::Read;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use crate::bytes::u32_at;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::bytes::{u32_at, View};
+use crate::codec::maybe_detached;
 use crate::record::Reason;
 
 pub const INFLATED_SIZE_MAX: usize = 256 << 20;
 
-const FAILED: Reason = "the Kafka batch does not decompress";
-const TOO_LARGE: Reason = "the Kafka batch decompresses to more than 256 MiB";
+const COMPRESSION_SHIFT: i32 = 8;
+const COMPRESSION_MASK: i32 = 7;
+const CHUNK_SIZE: usize = 64 << 10;
 
 const XERIAL_MAGIC: &[u8] = b"\x82SNAPPY\x00";
 const XERIAL_HEAD_SIZE: usize = 16;
 
-pub fn inflate(codec: i16, content: &[u8]) -> Result<Vec<u8>, Reason> {
-    let work = || match codec {
-        1 => read_all(flate2::read::GzDecoder::new(content)),
-        2 => inflate_snappy(content),
-        3 => read_all(lz4_flex::frame::FrameDecoder::new(content)),
-        4 => match ruzstd::decoding::StreamingDecoder::new(content) {
-            Ok(decoder) => read_all(decoder),
-            Err(_) => Err(FAILED),
-        },
-        _ => Err("the Kafka batch has an unknown compression"),
-    };
-    // The decoders are other people's code on other people's bytes.
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(FAILED))
+/// Why there are no inflated bytes.
+#[derive(Debug, PartialEq)]
+enum Problem {
+    Damaged,
+    TooLarge,
+    Unknown,
 }
 
-fn read_all(decoder: impl Read) -> Result<Vec<u8>, Reason> {
+/// The content of a Kafka batch.
+pub fn inflate(codec: i16, content: &[u8]) -> Result<Vec<u8>, Reason> {
+    let inflated = guarded(|| match codec {
+        1 => read_all(flate2::read::GzDecoder::new(content)),
+        2 => inflate_snappy(content),
+        3 => inflate_lz4(content),
+        4 => inflate_zstd(content),
+        _ => Err(Problem::Unknown),
+    });
+    inflated.map_err(|problem| match problem {
+        Problem::Damaged => "the Kafka batch does not decompress",
+        Problem::TooLarge => "the Kafka batch decompresses to more than 256 MiB",
+        Problem::Unknown => "the Kafka batch has an unknown compression",
+    })
+}
+
+/// The body of a record, whose flags say how a RocketMQ client compressed it.
+pub fn inflate_body(sys_flag: i32, body: &[u8]) -> Result<Vec<u8>, Reason> {
+    let inflated = guarded(|| match sys_flag >> COMPRESSION_SHIFT & COMPRESSION_MASK {
+        // Clients that knew no other kind did not say which.
+        0 | 3 => inflate_zlib(body),
+        1 => inflate_lz4(body),
+        2 => inflate_zstd(body),
+        _ => Err(Problem::Unknown),
+    });
+    inflated.map_err(|problem| match problem {
+        Problem::Damaged => "the body does not decompress",
+        Problem::TooLarge => "the body decompresses to more than 256 MiB",
+        Problem::Unknown => "the body has an unknown compression",
+    })
+}
+
+#[pyfunction]
+#[pyo3(name = "inflate_body")]
+pub fn inflate_object<'py>(
+    py: Python<'py>,
+    body: &Bound<'py, PyAny>,
+    sys_flag: i32,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let view = View::readable(body)?;
+    let bytes = view.bytes();
+    match maybe_detached(py, bytes.len(), || inflate_body(sys_flag, bytes)) {
+        Ok(data) => Ok(PyBytes::new(py, &data)),
+        Err(reason) => Err(PyValueError::new_err(reason)),
+    }
+}
+
+/// The decoders are other people's code on other people's bytes.
+fn guarded(work: impl FnOnce() -> Result<Vec<u8>, Problem>) -> Result<Vec<u8>, Problem> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Problem::Damaged))
+}
+
+fn read_all(decoder: impl Read) -> Result<Vec<u8>, Problem> {
     let mut data = Vec::new();
     let mut bounded = decoder.take(INFLATED_SIZE_MAX as u64 + 1);
-    bounded.read_to_end(&mut data).map_err(|_| FAILED)?;
+    bounded.read_to_end(&mut data).map_err(|_| Problem::Damaged)?;
     if data.len() > INFLATED_SIZE_MAX {
-        return Err(TOO_LARGE);
+        return Err(Problem::TooLarge);
     }
     Ok(data)
 }
 
+/// The reader that flate2 has takes a stream that is cut short for a whole one.
+fn inflate_zlib(content: &[u8]) -> Result<Vec<u8>, Problem> {
+    let mut decoder = flate2::Decompress::new(true);
+    let mut data = Vec::new();
+    loop {
+        data.reserve(CHUNK_SIZE);
+        let rest = content.get(decoder.total_in() as usize..).ok_or(Problem::Damaged)?;
+        let before = (decoder.total_in(), decoder.total_out());
+        let status = decoder
+            .decompress_vec(rest, &mut data, flate2::FlushDecompress::None)
+            .map_err(|_| Problem::Damaged)?;
+        if data.len() > INFLATED_SIZE_MAX {
+            return Err(Problem::TooLarge);
+        }
+        if status == flate2::Status::StreamEnd {
+            return Ok(data);
+        }
+        if before == (decoder.total_in(), decoder.total_out()) {
+            return Err(Problem::Damaged);
+        }
+    }
+}
+
+fn inflate_lz4(content: &[u8]) -> Result<Vec<u8>, Problem> {
+    read_all(lz4_flex::frame::FrameDecoder::new(content))
+}
+
+fn inflate_zstd(content: &[u8]) -> Result<Vec<u8>, Problem> {
+    let decoder = ruzstd::decoding::StreamingDecoder::new(content);
+    read_all(decoder.map_err(|_| Problem::Damaged)?)
+}
+
 /// Java clients write blocks with a frame of their own around them, others one bare block.
-fn inflate_snappy(content: &[u8]) -> Result<Vec<u8>, Reason> {
+fn inflate_snappy(content: &[u8]) -> Result<Vec<u8>, Problem> {
     let mut data = Vec::new();
     if !content.starts_with(XERIAL_MAGIC) {
         inflate_block(content, &mut data)?;
         return Ok(data);
     }
-    let mut rest = content.get(XERIAL_HEAD_SIZE..).ok_or(FAILED)?;
+    let mut rest = content.get(XERIAL_HEAD_SIZE..).ok_or(Problem::Damaged)?;
     while !rest.is_empty() {
-        let size = u32_at(rest, 0).ok_or(FAILED)? as usize;
-        let block = rest.get(4..).and_then(|rest| rest.get(..size)).ok_or(FAILED)?;
+        let size = u32_at(rest, 0).ok_or(Problem::Damaged)? as usize;
+        let block = rest.get(4..).and_then(|rest| rest.get(..size)).ok_or(Problem::Damaged)?;
         inflate_block(block, &mut data)?;
-        rest = rest.get(4 + size..).ok_or(FAILED)?;
+        rest = rest.get(4 + size..).ok_or(Problem::Damaged)?;
     }
     Ok(data)
 }
 
-fn inflate_block(block: &[u8], data: &mut Vec<u8>) -> Result<(), Reason> {
-    let size = snap::raw::decompress_len(block).map_err(|_| FAILED)?;
+fn inflate_block(block: &[u8], data: &mut Vec<u8>) -> Result<(), Problem> {
+    let size = snap::raw::decompress_len(block).map_err(|_| Problem::Damaged)?;
     let start = data.len();
     if size > INFLATED_SIZE_MAX - start {
-        return Err(TOO_LARGE);
+        return Err(Problem::TooLarge);
     }
     // A block grows at most about 21-fold; a greater claim is a lie that must not cost memory.
     if size / 64 > block.len() {
-        return Err(FAILED);
+        return Err(Problem::Damaged);
     }
     data.resize(start + size, 0);
-    let out = data.get_mut(start..).ok_or(FAILED)?;
-    let written = snap::raw::Decoder::new().decompress(block, out).map_err(|_| FAILED)?;
+    let out = data.get_mut(start..).ok_or(Problem::Damaged)?;
+    let written =
+        snap::raw::Decoder::new().decompress(block, out).map_err(|_| Problem::Damaged)?;
     data.truncate(start + written);
     Ok(())
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;

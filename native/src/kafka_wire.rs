@@ -36,6 +36,7 @@ struct Wanted<'a> {
     until: i64,
     max_size: usize,
     deleted: &'a [(i64, i64)],
+    strict: bool,
 }
 
 #[pyfunction]
@@ -55,6 +56,9 @@ pub fn set_tag_header(name: &Bound<'_, PyAny>) -> PyResult<()> {
 /// `max_size` bytes but at least one: (parts, next offset, size, whether the record at the next
 /// offset is no whole Kafka batch, damage). A part is bytes, or (index, size) in `log`.
 #[pyfunction]
+#[pyo3(signature = (
+    log, base, units, start_offset, until, topic, queue_id, max_size, deleted, strict = false
+))]
 #[allow(clippy::too_many_arguments)]
 pub fn slice_batches<'py>(
     py: Python<'py>,
@@ -67,6 +71,7 @@ pub fn slice_batches<'py>(
     queue_id: i32,
     max_size: i64,
     deleted: Vec<(i64, i64)>,
+    strict: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let log = View::readable(log)?;
     let units = View::readable(units)?;
@@ -79,6 +84,7 @@ pub fn slice_batches<'py>(
         until,
         max_size: usize::try_from(max_size).unwrap_or(0),
         deleted: &deleted,
+        strict,
     };
     let units = units.bytes();
     let page = maybe_detached(py, wanted.max_size, || slice(&wanted, units, start_offset));
@@ -166,7 +172,7 @@ fn body_of(
     if record.data.len() as i64 != i64::from(size) {
         return Err("unit and record do not agree on the size");
     }
-    record.verify_once(position)?;
+    record.verify_once(position, wanted.strict)?;
     if record.queue_id != wanted.queue_id || record.topic != wanted.topic {
         return Err("the unit points at a record of another queue");
     }
@@ -176,7 +182,8 @@ fn body_of(
     }
     let end = base.saturating_add(count);
     let is_whole = !wanted.deleted.iter().any(|range| range.0 < end && base < range.1);
-    if record.sys_flag & INNER_BATCH == 0 || !found.is_kafka() || !is_whole {
+    let is_batch = record.sys_flag & INNER_BATCH != 0 && !record.is_compressed();
+    if !is_batch || !found.is_kafka() || !is_whole {
         return Ok(None);
     }
     let at = record.body.as_ptr() as usize - wanted.log.as_ptr() as usize;

@@ -59,6 +59,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(extract::all_fit, module)?)?;
     module.add_function(wrap_pyfunction!(codec::index_lookup, module)?)?;
     module.add_function(wrap_pyfunction!(codec::index_relink, module)?)?;
+    module.add_function(wrap_pyfunction!(inflate::inflate_object, module)?)?;
     module.add_function(wrap_pyfunction!(reader::read_records, module)?)?;
     module.add_function(wrap_pyfunction!(single::read_one, module)?)?;
     module.add_function(wrap_pyfunction!(single::index_newest, module)?)?;

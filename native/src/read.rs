@@ -8,6 +8,7 @@ use crate::bytes::{i16_at, i32_at, i64_at};
 use crate::encode::MULTI_TAG;
 use crate::entry::{Arena, Entry, Stamps};
 use crate::hash::java_hash;
+use crate::inflate::inflate_body;
 use crate::kafka::{read_kafka, read_rocketmq};
 use crate::properties::Properties;
 use crate::queue::{BATCH_UNIT_SIZE, UNIT_SIZE};
@@ -105,6 +106,8 @@ pub struct LogFile<'a> {
     pub base: i64,
     pub topic: &'a [u8],
     pub queue_id: i32,
+    /// All records of this log have a checksum of their own.
+    pub strict: bool,
 }
 
 impl<'a> LogFile<'a> {
@@ -121,7 +124,7 @@ impl<'a> LogFile<'a> {
         if record.data.len() as i64 != i64::from(size) {
             return Err("unit and record do not agree on the size");
         }
-        record.verify_once(position)?;
+        record.verify_once(position, self.strict)?;
         if record.queue_id != self.queue_id || record.topic != self.topic {
             return Err("the unit points at a record of another queue");
         }
@@ -145,6 +148,7 @@ pub fn read_simple<'a>(
     wanted: &Wanted<'_>,
     page: &mut Page,
     sink: &mut impl Sink<'a>,
+    arena: &'a Arena,
 ) {
     let codes = wanted.codes();
     for unit in units.chunks_exact(UNIT_SIZE) {
@@ -166,7 +170,7 @@ pub fn read_simple<'a>(
             let may_have_tag =
                 codes.is_none_or(|codes| i32::try_from(code).is_err() || codes.contains(&code));
             if may_have_tag {
-                match read_one(file, (index, position, size), wanted, page, sink) {
+                match read_one(file, (index, position, size), wanted, page, sink, arena) {
                     Ok(true) => (),
                     Ok(false) => return,
                     Err(reason) => {
@@ -188,22 +192,43 @@ fn read_one<'a>(
     wanted: &Wanted<'_>,
     page: &mut Page,
     sink: &mut impl Sink<'a>,
+    arena: &'a Arena,
 ) -> Result<bool, Reason> {
     let record = file.record(index, position, size)?;
     if record.queue_offset != page.next_offset {
         return Err("unit and record do not agree on the offset");
     }
     let found = Properties::parse(record.properties);
-    let entry = Entry::new(record.body, record.properties, &found, stamps_of(&record))?;
+    let mut entry = Entry::new(record.body, record.properties, &found, stamps_of(&record))?;
     if wanted.takes(&entry, Some(&found)) {
-        if !page.has_room(size.into()) {
+        let mut size = i64::from(size);
+        if !page.has_room(size) {
             return Ok(false);
+        }
+        if record.is_compressed() {
+            size += inflate_value(&record, arena, &mut entry)?;
+            if !page.has_room(size) {
+                return Ok(false);
+            }
         }
         sink.add(&entry);
         page.count += 1;
-        page.size += i64::from(size);
+        page.size += size;
     }
     Ok(true)
+}
+
+/// Give an entry the value that its record's body holds; by how many bytes that is longer. (Only
+/// clients of RocketMQ compress, and never an envelope: that is ours.)
+#[cold]
+fn inflate_value<'a>(
+    record: &Record<'a>,
+    arena: &'a Arena,
+    entry: &mut Entry<'a>,
+) -> Result<i64, Reason> {
+    let body = arena.keep(inflate_body(record.sys_flag, record.body)?);
+    entry.value = Some(body);
+    Ok((body.len() as i64 - record.body.len() as i64).max(0))
 }
 
 /// Read the messages from the page's next offset on of consecutive batch-queue units.
@@ -236,12 +261,15 @@ pub fn read_batches<'a>(
         // its offset smaller, and passing over it would be a silent hole.
         messages.clear();
         let place = (index, position, size);
-        let read = open_batch(file, place, (base, count.into()), wanted, arena, &mut messages);
+        let inflated_before = arena.size();
+        let judge = |entry: &Entry<'_>, found: Option<&Properties<'_>>| wanted.takes(entry, found);
+        let read = open_batch(file, place, (base, count.into()), arena, judge, &mut messages);
         if let Err(reason) = read {
             page.damage = Some((position, reason));
             return;
         }
-        if !take_messages(&mut messages, size.into(), wanted, page, sink) {
+        let size = i64::from(size) + (arena.size() - inflated_before) as i64;
+        if !take_messages(&mut messages, size, wanted, page, sink) {
             return;
         }
         page.next_offset = page.next_offset.max(end);
@@ -251,14 +279,14 @@ pub fn read_batches<'a>(
 /// A message, and whether the reader wants it.
 type Judged<'a> = (Entry<'a>, bool);
 
-/// Read the messages of the batch that a unit points at.
-fn open_batch<'a>(
+/// Read the messages of the batch that a unit points at, each with what `judge` says of it.
+pub fn open_batch<'a, J>(
     file: &LogFile<'a>,
     (index, position, size): (usize, i64, i32),
     (base, count): (i64, i64),
-    wanted: &Wanted<'_>,
     arena: &'a Arena,
-    messages: &mut Vec<Judged<'a>>,
+    mut judge: impl FnMut(&Entry<'a>, Option<&Properties<'a>>) -> J,
+    messages: &mut Vec<(Entry<'a>, J)>,
 ) -> Result<(), Reason> {
     let record = file.record(index, position, size)?;
     let found = Properties::parse(record.properties);
@@ -267,23 +295,30 @@ fn open_batch<'a>(
     }
     let stamps = stamps_of(&record);
     if record.sys_flag & INNER_BATCH == 0 {
-        let entry = Entry::new(record.body, record.properties, &found, stamps)?;
-        let is_wanted = wanted.takes(&entry, Some(&found));
-        messages.push((entry, is_wanted));
+        let mut entry = Entry::new(record.body, record.properties, &found, stamps)?;
+        if record.is_compressed() {
+            inflate_value(&record, arena, &mut entry)?;
+        }
+        let judged = judge(&entry, Some(&found));
+        messages.push((entry, judged));
         return Ok(());
     }
+    let body = match record.is_compressed() {
+        true => arena.keep(inflate_body(record.sys_flag, record.body)?),
+        false => record.body,
+    };
     let agrees = if found.is_kafka() {
-        read_kafka(record.body, stamps, arena, |entry| {
-            let is_wanted = wanted.takes(&entry, None);
-            messages.push((entry, is_wanted));
+        read_kafka(body, stamps, arena, |entry| {
+            let judged = judge(&entry, None);
+            messages.push((entry, judged));
         })?;
         messages
             .iter()
             .all(|(entry, _)| (base..base.saturating_add(count)).contains(&entry.stamps.offset))
     } else {
-        read_rocketmq(record.body, stamps, |entry, found| {
-            let is_wanted = wanted.takes(&entry, Some(found));
-            messages.push((entry, is_wanted));
+        read_rocketmq(body, stamps, |entry, found| {
+            let judged = judge(&entry, Some(found));
+            messages.push((entry, judged));
         })?;
         messages.len() as i64 == count
     };

@@ -31,6 +31,7 @@ pub struct Request<'py> {
     deleted: Vec<(i64, i64)>,
     now_ms: i64,
     tag: Option<Encoded<'py>>,
+    strict: bool,
 }
 
 impl<'py> Request<'py> {
@@ -44,6 +45,7 @@ impl<'py> Request<'py> {
         deleted: &Bound<'py, PyAny>,
         now_ms: Bound64,
         tag: &Bound<'py, PyAny>,
+        strict: bool,
     ) -> PyResult<Self> {
         Ok(Self {
             log: View::readable(log)?,
@@ -54,6 +56,7 @@ impl<'py> Request<'py> {
             deleted: take_ranges(deleted)?,
             now_ms: now_ms.0,
             tag: if tag.is_none() { None } else { Some(Encoded::new(tag, "tag")?) },
+            strict,
         })
     }
 
@@ -83,9 +86,10 @@ impl<'py> Request<'py> {
             base: self.base,
             topic: self.topic.bytes(),
             queue_id: self.queue_id,
+            strict: self.strict,
         };
         maybe_detached(py, sizes_of(units, kind, WORK_UNITS), || match kind {
-            Kind::Simple => read_simple(&file, units, &wanted, page, sink),
+            Kind::Simple => read_simple(&file, units, &wanted, page, sink, arena),
             Kind::Batch => scan_batches(&file, units, &wanted, page, sink, arena),
         });
     }
@@ -114,6 +118,10 @@ pub fn kind_of(py: Python<'_>, kind: i64) -> PyResult<Kind> {
 }
 
 #[pyfunction]
+#[pyo3(signature = (
+    log, base, units, first_offset, topic, queue_id, max_records, max_size, deleted, now_ms, tag, key,
+    strict = false
+))]
 #[allow(clippy::too_many_arguments)]
 pub fn read_records<'py>(
     py: Python<'py>,
@@ -129,13 +137,18 @@ pub fn read_records<'py>(
     now_ms: Bound64,
     tag: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,
+    strict: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let asked = Request::new(log, base, units, topic, queue_id, deleted, now_ms, tag)?;
+    let asked = Request::new(log, base, units, topic, queue_id, deleted, now_ms, tag, strict)?;
     let page = Page::new(first_offset, max_records.0, max_size.0);
     read_objects(py, asked, Kind::Simple, page, key)
 }
 
 #[pyfunction]
+#[pyo3(signature = (
+    log, base, units, start_offset, topic, queue_id, max_records, max_size, deleted, now_ms, tag, key,
+    strict = false
+))]
 #[allow(clippy::too_many_arguments)]
 pub fn read_batches<'py>(
     py: Python<'py>,
@@ -151,8 +164,9 @@ pub fn read_batches<'py>(
     now_ms: Bound64,
     tag: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,
+    strict: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let asked = Request::new(log, base, units, topic, queue_id, deleted, now_ms, tag)?;
+    let asked = Request::new(log, base, units, topic, queue_id, deleted, now_ms, tag, strict)?;
     let page = Page::new(start_offset, max_records.0, max_size.0);
     read_objects(py, asked, Kind::Batch, page, key)
 }
@@ -179,6 +193,10 @@ fn build<'py>(py: Python<'py>, entries: &[Entry<'_>]) -> PyResult<Bound<'py, PyL
 }
 
 #[pyfunction]
+#[pyo3(signature = (
+    log, base, units, kind, start_offset, topic, queue_id, max_records, max_size, deleted, now_ms,
+    tag, fields, strict = false
+))]
 #[allow(clippy::too_many_arguments)]
 pub fn read_columns<'py>(
     py: Python<'py>,
@@ -195,9 +213,10 @@ pub fn read_columns<'py>(
     now_ms: Bound64,
     tag: &Bound<'py, PyAny>,
     fields: i64,
+    strict: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let kind = kind_of(py, kind)?;
-    let mut asked = Request::new(log, base, units, topic, queue_id, deleted, now_ms, tag)?;
+    let mut asked = Request::new(log, base, units, topic, queue_id, deleted, now_ms, tag, strict)?;
     let mut page = Page::new(start_offset, max_records.0, max_size.0);
     let arena = Arena::default();
     let units_size = asked.units.size();

@@ -22,6 +22,7 @@ pub const SYS_FLAG_AT: usize = 36;
 pub const BORN_TIMESTAMP_AT: usize = 40;
 pub const BORN_HOST_AT: usize = 48;
 
+pub const COMPRESSED: i32 = 1;
 pub const TRANSACTION: i32 = 12;
 pub const ROLLBACK: i32 = 12;
 pub const COMMIT: i32 = 8;
@@ -34,6 +35,8 @@ pub const TRAILER_START: &[u8; 9] = b"__CRC32#\x01";
 /// From so many bytes on, of 20, a last property is a damaged checksum and not a user's: one with a
 /// name of 8 bytes and ten digits has 12.
 const TRAILER_LIKENESS: usize = 15;
+
+const NO_TRAILER: Reason = "the record has no checksum, as all others of this store have";
 
 /// Why some bytes are not a record.
 pub type Reason = &'static str;
@@ -127,25 +130,29 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// Check both checksums, and that the record lies where it says (if `position` is given).
+    /// Check both checksums, and that the record lies where it says (if `position` is given). A
+    /// `strict` check wants a whole-record checksum.
     #[inline]
-    pub fn verify(&self, position: Option<i64>) -> Result<(), Reason> {
+    pub fn verify(&self, position: Option<i64>, strict: bool) -> Result<(), Reason> {
         if position.is_some_and(|position| position != self.position) {
             return Err("the record belongs to another position");
         }
-        self.verify_trailer()?;
+        if !self.verify_trailer()? && strict {
+            return Err(NO_TRAILER);
+        }
         self.verify_body()
     }
 
     /// The same for a reader: where the whole-record checksum is right, the body is what was
     /// written, and need not be looked at again.
     #[inline]
-    pub fn verify_once(&self, position: i64) -> Result<(), Reason> {
+    pub fn verify_once(&self, position: i64, strict: bool) -> Result<(), Reason> {
         if position != self.position {
             return Err("the record belongs to another position");
         }
         match self.verify_trailer()? {
             true => Ok(()),
+            false if strict => Err(NO_TRAILER),
             false => self.verify_body(),
         }
     }
@@ -207,6 +214,12 @@ impl<'a> Record<'a> {
         } else {
             0
         }
+    }
+
+    /// The body is as a RocketMQ client compressed it; an empty one is left alone.
+    #[inline]
+    pub fn is_compressed(&self) -> bool {
+        self.sys_flag & COMPRESSED != 0 && !self.body.is_empty()
     }
 
     /// Prepared and rolled back transactions are in no queue.
@@ -311,13 +324,13 @@ pub struct Scan {
 }
 
 /// Verify every record from `start` on. `base` is the position of `log[0]`.
-pub fn check(log: &[u8], base: i64, start: usize, end: usize) -> Scan {
+pub fn check(log: &[u8], base: i64, start: usize, end: usize, strict: bool) -> Scan {
     let end = end.min(log.len());
     let mut scan = Scan { index: start, records: 0, damage: None };
     while scan.index < end {
         match step(log, scan.index, end) {
             Step::Record(record) => {
-                if let Err(reason) = record.verify(Some(base + scan.index as i64)) {
+                if let Err(reason) = record.verify(Some(base + scan.index as i64), strict) {
                     scan.damage = Some(reason);
                     return scan;
                 }
@@ -339,7 +352,7 @@ pub fn check(log: &[u8], base: i64, start: usize, end: usize) -> Scan {
 }
 
 /// The first index in `start..end` at which a wholly valid record lies.
-pub fn find(log: &[u8], base: i64, start: usize, end: usize) -> Option<usize> {
+pub fn find(log: &[u8], base: i64, start: usize, end: usize, strict: bool) -> Option<usize> {
     let end = end.min(log.len());
     let magic_start = MAGIC_V1.to_be_bytes();
     let finder = memchr::memmem::Finder::new(&magic_start[..3]);
@@ -348,7 +361,7 @@ pub fn find(log: &[u8], base: i64, start: usize, end: usize) -> Option<usize> {
         let magic = from + finder.find(window)?;
         let index = magic - 4;
         let is_valid = Record::parse(log.get(..end)?, index)
-            .is_ok_and(|record| record.verify(Some(base + index as i64)).is_ok());
+            .is_ok_and(|record| record.verify(Some(base + index as i64), strict).is_ok());
         if is_valid {
             return Some(index);
         }

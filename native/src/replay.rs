@@ -24,6 +24,8 @@ pub struct Request<'a> {
     pub index: bool,
     pub special_suffix: &'a [u8],
     pub groups: bool,
+    /// Every record has a checksum of its own.
+    pub strict: bool,
 }
 
 #[derive(Default)]
@@ -110,7 +112,7 @@ impl<'a> Run<'a> {
         let found = if index < self.checked_until {
             Properties::parse(record.properties)
         } else {
-            record.verify(Some(position)).map_err(damaged)?;
+            record.verify(Some(position), self.asked.strict).map_err(damaged)?;
             let found = Properties::parse(record.properties);
             if self.asked.groups && found.has_group() {
                 self.check_group(record, &found, index, limit)?;
@@ -152,7 +154,7 @@ impl<'a> Run<'a> {
                 Step::Damaged(reason) => return Err(damaged(reason)),
                 Step::Blank | Step::Fresh => return Err(damaged("the group is incomplete")),
             };
-            member.verify(Some(position)).map_err(damaged)?;
+            member.verify(Some(position), self.asked.strict).map_err(damaged)?;
             if member.topic != first.topic || member.queue_id != first.queue_id {
                 return Err(damaged("the group holds a record of another queue"));
             }

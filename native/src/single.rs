@@ -18,6 +18,9 @@ const SIZE_MAX: i32 = 4096;
 const ANY: i64 = -1;
 
 #[pyfunction]
+#[pyo3(signature = (
+    log, base, position, size, topic, queue_id, offset, now_ms, key, strict = false
+))]
 #[allow(clippy::too_many_arguments)]
 pub fn read_one<'py>(
     py: Python<'py>,
@@ -30,11 +33,12 @@ pub fn read_one<'py>(
     offset: i64,
     now_ms: i64,
     key: &Bound<'py, PyAny>,
+    strict: bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let view = View::readable(log)?;
     let topic = Encoded::new(topic, "topic")?;
     let key = take_bytes(key, "key")?;
-    let file = LogFile { log: view.bytes(), base, topic: topic.bytes(), queue_id };
+    let file = LogFile { log: view.bytes(), base, topic: topic.bytes(), queue_id, strict };
     let Some(index) = file.index(position) else {
         return Ok(None);
     };
@@ -45,7 +49,7 @@ pub fn read_one<'py>(
     let Ok(record) = file.record(index, position, stored) else {
         return Ok(None);
     };
-    if offset != ANY && record.queue_offset != offset {
+    if record.is_compressed() || (offset != ANY && record.queue_offset != offset) {
         return Ok(None);
     }
     let found = Properties::parse(record.properties);

@@ -104,6 +104,9 @@ fn copy(
 }
 
 #[pyfunction]
+#[pyo3(signature = (
+    log, base, units, kind, offset, topic, queue_id, deleted, max_size, strict = false
+))]
 #[allow(clippy::too_many_arguments)]
 pub fn copy_records<'py>(
     py: Python<'py>,
@@ -116,12 +119,13 @@ pub fn copy_records<'py>(
     queue_id: i32,
     deleted: &Bound<'py, PyAny>,
     max_size: Bound64,
+    strict: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let kind = kind_of(py, kind)?;
     let (log, units) = (View::readable(log)?, View::readable(units)?);
     let topic = Encoded::new(topic, "topic")?;
     let deleted = take_ranges(deleted)?;
-    let file = LogFile { log: log.bytes(), base, topic: topic.bytes(), queue_id };
+    let file = LogFile { log: log.bytes(), base, topic: topic.bytes(), queue_id, strict };
     let units = units.bytes();
     let done = maybe_detached(py, usize::MAX, || {
         copy(&file, units, kind, offset, &deleted, max_size.0)
@@ -149,7 +153,7 @@ fn measure(
     while run.size < data.len() {
         let refused = |reason| (run.size, reason);
         let record = Record::parse(data, run.size).map_err(refused)?;
-        record.verify(None).map_err(refused)?;
+        record.verify(None, false).map_err(refused)?;
         let (first, count) = match kind {
             Kind::Simple => (record.queue_offset, 1),
             Kind::Batch => Properties::parse(record.properties)
@@ -318,7 +322,7 @@ pub fn index_records<'py>(
     }
     let (data, units) = (View::readable(data)?, View::readable(units)?);
     let topic = Encoded::new(topic, "topic")?;
-    let file = LogFile { log: data.bytes(), base, topic: topic.bytes(), queue_id };
+    let file = LogFile { log: data.bytes(), base, topic: topic.bytes(), queue_id, strict: false };
     let units = units.bytes();
     let arena = Arena::default();
     let (keys, filter, times, damage) = maybe_detached(py, data.size(), || {

@@ -19,9 +19,14 @@ _Columns = dict[str, tuple[bytes, ...]]
 
 def java_hash(text: str) -> int: ...
 def encode_raw(raw: RawRecord, checksum: bool) -> bytes: ...
-def decode_raw(log: Buffer, base: int, position: int, check: bool) -> RawRecord | Damage: ...
-def check_log(log: Buffer, base: int, start: int, end: int) -> tuple[int, int, Damage | None]: ...
-def find_record(log: Buffer, base: int, start: int, end: int) -> int: ...
+def decode_raw(
+    log: Buffer, base: int, position: int, check: bool, strict: bool = False
+) -> RawRecord | Damage: ...
+def check_log(
+    log: Buffer, base: int, start: int, end: int, strict: bool = False
+) -> tuple[int, int, Damage | None]: ...
+def find_record(log: Buffer, base: int, start: int, end: int, strict: bool = False) -> int: ...
+def inflate_body(body: bytes, sys_flag: int) -> bytes: ...
 def warm(log: Buffer, start_index: int, size: int) -> None: ...
 def all_fit(records: Sequence[Record], size_max: int) -> bool: ...
 def crc_patch(checksum: int, size_after: int, delta: bytes) -> int: ...
@@ -35,6 +40,7 @@ def read_one(
     offset: int,
     now_ms: int,
     key: bytes | None,
+    strict: bool = False,
 ) -> StoredRecord | None: ...
 def index_newest(index: Buffer, slots: int, entries_max: int, topic: str, key: bytes) -> int: ...
 def read_records(
@@ -50,6 +56,7 @@ def read_records(
     now_ms: int,
     tag: str | None,
     key: bytes | None,
+    strict: bool = False,
 ) -> _ReadPage: ...
 def read_batches(
     log: Buffer,
@@ -64,6 +71,7 @@ def read_batches(
     now_ms: int,
     tag: str | None,
     key: bytes | None,
+    strict: bool = False,
 ) -> _ReadPage: ...
 def read_columns(
     log: Buffer,
@@ -79,6 +87,7 @@ def read_columns(
     now_ms: int,
     tag: str | None,
     fields: int,
+    strict: bool = False,
 ) -> tuple[_Columns, int, int, Damage | None]: ...
 def read_keys(
     log: Buffer,
@@ -91,6 +100,7 @@ def read_keys(
     max_size: int,
     deleted: Sequence[tuple[int, int]],
     now_ms: int,
+    strict: bool = False,
 ) -> tuple[bytes, int, int, Damage | None]: ...
 def index_fill(index: Buffer, slots: int, entries_max: int, entries: bytes) -> int: ...
 def decode_inner(
@@ -111,6 +121,7 @@ def slice_batches(
     queue_id: int,
     max_size: int,
     deleted: Sequence[tuple[int, int]],
+    strict: bool = False,
 ) -> tuple[list[bytes | tuple[int, int]], int, int, bool, Damage | None]: ...
 def index_lookup(
     index: Buffer,
@@ -192,7 +203,7 @@ class Appender:
         producer: str | None,
         kafka: bool,
     ) -> int: ...
-    def append_encoded(self, handle: int, data: Buffer) -> int: ...
+    def append_encoded(self, handle: int, data: Buffer, strict: bool = False) -> int: ...
     def replay(
         self,
         log: Buffer,
@@ -202,6 +213,7 @@ class Appender:
         index: bool,
         special_topic_suffix: str,
         groups: bool = True,
+        strict: bool = False,
     ) -> tuple[int, int, int, Damage | None, list[tuple[int, int]]]: ...
 
 class WriteLock:
@@ -329,6 +341,7 @@ def copy_records(
     queue_id: int,
     deleted: Sequence[tuple[int, int]],
     max_size: int,
+    strict: bool = False,
 ) -> tuple[bytes, int, Damage | None]: ...
 def place_records(
     data: Buffer, kind: int, position: int, offset: int, gap_max: int, max_size: int

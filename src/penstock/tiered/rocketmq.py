@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from penstock.engine.segment.envelope import stored_from_raw
 from penstock.engine.segment.format import CHECKSUM_MASK, QUEUE_UNIT, Damage, RawRecord
+from penstock.engine.segment.raw_message import stored_from_raw
 from penstock.engine.segment.twin import core
 from penstock.errors import BadRequestError, CorruptionError, TierSetupError
 from penstock.record import ShardId, StoredRecord

@@ -8,7 +8,7 @@ import ipaddress
 from tests.segment.format.golden_store import GoldenStore
 from tests.segment.format.workbench import HOST, LIMIT
 
-from penstock.engine.segment.envelope import has_key, stored_from_raw
+from penstock.engine.segment.envelope import has_key
 from penstock.engine.segment.format import (
     BATCH_UNIT,
     CHECKPOINT,
@@ -21,6 +21,7 @@ from penstock.engine.segment.format import (
     index_strings,
 )
 from penstock.engine.segment.properties import lookup
+from penstock.engine.segment.raw_message import stored_from_raw
 from penstock.engine.segment.twin import Core
 from penstock.record import StoredRecord
 

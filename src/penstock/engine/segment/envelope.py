@@ -7,7 +7,7 @@ reserved header names, and properties beyond 32 KB; `PSTK_ENV` in the record say
     head 6 · key · tag count u16 · (size u32 · tag)*
     · header count u32 · (name size u32 · name · value size i32, -1: null · value)* · value
 
-`stored_from_raw` turns either form, and any record of a RocketMQ broker, into a `StoredRecord`.
+`stored_from_parts` turns either form, and any record of a RocketMQ broker, into a `StoredRecord`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from penstock.engine.segment.format import (
     KEYS,
     TAGS,
     UNIQ_KEY,
-    Damage,
-    RawRecord,
 )
 from penstock.engine.segment.properties import (
     Properties,
@@ -150,20 +148,6 @@ class _Cursor:
 def leader_epoch_of(sys_flag: int, prepared_offset: int) -> int:
     """Return the epoch that an ordinary record carries; transactions use its field otherwise."""
     return 0 if sys_flag & FLAG_TRANSACTION else prepared_offset
-
-
-def stored_from_raw(raw: RawRecord) -> StoredRecord | Damage:
-    """Return the message that `raw` holds, under its queue offset."""
-    stamps = Stamps(
-        raw.queue_offset,
-        raw.born_timestamp_ms,
-        raw.store_timestamp_ms,
-        leader_epoch_of(raw.sys_flag, raw.prepared_transaction_offset),
-    )
-    try:
-        return stored_from_parts(raw.body, raw.properties, stamps)
-    except ValueError as error:
-        return Damage(raw.position, str(error))
 
 
 def stored_from_parts(body: bytes, properties: Properties, stamps: Stamps) -> StoredRecord:

@@ -51,10 +51,20 @@ class _Open:
 class FileSet:
     """The files of one log, mapped on demand."""
 
-    def __init__(self, disk: Disk, directory: str, file_size: int, mapped_bytes_max: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        file_size: int,
+        mapped_bytes_max: int,
+        *,
+        strict: bool = False,
+    ) -> None:
         self._disk: Final = disk
         self.directory: Final = directory
         self.file_size: Final = file_size
+        self.strict: Final = strict
+        """Every record in the files has a checksum of its own: one without is damaged."""
         self._mapped_max: Final = max(2, mapped_bytes_max // file_size)
         self._bases: list[int] = []
         self._open: OrderedDict[int, _Open] = OrderedDict()

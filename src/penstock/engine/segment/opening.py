@@ -40,7 +40,13 @@ from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
 from penstock.engine.segment.state_files import StateFiles, bucket_of
-from penstock.engine.segment.store_sizes import agree, check_directory, save_sizes, stored_sizes
+from penstock.engine.segment.store_sizes import (
+    agree,
+    check_directory,
+    requires_checksums,
+    save_sizes,
+    stored_sizes,
+)
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.unit_files import OpenFiles
 from penstock.engine.segment.write_manager import WriteManager
@@ -123,10 +129,17 @@ def _build(
         sizes = (settings.sizes or FileSizes()).check()
     for directory in (paths.commit_log, paths.index, paths.shards, paths.times, paths.sums):
         disk.make_directory(directory)
-    files = FileSet(disk, paths.commit_log, sizes.commit_log_file_size, settings.mapped_bytes_max)
+    strict = requires_checksums(disk, paths) if exists else True
+    files = FileSet(
+        disk,
+        paths.commit_log,
+        sizes.commit_log_file_size,
+        settings.mapped_bytes_max,
+        strict=strict,
+    )
     files.load(repair=True)
     if not disk.exists(paths.properties):
-        save_sizes(disk, paths, sizes)
+        save_sizes(disk, paths, sizes, strict=strict)
     record_size_max = min(settings.record_size_max, sizes.commit_log_file_size)
     appender = core.Appender(settings.store_host, settings.store_host, record_size_max)
     log = CommitLog(files, appender, DurablePoint(disk, paths.durable), settings, metrics)

@@ -56,6 +56,7 @@ class QuickReader:
                 offset,
                 self._clock.now_ms(),
                 None,
+                self._files.strict,
             )
         except (OSError, CorruptionError):
             return None
@@ -81,6 +82,7 @@ class QuickReader:
                 _ANY,
                 self._clock.now_ms(),
                 key,
+                self._files.strict,
             )
             if record is None:
                 return None

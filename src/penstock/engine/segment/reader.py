@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from penstock.clock import Clock
 from penstock.engine.contract import BatchPage, ForeignBatch
-from penstock.engine.segment.envelope import has_key, stored_from_raw
+from penstock.engine.segment.envelope import has_key
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import (
     BATCH_UNIT,
@@ -35,6 +35,7 @@ from penstock.engine.segment.locating import (
     read_error,
 )
 from penstock.engine.segment.properties import inner_range, lookup
+from penstock.engine.segment.raw_message import body_of, stored_from_raw
 from penstock.engine.segment.twin import core, native_only
 from penstock.engine.segment.twin_interface import ColumnPage, Columns, KeyPage
 from penstock.errors import CorruptionError
@@ -169,6 +170,7 @@ class ShardReader:
             now_ms,
             query.tag,
             query.key,
+            self._files.strict,
         )
         found = None if damage is None else self._corruption(damage)
         return records, min(after, query.until), size, found
@@ -257,7 +259,7 @@ class ShardReader:
         base = self._files.base_of(position)
         if not self._files.holds(position):
             return None
-        raw = core.decode_raw(self._buffer(base), base, position, True)
+        raw = core.decode_raw(self._buffer(base), base, position, True, self._files.strict)
         if isinstance(raw, Damage):
             self._raise_if_own(log, raw)
             return None
@@ -314,7 +316,7 @@ class ShardReader:
         if not self._files.holds(position):
             return
         base = self._files.base_of(position)
-        raw = core.decode_raw(self._buffer(base), base, position, True)
+        raw = core.decode_raw(self._buffer(base), base, position, True, self._files.strict)
         if isinstance(raw, Damage):
             self._raise_if_own(log, raw)
             return
@@ -397,6 +399,7 @@ class ShardReader:
                 now_ms,
                 query.tag,
                 fields,
+                self._files.strict,
             )
 
         return self._next_page(log, query, read)
@@ -418,6 +421,7 @@ class ShardReader:
                 query.max_size,
                 self._hidden(log, query),
                 now_ms,
+                self._files.strict,
             )
 
         return self._next_page(log, query, read)
@@ -477,6 +481,7 @@ class ShardReader:
                     log.shard.partition,
                     max_size - size,
                     log.state.deleted_between(offset, until),
+                    self._files.strict,
                 )
                 if damage is not None and not page:
                     raise self._corruption(damage)
@@ -503,10 +508,13 @@ class ShardReader:
         unit = log.read_units(log.unit_of(offset), 1)
         position, _, _, _, first, count, _, _ = BATCH_UNIT.unpack(unit)
         base = self._files.base_of(position)
-        raw = core.decode_raw(self._buffer(base), base, position, True)
+        raw = core.decode_raw(self._buffer(base), base, position, True, self._files.strict)
         if isinstance(raw, Damage):
             raise self._corruption(raw)
-        return ForeignBatch(first + count, raw.body)
+        try:
+            return ForeignBatch(first + count, body_of(raw))
+        except ValueError as error:
+            raise self._corruption(Damage(position, str(error))) from error
 
     def read_raw(self, log: ReadableShard, query: Query) -> list[bytes]:
         """Return whole records, or batches, as the log holds them, checked."""
@@ -541,6 +549,7 @@ class ShardReader:
                     log.shard.partition,
                     log.state.deleted_between(offset, until),
                     query.max_size - size,
+                    self._files.strict,
                 )
                 if damage is not None and not data:
                     raise self._corruption(damage)

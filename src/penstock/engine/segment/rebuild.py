@@ -78,7 +78,7 @@ class _Builder(ABC):
             limit = min(limit, self._cuts[0][0])
         buffer = self._files.buffer(base)
         after, _, status, damage, specials = self._appender.replay(
-            buffer, base, position, limit, False, CONTROL_SUFFIX, False
+            buffer, base, position, limit, False, CONTROL_SUFFIX, False, self._files.strict
         )
         if status == REPLAY_CUT_BATCH_QUEUE:
             raw = core.decode_raw(buffer, base, specials[-1][0], True)
@@ -86,7 +86,7 @@ class _Builder(ABC):
             self._cut_batch(specials[-1][1], raw.queue_offset)
             return after
         if status == REPLAY_DAMAGE or after < limit:
-            return _behind(buffer, base, after, damage, limit)
+            return _behind(self._files, base, after, damage, limit)
         return after
 
     def _cut_at(self, offset: int) -> None:
@@ -187,10 +187,10 @@ def _base_offset(unit: bytes) -> int:
     return int(BATCH_UNIT.unpack(unit)[_BASE_OFFSET])
 
 
-def _behind(buffer: memoryview, base: int, after: int, damage: Damage | None, limit: int) -> int:
+def _behind(files: FileSet, base: int, after: int, damage: Damage | None, limit: int) -> int:
     """Return the first record behind bytes that are none, or `limit`."""
     start = after if damage is None else max(after, damage.position)
-    found = core.find_record(buffer, base, start + 1, limit)
+    found = core.find_record(files.buffer(base), base, start + 1, limit, files.strict)
     return limit if found < 0 else found
 
 
@@ -211,7 +211,7 @@ def rebuild_index(
         stop = min(end, base + files.file_size)
         buffer = files.buffer(base)
         after, _, status, damage, specials = scratch.replay(
-            buffer, base, position, stop, True, CONTROL_SUFFIX, False
+            buffer, base, position, stop, True, CONTROL_SUFFIX, False, files.strict
         )
         for handle in scratch.dirty_queues():
             scratch.drop_units(handle, scratch.next_unit(handle))
@@ -220,7 +220,7 @@ def rebuild_index(
         elif status == REPLAY_CUT_BATCH_QUEUE:
             _cut_anyhow(scratch, buffer, base, *specials[-1])
         elif status == REPLAY_DAMAGE or after < stop:
-            found = _behind(buffer, base, after, damage, stop)
+            found = _behind(files, base, after, damage, stop)
             hurt.update(_note_lost(shards, after, found))
             after = found
         position = after

@@ -52,7 +52,7 @@ from penstock.engine.segment.twin_interface import (
     REPLAY_DONE,
     REPLAY_NO_INDEX_ROOM,
 )
-from penstock.errors import RequestError
+from penstock.errors import CorruptionError, RequestError
 from penstock.log import get_logger
 from penstock.record import Offset, Producer, QueueKind, ShardId
 
@@ -189,7 +189,7 @@ class Replay:
     ) -> tuple[int, int, Damage | None]:
         """Let the appender take the records of a part of a file, and fold what is special."""
         after, records, status, damage, specials = self._log.appender.replay(
-            buffer, base, start, stop, True, CONTROL_SUFFIX, groups
+            buffer, base, start, stop, True, CONTROL_SUFFIX, groups, self._files.strict
         )
         self.report.records_scanned += records
         self._table.adopt(self._states)
@@ -215,6 +215,7 @@ class Replay:
         limit = file_end if self._clean else min(file_end, self._durable)
         if position >= self._durable and not self._goes_on(buffer, base, position, limit):
             if damage.reason != _ZEROS_FOUND:
+                self._refuse_foreign(buffer, base, damage.position)
                 self.report.cut_reason = damage.reason
             return position, True
         self._report_damage(damage)
@@ -222,9 +223,24 @@ class Replay:
             # The first records of a group whose rest is damaged: they were acknowledged.
             after, _, _ = self._replay(buffer, base, position, damage.position, groups=False)
             position = max(after, damage.position)
-        found = core.find_record(buffer, base, position + 1, limit)
+        found = core.find_record(buffer, base, position + 1, limit, self._files.strict)
         self._note_victims(buffer, base, position, limit if found < 0 else found)
         return (limit if found < 0 else found), False
+
+    def _refuse_foreign(self, buffer: memoryview, base: int, position: int) -> None:
+        """Raise when the log would be cut at a record that is whole but has no checksum: no crash
+        leaves one. (A page that got lost leaves zeros.)"""
+        if not self._files.strict:
+            return
+        raw = core.decode_raw(buffer, base, position, True)
+        if isinstance(raw, RawRecord) and b"\0" not in raw.raw_properties and "\0" not in raw.topic:
+            raise CorruptionError(
+                self._files.path_of(position),
+                position=position - base,
+                reason="a whole record without the checksum that all records of this store have; "
+                "if RocketMQ wrote it, delete penstockRequiresChecksums and penstockChecksum from "
+                "store.properties",
+            )
 
     def _goes_on(self, buffer: memoryview, base: int, position: int, limit: int) -> bool:
         """Say whether a log that was closed has records behind bytes that are none."""
@@ -234,7 +250,7 @@ class Replay:
         if not written:
             return False
         stop = min(limit, written[-1][1])
-        return core.find_record(buffer, base, written[0][0], stop) >= 0
+        return core.find_record(buffer, base, written[0][0], stop, self._files.strict) >= 0
 
     def _report_damage(self, damage: Damage) -> None:
         path = self._files.path_of(damage.position)

@@ -193,7 +193,7 @@ class Retention:
         if row.is_blank or not files.holds(row.position):
             return _YOUNG
         base = files.base_of(row.position)
-        raw = core.decode_raw(files.buffer(base), base, row.position, True)
+        raw = core.decode_raw(files.buffer(base), base, row.position, True, files.strict)
         return _YOUNG if isinstance(raw, Damage) else raw.born_timestamp_ms
 
     def _floor_by_size(self, log: ShardLog, size_max: int) -> int:

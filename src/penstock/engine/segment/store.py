@@ -324,7 +324,7 @@ class SegmentStore:
 
         def append(_: str | None) -> int:
             start = self._log.end
-            offset = self._log.appender.append_encoded(log.handle, data)
+            offset = self._log.appender.append_encoded(log.handle, data, self._log.files.strict)
             if offset >= 0:
                 self._commands.fold(log, start)
             return offset

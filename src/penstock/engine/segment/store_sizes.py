@@ -24,7 +24,12 @@ _NAMES: Final = {
 }
 
 _CHECKSUM: Final = "penstockChecksum"
-"""Of the sizes above: with a wrong one, everything derived would be thrown away and built anew."""
+"""Of what this file says: with a wrong size, everything derived would be thrown away and built
+anew."""
+
+_STRICT: Final = "penstockRequiresChecksums"
+"""`true` in stores that Penstock created: all of their records have a checksum of their own. A
+store that RocketMQ wrote does not say so."""
 
 ROCKETMQ_SIZES: Final = FileSizes(
     commit_log_file_size=1024 * MIB,
@@ -80,11 +85,19 @@ def stored_sizes(disk: Disk, paths: StorePaths) -> FileSizes:
             raise NotAStoreError(f"{paths.properties}: {theirs} is {text!r}, expected a number")
         found[ours] = int(text)
     if values.get(_CHECKSUM, _checksum(values)) != _checksum(values):
-        reason = "the sizes do not match their checksum"
+        reason = "the values do not match their checksum"
         raise CorruptionError(paths.properties, position=0, reason=reason)
     if len(found) == len(_NAMES):
         return FileSizes(**found).check()
     return FileSizes(**{**_as_dict(_sizes_of_files(disk, paths)), **found}).check()
+
+
+def requires_checksums(disk: Disk, paths: StorePaths) -> bool:
+    """Say whether a record without a checksum of its own is damaged. `stored_sizes` has made sure
+    that the answer is what was written down."""
+    data = read_whole(disk, paths.properties)
+    values = {} if data is None else read_properties(data.decode("utf-8", "replace"))
+    return values.get(_STRICT) == "true"
 
 
 def _sizes_of_files(disk: Disk, paths: StorePaths) -> FileSizes:
@@ -119,14 +132,17 @@ def _first_size(disk: Disk, directory: str) -> int:
     return 0
 
 
-def save_sizes(disk: Disk, paths: StorePaths, sizes: FileSizes) -> None:
+def save_sizes(disk: Disk, paths: StorePaths, sizes: FileSizes, *, strict: bool) -> None:
     values = {theirs: str(getattr(sizes, ours)) for ours, theirs in _NAMES.items()}
+    if strict:
+        values[_STRICT] = "true"
     values[_CHECKSUM] = _checksum(values)
     disk.replace(paths.properties, write_properties(values).encode())
 
 
 def _checksum(values: Mapping[str, str]) -> str:
-    known = ",".join(f"{name}={values[name]}" for name in _NAMES.values() if name in values)
+    names = (*_NAMES.values(), _STRICT)
+    known = ",".join(f"{name}={values[name]}" for name in names if name in values)
     return f"{zlib.crc32(known.encode('utf-8', 'replace')):08x}"
 
 

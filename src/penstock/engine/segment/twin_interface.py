@@ -254,8 +254,9 @@ class Appender(Protocol):
         """Append one record that holds `count` messages; return the offset of the first."""
         ...
 
-    def append_encoded(self, handle: int, data: Buffer) -> int:
-        """Append whole records as another log holds them, with their positions changed."""
+    def append_encoded(self, handle: int, data: Buffer, strict: bool = False) -> int:
+        """Append whole records as another log holds them, with their positions changed. With
+        `strict`, each must have a checksum."""
         ...
 
     def replay(
@@ -267,9 +268,11 @@ class Appender(Protocol):
         index: bool,
         special_topic_suffix: str,
         groups: bool = True,
+        strict: bool = False,
     ) -> Replayed:
         """Derive units, times and index entries from the records of an existing log. Without
-        `groups`, part of a group is good enough: to go on behind damage."""
+        `groups`, part of a group is good enough: to go on behind damage. With `strict`, a record
+        without a checksum is damaged."""
         ...
 
 
@@ -372,12 +375,15 @@ class Core(Protocol):
     def java_hash(self, text: str) -> int: ...
     def encode_raw(self, raw: RawRecord, checksum: bool) -> bytes: ...
     def decode_raw(
-        self, log: Buffer, base: int, position: int, check: bool
+        self, log: Buffer, base: int, position: int, check: bool, strict: bool = False
     ) -> RawRecord | Damage: ...
     def check_log(
-        self, log: Buffer, base: int, start: int, end: int
+        self, log: Buffer, base: int, start: int, end: int, strict: bool = False
     ) -> tuple[int, int, Damage | None]: ...
-    def find_record(self, log: Buffer, base: int, start: int, end: int) -> int: ...
+    def find_record(
+        self, log: Buffer, base: int, start: int, end: int, strict: bool = False
+    ) -> int: ...
+    def inflate_body(self, body: bytes, sys_flag: int) -> bytes: ...
     def warm(self, log: Buffer, start_index: int, size: int) -> None: ...
     def all_fit(self, records: Sequence[Record], size_max: int) -> bool: ...
     def crc_patch(self, checksum: int, size_after: int, delta: bytes) -> int: ...
@@ -393,6 +399,7 @@ class Core(Protocol):
         offset: int,
         now_ms: int,
         key: bytes | None,
+        strict: bool = False,
     ) -> StoredRecord | None: ...
     def index_newest(
         self, index: Buffer, slots: int, entries_max: int, topic: str, key: bytes
@@ -412,6 +419,7 @@ class Core(Protocol):
         now_ms: int,
         tag: str | None,
         key: bytes | None,
+        strict: bool = False,
     ) -> ReadPage: ...
     def read_batches(
         self,
@@ -427,6 +435,7 @@ class Core(Protocol):
         now_ms: int,
         tag: str | None,
         key: bytes | None,
+        strict: bool = False,
     ) -> ReadPage: ...
     def read_columns(
         self,
@@ -443,6 +452,7 @@ class Core(Protocol):
         now_ms: int,
         tag: str | None,
         fields: int,
+        strict: bool = False,
     ) -> ColumnPage: ...
     def read_keys(
         self,
@@ -456,6 +466,7 @@ class Core(Protocol):
         max_size: int,
         deleted: DeletedRanges,
         now_ms: int,
+        strict: bool = False,
     ) -> KeyPage:
         """Return the keys inside the batches of consecutive units as entries for `index_fill`:
         hash 4 · position of the batch 8 · store time 8, ascending, each once in a batch."""
@@ -485,6 +496,7 @@ class Core(Protocol):
         queue_id: int,
         deleted: DeletedRanges,
         max_size: int,
+        strict: bool = False,
     ) -> CopiedRecords:
         """Copy the records that units point at, one behind the other, without those that are
         wholly deleted, at most `max_size` bytes (the first comes whatever its size); return them,
@@ -563,6 +575,7 @@ class NativeOnly(Protocol):
         queue_id: int,
         max_size: int,
         deleted: Sequence[tuple[int, int]],
+        strict: bool = False,
         /,
     ) -> tuple[list[bytes | tuple[int, int]], int, int, bool, Damage | None]:
         """Return the Kafka batches of consecutive batch units from `start_offset` on that end at

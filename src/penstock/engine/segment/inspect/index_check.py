@@ -340,7 +340,7 @@ class IndexCheck:
         base = files.base_of(position)
         if not files.holds(position) or base not in files.bases:
             return None
-        raw = core.decode_raw(files.buffer(base), base, position, True)
+        raw = core.decode_raw(files.buffer(base), base, position, True, files.strict)
         return None if isinstance(raw, Damage) else raw.store_timestamp_ms
 
 

@@ -178,7 +178,7 @@ def log_entries(view: StoreView, *, start: int | None = None) -> Iterator[LogEnt
         base = files.base_of(position)
         buffer = files.buffer(base)
         # One record, a blank, or the end: whatever stands here.
-        after, _, damage = core.check_log(buffer, base, position, base + len(buffer))
+        after, _, damage = core.check_log(buffer, base, position, base + len(buffer), files.strict)
         stop = after if damage is None else damage.position
         while position < stop:
             raw = core.decode_raw(buffer, base, position, False)

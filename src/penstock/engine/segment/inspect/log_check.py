@@ -155,7 +155,7 @@ class LogCheck:
     ) -> tuple[int, int, Damage | None]:
         """Replay a part of the log, and hand on what follows from it."""
         after, records, status, damage, specials = self._appender.replay(
-            buffer, base, start, stop, True, CONTROL_SUFFIX, groups
+            buffer, base, start, stop, True, CONTROL_SUFFIX, groups, self._files.strict
         )
         self._findings.checked.records += records
         if status == REPLAY_CUT_BATCH_QUEUE:
@@ -174,7 +174,7 @@ class LogCheck:
         """Report damage; return where the next whole record lies, or the end of the file."""
         path = self._files.path_of(base)
         self._findings.add(path, damage.position - base, damage.reason)
-        found = core.find_record(buffer, base, damage.position + 1, file_end)
+        found = core.find_record(buffer, base, damage.position + 1, file_end, self._files.strict)
         after = file_end if found < 0 else found
         self._damaged.add(damage.position, after)
         return after

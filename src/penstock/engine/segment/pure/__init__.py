@@ -13,6 +13,7 @@ from penstock.engine.segment.pure.codec import (
     warm,
 )
 from penstock.engine.segment.pure.columns import read_columns
+from penstock.engine.segment.pure.inflating import inflate_body
 from penstock.engine.segment.pure.inner_batch import decode_inner
 from penstock.engine.segment.pure.intake import Intake, all_fit
 from penstock.engine.segment.pure.kafka_batch import set_tag_header
@@ -45,6 +46,7 @@ __all__ = [
     "index_newest",
     "index_records",
     "index_relink",
+    "inflate_body",
     "java_hash",
     "place_records",
     "read_batches",

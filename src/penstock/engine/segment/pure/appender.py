@@ -273,11 +273,11 @@ class Appender:
             draft = Draft(content, properties, None, None, None if born_ms < 0 else born_ms)
             return self._append_drafts(queue, [draft], count, now_ms, epoch, FLAG_INNER_BATCH)
 
-    def append_encoded(self, handle: int, data: Buffer) -> int:
+    def append_encoded(self, handle: int, data: Buffer, strict: bool = False) -> int:
         with self._lock:
             queue = self._queues.get(handle)
             view = view_of(data)
-            copies = read_copies(view, queue)
+            copies = read_copies(view, queue, strict=strict)
             hashes = [copy.facts.index_hashes() for copy in copies]
             log = self._log
             if log is not None and len(view) > log.size_max:
@@ -301,10 +301,12 @@ class Appender:
         index: bool,
         special_topic_suffix: str,
         groups: bool = True,
+        strict: bool = False,
     ) -> Replayed:
         with self._lock:
             target = self._index if index else None
-            run = Replay(self._queues, target, view_of(log), base, special_topic_suffix)
+            suffix = special_topic_suffix
+            run = Replay(self._queues, target, view_of(log), base, suffix, strict=strict)
             replayed = run.run(start, end, groups=groups)
             self._last_store_timestamp_ms = max(
                 self._last_store_timestamp_ms, run.last_store_timestamp_ms

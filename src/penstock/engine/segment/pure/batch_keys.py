@@ -5,10 +5,17 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from penstock.engine.segment.format import BATCH_UNIT, index_hash, index_strings, java_hash
+from penstock.engine.segment.format import (
+    BATCH_UNIT,
+    UNIQ_KEY,
+    index_hash,
+    index_strings,
+    java_hash,
+)
 from penstock.engine.segment.pure.key_index import IndexFile
 from penstock.engine.segment.pure.reading import read_batches
 from penstock.engine.segment.twin_interface import DeletedRanges, KeyPage
+from penstock.record import StoredRecord
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -27,6 +34,7 @@ def read_keys(
     max_size: int,
     deleted: DeletedRanges,
     now_ms: int,
+    strict: bool = False,
 ) -> KeyPage:
     """Read the keys from `start_offset` on of consecutive batch-queue units."""
     records, after, size, damage = read_batches(
@@ -42,19 +50,29 @@ def read_keys(
         now_ms,
         None,
         None,
+        strict,
     )
-    keyed = [record for record in records if record.key is not None]
+    keyed = [(record, keys) for record in records if (keys := _keys_of(record))]
     packed = bytearray()
     for position, _, _, _, first, count, _, _ in BATCH_UNIT.iter_unpack(units):
         inside: set[tuple[int, int]] = set()
-        while keyed and keyed[0].offset < first + count:
-            record = keyed.pop(0)
-            assert record.key is not None, "others were left out"
-            text = f"{topic}#{index_strings(record.key)[0]}"
-            inside.add((index_hash(java_hash(text)), record.store_timestamp_ms))
+        while keyed and keyed[0][0].offset < first + count:
+            record, keys = keyed.pop(0)
+            for key in keys:
+                text = f"{topic}#{index_strings(key)[0]}"
+                inside.add((index_hash(java_hash(text)), record.store_timestamp_ms))
         for hashed, store_ms in sorted(inside):
             packed += _ENTRY.pack(hashed, position, store_ms)
     return bytes(packed), after, size, damage
+
+
+def _keys_of(record: StoredRecord) -> list[bytes]:
+    """Return what a message is found by: its key and, when a RocketMQ client sent it, each word of
+    its KEYS and its UNIQ_KEY."""
+    keys = [] if record.key is None else [record.key]
+    if record.key is not None and b" " in record.key:
+        keys += record.key.split(b" ")
+    return keys + [value or b"" for name, value in record.headers if name == UNIQ_KEY]
 
 
 def index_fill(index: Buffer, slots: int, entries_max: int, entries: bytes) -> int:

@@ -117,16 +117,19 @@ def sized_topic(topic: str, version: int) -> bytes:
     return len(data).to_bytes(1 if version == 1 else 2) + data
 
 
-def decode_raw(log: Buffer, base: int, position: int, check: bool) -> RawRecord | Damage:
+def decode_raw(
+    log: Buffer, base: int, position: int, check: bool, strict: bool = False
+) -> RawRecord | Damage:
     """Return the record at `position`. With `check`, its checksums and its own position must be
-    right; its sizes must add up in any case."""
+    right, and with `strict` it must have a whole-record checksum; its sizes must add up in any
+    case."""
     view = view_of(log)
     if not base <= position <= base + len(view):
         return Damage(position, "position lies outside this file")
     found = locate(view, position - base, len(view))
     if isinstance(found, str):
         return Damage(position, found)
-    fault = find_fault(view, found, position) if check else None
+    fault = find_fault(view, found, position, strict=strict) if check else None
     return raw_from_located(view, found) if fault is None else Damage(position, fault)
 
 
@@ -161,7 +164,9 @@ def topic_of(log: memoryview, found: Located) -> str:
 # ------------------------------------------------------------------------------- whole files
 
 
-def check_log(log: Buffer, base: int, start: int, end: int) -> tuple[int, int, Damage | None]:
+def check_log(
+    log: Buffer, base: int, start: int, end: int, strict: bool = False
+) -> tuple[int, int, Damage | None]:
     """Check every record from `start` on; return where it stopped, the records seen, and why.
 
     It stops without damage at `end`, at the blank record (the end of the file is returned then)
@@ -175,7 +180,7 @@ def check_log(log: Buffer, base: int, start: int, end: int) -> tuple[int, int, D
         stop = end_of_log(view, base, position, limit)
         if isinstance(stop, int):
             return stop, records, None
-        found = stop or check_at(view, base, position, limit)
+        found = stop or check_at(view, base, position, limit, strict=strict)
         if isinstance(found, Damage):
             return position, records, found
         records += 1
@@ -200,7 +205,7 @@ def end_of_log(log: memoryview, base: int, position: int, limit: int) -> int | D
     return base + len(log)
 
 
-def find_record(log: Buffer, base: int, start: int, end: int) -> int:
+def find_record(log: Buffer, base: int, start: int, end: int, strict: bool = False) -> int:
     """Return the first position from `start` on that holds a wholly valid record, or -1."""
     view = view_of(log)
     limit = min(end - base, len(view))
@@ -211,7 +216,7 @@ def find_record(log: Buffer, base: int, start: int, end: int) -> int:
         at = chunk.find(_MAGIC_START, _MAGIC_AT)
         while at >= 0:
             index = chunk_start + at - _MAGIC_AT
-            if isinstance(check_at(view, base, base + index, limit), Located):
+            if isinstance(check_at(view, base, base + index, limit, strict=strict), Located):
                 return base + index
             at = chunk.find(_MAGIC_START, at + 1)
         chunk_start += _CHUNK_SIZE

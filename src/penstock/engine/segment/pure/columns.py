@@ -54,6 +54,7 @@ def read_columns(
     now_ms: int,
     tag: str | None,
     fields: int,
+    strict: bool = False,
 ) -> ColumnPage:
     """Read as `read_records` or `read_batches` does, into the columns that `fields` names."""
     read = read_batches if kind == KIND_BATCH else read_records
@@ -70,6 +71,7 @@ def read_columns(
         now_ms,
         tag,
         None,
+        strict,
     )
     return columns_of(records, fields), next_offset, size, damage
 

@@ -40,14 +40,14 @@ class Copy(NamedTuple):
     offsets: int
 
 
-def read_copies(data: memoryview, queue: Queue) -> list[Copy]:
+def read_copies(data: memoryview, queue: Queue, *, strict: bool) -> list[Copy]:
     """Return the records in `data`; `BadRequestError` unless they are undamaged, whole groups, and
-    continue `queue`."""
+    continue `queue`. With `strict`, each has a whole-record checksum."""
     copies: list[Copy] = []
     group_end = at = 0
     offset = queue.next_offset
     while at < len(data):
-        facts = _read_one(data, at, queue)
+        facts = _read_one(data, at, queue, strict=strict)
         size = facts.group_size()
         if isinstance(size, str):
             raise BadRequestError(f"record at byte {at}: {size}")
@@ -66,9 +66,9 @@ def read_copies(data: memoryview, queue: Queue) -> list[Copy]:
     return copies
 
 
-def _read_one(data: memoryview, at: int, queue: Queue) -> Facts:
+def _read_one(data: memoryview, at: int, queue: Queue, *, strict: bool) -> Facts:
     found = locate(data, at, len(data))
-    fault = found if isinstance(found, str) else find_damaged_part(data, found)
+    fault = found if isinstance(found, str) else find_damaged_part(data, found, strict=strict)
     if fault is not None or isinstance(found, str):
         raise BadRequestError(f"record at byte {at}: {fault}")
     facts = facts_of(data, found)

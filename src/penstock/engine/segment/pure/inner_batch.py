@@ -32,19 +32,21 @@ def decode_inner(
     """Return the messages of an inner batch; `BadRequestError` when `body` is none."""
     first = Stamps(base_offset, store_timestamp_ms, store_timestamp_ms, leader_epoch)
     try:
-        return [message for message, _ in read_inner(bytes(view_of(body)), first, kafka=kafka)]
+        messages, _ = read_inner(bytes(view_of(body)), first, kafka=kafka)
     except ValueError as error:
         raise BadRequestError(f"no inner batch: {error}") from error
+    return [message for message, _ in messages]
 
 
-def read_inner(body: bytes, first: Stamps, *, kafka: bool) -> list[Message]:
-    """Return the messages and their properties; `ValueError` when `body` is no such batch. `first`
-    belongs to the first message; RocketMQ's messages have no timestamp but the one in it."""
+def read_inner(body: bytes, first: Stamps, *, kafka: bool) -> tuple[list[Message], int]:
+    """Return the messages and their properties, and how many bytes were inflated for them;
+    `ValueError` when `body` is no such batch. `first` belongs to the first message; RocketMQ's
+    messages have no timestamp but the one in it."""
     if kafka:
         epoch = first.leader_epoch
-        batch = decode_batches(body, first.offset, first.store_timestamp_ms, epoch)
-        return [(message, ()) for message in batch]
-    return list(_read_messages(body, first))
+        batch, inflated = decode_batches(body, first.offset, first.store_timestamp_ms, epoch)
+        return [(message, ()) for message in batch], inflated
+    return list(_read_messages(body, first)), 0
 
 
 def _read_messages(body: bytes, first: Stamps) -> Iterator[Message]:

@@ -37,6 +37,9 @@ _LIKENESS_MIN: Final = 15
 last property of another client, ten digits under a name of eight bytes, has twelve."""
 
 
+_NO_CHECKSUM: Final = "the record has no checksum, as all others of this store have"
+
+
 class Located(NamedTuple):
     """A record in a buffer. `start`, `born_host` and the like are indexes into that buffer."""
 
@@ -131,35 +134,38 @@ def _locate_parts(log: memoryview, start: int, size: int, version: int) -> Locat
     )
 
 
-def check_at(log: memoryview, base: int, position: int, limit: int) -> Located | Damage:
+def check_at(
+    log: memoryview, base: int, position: int, limit: int, *, strict: bool
+) -> Located | Damage:
     """Return the record at `position` if all of it lies before index `limit` and is undamaged."""
     found = locate(log, position - base, limit)
     if isinstance(found, str):
         return Damage(position, found)
-    fault = find_fault(log, found, position)
+    fault = find_fault(log, found, position, strict=strict)
     return found if fault is None else Damage(position, fault)
 
 
-def find_fault(log: memoryview, found: Located, position: int) -> str | None:
+def find_fault(log: memoryview, found: Located, position: int, *, strict: bool) -> str | None:
     """Return what is wrong with a located record that should lie at `position`, or None."""
     if found.position != position:
         return f"the record says that it lies at {found.position}"
-    return find_damaged_part(log, found)
+    return find_damaged_part(log, found, strict=strict)
 
 
-def find_damaged_part(log: memoryview, found: Located) -> str | None:
-    """Return what is wrong with a record wherever it lies, or None."""
+def find_damaged_part(log: memoryview, found: Located, *, strict: bool) -> str | None:
+    """Return what is wrong with a record wherever it lies, or None. A `strict` check wants a
+    whole-record checksum."""
     if zlib.crc32(log[found.body : found.body_end]) & CHECKSUM_MASK != found.body_crc:
         return "body checksum does not match"
     if found.properties == found.end:
-        return None
+        return _NO_CHECKSUM if strict else None
     if log[found.end - 1] == 0:
         # Without this, a page lost behind the body would pass for an old client's properties,
         # which may lack their last 0x02.
         return "properties end in zero bytes"
     digits = checksum_digits(log, found)
     if digits is None:
-        return _find_lost_checksum(log, found)
+        return _find_lost_checksum(log, found) or (_NO_CHECKSUM if strict else None)
     if not digits.isdigit() or read_checksum(digits) != record_checksum(log, found):
         return "record checksum does not match"
     return None

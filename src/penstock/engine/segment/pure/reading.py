@@ -10,9 +10,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from penstock.engine.segment.envelope import Stamps, has_key, leader_epoch_of, stored_from_parts
 from penstock.engine.segment.format import (
     BATCH_UNIT,
+    FLAG_COMPRESSED,
     FLAG_INNER_BATCH,
     KAFKA,
     MULTI_TAG,
@@ -23,6 +26,7 @@ from penstock.engine.segment.format import (
 )
 from penstock.engine.segment.properties import Properties, inner_range, lookup, parse
 from penstock.engine.segment.pure.codec import view_of
+from penstock.engine.segment.pure.inflating import inflate_body
 from penstock.engine.segment.pure.inner_batch import Message, read_inner
 from penstock.engine.segment.pure.located import Located, check_at
 from penstock.engine.segment.twin_interface import DeletedRanges, ReadPage
@@ -90,18 +94,21 @@ class Page:
 class LogFile:
     """One file of the log, and the queue whose records are looked for in it."""
 
-    def __init__(self, log: Buffer, base: int, topic: str, queue_id: int) -> None:
+    def __init__(
+        self, log: Buffer, base: int, topic: str, queue_id: int, *, strict: bool = False
+    ) -> None:
         self.view = view_of(log)
         self._base = base
         self._topic = topic.encode("utf-8", "surrogateescape")
         self._queue_id = queue_id
+        self._strict = strict
 
     def holds(self, position: int) -> bool:
         return self._base <= position < self._base + len(self.view)
 
     def record_at(self, position: int, size: int) -> Located | Damage:
         """Return the undamaged record that a unit points at."""
-        found = check_at(self.view, self._base, position, len(self.view))
+        found = check_at(self.view, self._base, position, len(self.view), strict=self._strict)
         if isinstance(found, Damage):
             return found
         if found.size != size:
@@ -125,11 +132,12 @@ def read_records(
     now_ms: int,
     tag: str | None,
     key: bytes | None,
+    strict: bool = False,
 ) -> ReadPage:
     """Read the records of consecutive simple-queue units from `first_offset` on."""
     page = Page(first_offset, max_records, max_size)
     wanted = Wanted(deleted, now_ms, tag, key)
-    file = LogFile(log, base, topic, queue_id)
+    file = LogFile(log, base, topic, queue_id, strict=strict)
     for unit in _units(QUEUE_UNIT.size, units):
         position, size, code = QUEUE_UNIT.unpack(unit)
         if page.is_full:
@@ -150,25 +158,49 @@ def _read_one(file: LogFile, page: Page, wanted: Wanted, position: int, size: in
     if isinstance(found, Located) and found.queue_offset != page.next_offset:
         found = Damage(position, f"unit {page.next_offset} points at offset {found.queue_offset}")
     message = found if isinstance(found, Damage) else _message_of(file.view, found, position)
-    if isinstance(message, Damage):
-        page.damage = message
+    if isinstance(message, Damage) or isinstance(found, Damage):
+        page.damage = message if isinstance(message, Damage) else None
         return False
     stored, properties = message
     if wanted.takes(stored, properties):
         if not page.has_room(size):
             return False
+        if is_compressed(found):
+            inflated = _inflated(found, stored, position)
+            if isinstance(inflated, Damage):
+                page.damage = inflated
+                return False
+            size += max(0, len(inflated.value or b"") - len(stored.value or b""))
+            stored = inflated
+            if not page.has_room(size):
+                return False
         page.records.append(stored)
         page.size += size
     return True
 
 
+def is_compressed(found: Located) -> bool:
+    """Say whether the body is as a RocketMQ client compressed it; an empty one is left alone."""
+    return bool(found.sys_flag & FLAG_COMPRESSED) and found.body < found.body_end
+
+
+def _inflated(found: Located, stored: StoredRecord, position: int) -> StoredRecord | Damage:
+    """Return the record with the value that its body holds. (Only clients of RocketMQ compress, and
+    never an envelope: that is ours.)"""
+    try:
+        value = inflate_body(stored.value or b"", found.sys_flag)
+    except ValueError as error:
+        return Damage(position, str(error))
+    return replace(stored, value=value)
+
+
 def read_at(file: LogFile, wanted: Wanted, position: int, size: int) -> StoredRecord | None:
-    """Return the record at `position` if it is undamaged and wanted."""
+    """Return the record at `position` if it is undamaged, wanted and not compressed."""
     found = file.record_at(position, size)
-    message = found if isinstance(found, Damage) else _message_of(file.view, found, position)
-    if isinstance(message, Damage) or not wanted.takes(*message):
+    if isinstance(found, Damage) or is_compressed(found):
         return None
-    return message[0]
+    message = _message_of(file.view, found, position)
+    return None if isinstance(message, Damage) or not wanted.takes(*message) else message[0]
 
 
 def _message_of(log: memoryview, found: Located, position: int) -> Message | Damage:
@@ -209,11 +241,12 @@ def read_batches(
     now_ms: int,
     tag: str | None,
     key: bytes | None,
+    strict: bool = False,
 ) -> ReadPage:
     """Read the messages from `start_offset` on of consecutive batch-queue units."""
     page = Page(start_offset, max_records, max_size)
     wanted = Wanted(deleted, now_ms, tag, key)
-    file = LogFile(log, base, topic, queue_id)
+    file = LogFile(log, base, topic, queue_id, strict=strict)
     for unit in _units(BATCH_UNIT.size, units):
         position, size, _, _, batch_base, count, _, _ = BATCH_UNIT.unpack(unit)
         if page.is_full:
@@ -225,11 +258,12 @@ def read_batches(
             break
         # A batch wholly below the start is checked, too: its unit may be there because damage
         # made its offset smaller, and passing over it would be a silent hole.
-        messages = _messages_at(file, position, size, (batch_base, count))
-        if isinstance(messages, Damage):
-            page.damage = messages
+        found = messages_at(file, position, size, (batch_base, count))
+        if isinstance(found, Damage):
+            page.damage = found
             break
-        if not _read_messages(page, wanted, messages, size):
+        messages, inflated = found
+        if not _read_messages(page, wanted, messages, size + inflated):
             break
         page.next_offset = max(page.next_offset, batch_end)
     return page.as_tuple()
@@ -254,10 +288,11 @@ def _read_messages(page: Page, wanted: Wanted, messages: list[Message], size: in
     return True
 
 
-def _messages_at(
+def messages_at(
     file: LogFile, position: int, size: int, expected: tuple[int, int]
-) -> list[Message] | Damage:
-    """Return the messages of the batch that a unit points at, in the order of their offsets."""
+) -> tuple[list[Message], int] | Damage:
+    """Return the messages of the batch that a unit points at, in the order of their offsets, and
+    how many bytes were inflated for them."""
     found = file.record_at(position, size)
     if isinstance(found, Damage):
         return found
@@ -266,12 +301,15 @@ def _messages_at(
     if inner != expected or found.queue_offset != expected[0]:
         return Damage(position, f"unit says offset and count {expected}, the record {inner}")
     if not found.sys_flag & FLAG_INNER_BATCH:
-        message = _message_of(file.view, found, position)
-        return message if isinstance(message, Damage) else [message]
+        return _lone_message(file, found, position)
     body = bytes(file.view[found.body : found.body_end])
     is_kafka = properties.get(KAFKA) == "1"
+    inflated = 0
     try:
-        messages = read_inner(body, _stamps_of(found), kafka=is_kafka)
+        if is_compressed(found):
+            body = inflate_body(body, found.sys_flag)
+            inflated = len(body)
+        messages, more = read_inner(body, _stamps_of(found), kafka=is_kafka)
     except ValueError as error:
         return Damage(position, f"inner batch: {error}")
     base, count = expected
@@ -281,4 +319,20 @@ def _messages_at(
         agrees = len(messages) == count
     if not agrees:
         return Damage(position, f"inner batch does not hold the {count} messages it should")
-    return messages
+    return messages, inflated + more
+
+
+def _lone_message(
+    file: LogFile, found: Located, position: int
+) -> tuple[list[Message], int] | Damage:
+    """Return the one message of an ordinary record in a batch queue."""
+    message = _message_of(file.view, found, position)
+    if isinstance(message, Damage):
+        return message
+    stored, properties = message
+    if not is_compressed(found):
+        return [message], 0
+    inflated = _inflated(found, stored, position)
+    if isinstance(inflated, Damage):
+        return inflated
+    return [(inflated, properties)], len(inflated.value or b"")

@@ -43,12 +43,15 @@ class Replay:
         log: memoryview,
         base: int,
         special_topic_suffix: str,
+        *,
+        strict: bool,
     ) -> None:
         self._queues = queues
         self._index = index
         self._log = log
         self._base = base
         self._suffix = special_topic_suffix
+        self._strict = strict
         self._ahead: deque[Facts] = deque()  # the members of a group, checked with its first record
         self._specials: list[tuple[int, int]] = []
         self.last_store_timestamp_ms = 0
@@ -77,7 +80,7 @@ class Replay:
         """Return the record at `position`; with `groups`, if it begins one, all of that is good."""
         if self._ahead:
             return self._ahead.popleft()
-        checked = check_at(self._log, self._base, position, limit)
+        checked = check_at(self._log, self._base, position, limit, strict=self._strict)
         if isinstance(checked, Damage):
             return checked
         facts = facts_of(self._log, checked)
@@ -94,7 +97,7 @@ class Replay:
             return Damage(start, f"group of {size} bytes is cut short")
         position = start + first.record.size
         while position < end:
-            checked = check_at(self._log, self._base, position, limit)
+            checked = check_at(self._log, self._base, position, limit, strict=self._strict)
             if isinstance(checked, Damage):
                 return Damage(position, f"group at {start} is incomplete: {checked.reason}")
             member = facts_of(self._log, checked)

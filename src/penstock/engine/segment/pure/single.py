@@ -29,10 +29,11 @@ def read_one(
     offset: int,
     now_ms: int,
     key: bytes | None,
+    strict: bool = False,
 ) -> StoredRecord | None:
     """Return the record at `position`, checked as any reader does, if it is of this queue, has
     `key` and is not expired. `size` and `offset` are what its unit says, or -1."""
-    file = LogFile(log, base, topic, queue_id)
+    file = LogFile(log, base, topic, queue_id, strict=strict)
     if not file.holds(position):
         return None
     at = position - base

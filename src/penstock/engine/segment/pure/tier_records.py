@@ -39,10 +39,11 @@ def copy_records(
     queue_id: int,
     deleted: DeletedRanges,
     max_size: int,
+    strict: bool = False,
 ) -> CopiedRecords:
     """Copy the records that units point at, one behind the other, without those wholly deleted."""
     _check_kind(kind)
-    file = LogFile(log, base, topic, queue_id)
+    file = LogFile(log, base, topic, queue_id, strict=strict)
     data = bytearray()
     after = offset
     unit_size = _unit_size(kind)
