@@ -18,6 +18,8 @@ const COMPRESSION_SHIFT: i32 = 8;
 const COMPRESSION_MASK: i32 = 7;
 const CHUNK_SIZE: usize = 64 << 10;
 
+const LZ4_MAGIC: &[u8] = &[0x04, 0x22, 0x4D, 0x18];
+const ZSTD_MAGIC: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
 const XERIAL_MAGIC: &[u8] = b"\x82SNAPPY\x00";
 const XERIAL_HEAD_SIZE: usize = 16;
 
@@ -45,13 +47,15 @@ pub fn inflate(codec: i16, content: &[u8]) -> Result<Vec<u8>, Reason> {
     })
 }
 
-/// The body of a record, whose flags say how a RocketMQ client compressed it.
+/// The body of a record, whose flags say how a RocketMQ client compressed it. Brokers store the flag
+/// unseen: a body that does not begin as it says was never compressed.
 pub fn inflate_body(sys_flag: i32, body: &[u8]) -> Result<Vec<u8>, Reason> {
     let inflated = guarded(|| match sys_flag >> COMPRESSION_SHIFT & COMPRESSION_MASK {
         // Clients that knew no other kind did not say which.
-        0 | 3 => inflate_zlib(body),
-        1 => inflate_lz4(body),
-        2 => inflate_zstd(body),
+        0 | 3 if is_zlib(body) => inflate_zlib(body),
+        1 if body.starts_with(LZ4_MAGIC) => inflate_lz4(body),
+        2 if body.starts_with(ZSTD_MAGIC) => inflate_zstd(body),
+        0..=3 => Ok(body.to_vec()),
         _ => Err(Problem::Unknown),
     });
     inflated.map_err(|problem| match problem {
@@ -91,6 +95,12 @@ fn read_all(decoder: impl Read) -> Result<Vec<u8>, Problem> {
     Ok(data)
 }
 
+/// Deflate, a window of at most 32 KiB, and a multiple of 31.
+fn is_zlib(body: &[u8]) -> bool {
+    matches!(body, [first, second, ..] if first & 15 == 8 && first >> 4 <= 7
+        && (u16::from(*first) << 8 | u16::from(*second)) % 31 == 0)
+}
+
 /// The reader that flate2 has takes a stream that is cut short for a whole one.
 fn inflate_zlib(content: &[u8]) -> Result<Vec<u8>, Problem> {
     let mut decoder = flate2::Decompress::new(true);
@@ -114,8 +124,24 @@ fn inflate_zlib(content: &[u8]) -> Result<Vec<u8>, Problem> {
     }
 }
 
+/// The decoder takes a frame that ends between two blocks for a whole one.
 fn inflate_lz4(content: &[u8]) -> Result<Vec<u8>, Problem> {
+    lz4_end(content).ok_or(Problem::Damaged)?;
     read_all(lz4_flex::frame::FrameDecoder::new(content))
+}
+
+/// Where the end mark of a frame is.
+fn lz4_end(content: &[u8]) -> Option<usize> {
+    let flags = *content.get(4)?;
+    let block_checksum = if flags & 0x10 != 0 { 4 } else { 0 };
+    let mut at = if flags & 0x08 != 0 { 15 } else { 7 };
+    loop {
+        let size = u32::from_le_bytes(content.get(at..at + 4)?.try_into().ok()?) as usize;
+        if size == 0 {
+            return Some(at);
+        }
+        at = at.checked_add(4 + (size & 0x7FFF_FFFF) + block_checksum)?;
+    }
 }
 
 fn inflate_zstd(content: &[u8]) -> Result<Vec<u8>, Problem> {

@@ -21,6 +21,7 @@ _ZLIB_WINDOW: Final = 15
 _GZIP_WINDOW: Final = 31
 
 _U32: Final = struct.Struct("<I")
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _LZ4_MAGIC: Final = 0x184D2204
 _LZ4_VERSION: Final = 1
 _LZ4_BLOCK_CHECKSUMS: Final = 0x10
@@ -32,20 +33,31 @@ _LZ4_MATCH_MIN: Final = 4
 
 
 def inflate_body(body: bytes, sys_flag: int) -> bytes:
-    """Return the body that a RocketMQ client compressed as `sys_flag` says."""
+    """Return the body that a RocketMQ client compressed as `sys_flag` says. Brokers store the flag
+    unseen: a body that does not begin as it says was never compressed."""
     match sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK:
         case 0 | 3:  # clients that knew no other kind did not say which
-            inflate = inflate_zlib
+            inflate, is_such = inflate_zlib, _is_zlib(body)
         case 1:
-            inflate = inflate_lz4
+            inflate, is_such = inflate_lz4, body.startswith(_U32.pack(_LZ4_MAGIC))
         case 2:
-            inflate = inflate_zstd
+            inflate, is_such = inflate_zstd, body.startswith(_ZSTD_MAGIC)
         case kind:
             raise ValueError(f"the body has unknown compression {kind}")
     try:
-        return inflate(body)
+        return inflate(body) if is_such else body
     except ValueError as error:
         raise ValueError(f"the body does not decompress: {error}") from error
+
+
+def _is_zlib(body: bytes) -> bool:
+    """Deflate, a window of at most 32 KiB, and a multiple of 31."""
+    return (
+        len(body) > 1
+        and body[0] & 15 == 8
+        and body[0] >> 4 <= 7
+        and int.from_bytes(body[:2]) % 31 == 0
+    )
 
 
 def inflate_zlib(data: bytes) -> bytes:
