@@ -135,3 +135,18 @@ def test_messages_of_a_truncated_tail_are_not_found(tmp_path: Path) -> None:
         store.append_batch(SHARD, batch(("k3", b"new")), 1)
         store.run_upkeep()
         assert values(store, b"k3") == [b"new", *expected(3, 10)]
+
+
+def test_messages_of_rocketmq_clients_are_found_by_each_word_and_their_unique_key(
+    tmp_path: Path,
+) -> None:
+    with make(tmp_path) as store:
+        store.append_batch(SHARD, batch(("red green", b"a"), ("x\x02UNIQ_KEY\x01u1", b"b")), 2)
+        for _ in range(2):
+            assert values(store, b"green") == values(store, b"red green") == [b"a"]
+            assert values(store, b"u1") == values(store, b"x") == [b"b"]
+            assert values(store, b"gree") == []
+            store.run_upkeep()
+        keys = store._reader.batch_keys
+        assert keys is not None
+        assert keys.reached(SHARD) == 2
