@@ -339,7 +339,7 @@ pub fn index_records<'py>(
         let wanted = Wanted { deleted: Vec::new(), now_ms: i64::MIN, tag: None, key: None };
         let mut page = Page::new(offset, i64::MAX, i64::MAX);
         match kind {
-            Kind::Simple => read_simple(&file, units, &wanted, &mut page, &mut sink),
+            Kind::Simple => read_simple(&file, units, &wanted, &mut page, &mut sink, &arena),
             Kind::Batch => {
                 let rows = units.chunks_exact(kind.unit_size());
                 sink.bases = rows.filter_map(|unit| i64_at(unit, 28)).collect();

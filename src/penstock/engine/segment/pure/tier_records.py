@@ -78,7 +78,7 @@ def place_records(
     while len(placed) < len(view):
         at = len(placed)
         found = locate(view, at, len(view))
-        fault = found if isinstance(found, str) else find_damaged_part(view, found)
+        fault = found if isinstance(found, str) else find_damaged_part(view, found, strict=False)
         if fault is not None or isinstance(found, str):
             raise BadRequestError(f"no record of a commit log at byte {at}: {fault}")
         begin, count = found.queue_offset, 1
