@@ -118,13 +118,15 @@ def test_a_chunk_is_not_built_from_damaged_records(store: SegmentStore) -> None:
 def test_a_run_is_appended_as_its_records_would_be(store: SegmentStore) -> None:
     fill(store, 200)
     store.delete_offsets(SHARD, [*range(20, 60)])
-    config = TierConfig(url=f"memory://{uuid.uuid4().hex}", chunk_size=3000, segment_size=20_000)
+    config = TierConfig(url=f"memory://{uuid.uuid4().hex}", chunk_size=3000)
     flat = CompositeFlatFile(config, SHARD)
     flat.acquire()
     size = upload_shard(store, flat)
     assert size == len(store.read_run(SHARD, 0, max_size=1 << 30)[0])
     assert read_all(CompositeFlatFile(config, SHARD)) == store.read(SHARD, 0)
     assert flat.commit_offset == flat.dispatch_offset == 200
+    chunks = [*flat.manifest.chunks_from(0)]
+    assert all(chunk.data_size > 2500 for chunk in chunks[:-1]), "chunks are full"
 
 
 def test_a_record_larger_than_a_chunk_has_one_of_its_own(store: SegmentStore) -> None:

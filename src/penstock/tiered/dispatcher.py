@@ -310,9 +310,9 @@ def _append(flat: CompositeFlatFile, run: bytes) -> None:
         if taken == 0:
             _stage(flat)
             taken = _append_first(flat, run)
-        run = run[taken:]
-        if run:
+        elif taken < len(run):
             _stage(flat)
+        run = run[taken:]
 
 
 def _stage(flat: CompositeFlatFile) -> None:
