@@ -7,7 +7,7 @@ calls.
 
     python bench/kafka.py --messages 500000 --rounds 5
     python bench/kafka.py --kafka-up PATH/kafka-up.sh      # also Kafka, started by that script
-    python bench/kafka.py --kafka-at 127.0.0.1:9092@PID --only large topics    # beside one that runs
+    python bench/kafka.py --kafka-at 127.0.0.1:9092@PID --only large     # beside one that runs
 
 Both servers get the same number of messages in turn, the one that begins alternates, and the table
 shows medians with their range: messages a second as the client sees them, and the CPU time that the
