@@ -60,7 +60,7 @@ def test_each_key_of_a_batch_is_an_entry_with_its_place(
     expected: list[tuple[int, int, int]] = []
     offset = 7
     for place, each in zip(bench.raws(), batches, strict=True):
-        hashes = set()
+        hashes: set[int] = set()
         for key in each:
             if key is not None and offset >= 7 + skip and offset != deleted:
                 hashes.update(hash_of(each) for each in searched_as(key))
