@@ -73,8 +73,8 @@ BENCHES := $(filter-out %_cases __init__,$(basename $(notdir $(wildcard bench/*.
 bench: install ## the benchmarks, one table each
 	@for each in $(BENCHES); do echo "bench.$$each"; $(BIN)/python -m bench.$$each $(ARGS); done
 
-soak: install ## long random runs: kills, power cuts, faults
-	$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS) || test $$? -eq 5
+soak: install ## long random runs: kills, power cuts, faults; Spark on a cluster
+	$(BIN)/python -m pytest -m "soak or cluster" --timeout 3600 $(ARGS) || test $$? -eq 5
 
 wheel: $(VENV)/.packages ## build a wheel into dist/
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \

@@ -26,6 +26,9 @@ from penstock.pipeline.running import Duties, RunResult
 from penstock.pipeline.running import run as run_duties
 from penstock.pipeline.stages import Chain, Stage, load_stage
 from penstock.record import Record, ShardId
+from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.tier_reader import TierQuery
 
 STOP_S = 240
 
@@ -174,13 +177,17 @@ def test_a_run_stops_cleanly_and_goes_on_where_it_was(tmp_path: Path) -> None:
     assert first.returncode == 0, errors
     assert json.loads(output)["rows"] == 600
     append(tmp_path / "source", range(600, 900))
-    again = run.start("--once", "--export", "parquet", "--expire")
+    tier = f"file://{tmp_path}/tier"
+    again = run.start("--once", "--export", "parquet", "--expire", "--offload", tier)
     try:
         output, errors = again.communicate(timeout=STOP_S)
     finally:
         again.kill()
     assert again.returncode == 0, errors
     assert json.loads(output)["rows"] == 300
+    assert json.loads(output)["rows_offloaded"] == 900
+    flat = CompositeFlatFile(TierConfig(url=tier), ShardId("numbers", 0))
+    assert [one.offset for one in flat.reader.read(TierQuery(0)).records] == [*range(900)]
     assert made_values(tmp_path / "made") == [*range(0, 900, 3)]
     files = sorted((tmp_path / "parquet").glob("topic=*/day=*/*.parquet"))
     assert sum(pq.read_metadata(file).num_rows for file in files) == 900

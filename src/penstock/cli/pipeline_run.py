@@ -33,6 +33,9 @@ Partitions = Annotated[int, typer.Option(min=1, help="Partitions of a new topic.
 Export = Annotated[
     str | None, typer.Option("--export", metavar="DIR", help="Append what is new to Parquet.")
 ]
+Offload = Annotated[
+    str | None, typer.Option("--offload", metavar="URL", help="Bring what is new to this tier.")
+]
 Compact = Annotated[bool, typer.Option("--compact", help="Compact now and then.")]
 Expire = Annotated[bool, typer.Option("--expire", help="Apply retention now and then.")]
 Every = Annotated[
@@ -54,6 +57,7 @@ def run(
     to_topic: ToTopic = None,
     partitions: Partitions = 1,
     export: Export = None,
+    offload: Offload = None,
     compact: Compact = False,
     expire: Expire = False,
     every_s: Every = 5,
@@ -63,7 +67,7 @@ def run(
     master: Master = LOCAL,
     as_json: AsJson = False,
 ) -> None:
-    """Go on: copy through stages, export, compact and expire, until SIGINT or SIGTERM.
+    """Go on: copy through stages, export, offload, compact and expire, until SIGINT or SIGTERM.
 
     The batch under way is finished; the next start goes on from the checkpoint. Each row goes
     through once.
@@ -85,6 +89,7 @@ def run(
         target=_target(to, to_topic, partitions, namespace),
         stages=stages or (),
         export_to=export,
+        offload_to=offload,
         compact=compact,
         expire=expire,
         every_s=every_s,
@@ -103,6 +108,7 @@ def run(
             ("batches", result.batches),
             ("rows through stages", result.rows),
             ("rows exported", result.rows_exported),
+            ("rows offloaded", result.rows_offloaded),
             ("upkeeps", result.upkeeps),
             ("records removed", result.rows_removed),
             ("seconds", f"{result.seconds:.1f}"),

@@ -2,6 +2,7 @@
 
     stages    a query of Structured Streaming over topics, through stages, to a topic
     export    a query whose batches each append what is new to Parquet (`jobs.export`)
+    offload   a query whose batches each bring what is new to a tier (`jobs.offload`)
     upkeep    compaction and expiry, every so often, by this process or by the running node
 
 Every duty can be killed at any moment: its checkpoint or bookmark says where it goes on. A query
@@ -44,6 +45,8 @@ class Duties(Struct, frozen=True):
     """Options of the sink that what leaves the stages goes to; None: there are no stages."""
     stages: Sequence[str] = ()
     export_to: str | None = None
+    offload_to: str | None = None
+    """The URL of a tier."""
     compact: bool = False
     expire: bool = False
     every_s: float = 5.0
@@ -58,6 +61,7 @@ class RunResult(Struct):
     rows: int = 0
     """Rows that the queries with stages took in."""
     rows_exported: int = 0
+    rows_offloaded: int = 0
     rows_removed: int = 0
     upkeeps: int = 0
     seconds: float = 0.0
@@ -77,6 +81,9 @@ def run(
         if duties.export_to is not None:
             export = _export(spark, duties, duties.export_to, result, once=once)
             queries.append(KeptQuery("export", export))
+        if duties.offload_to is not None:
+            offload = _offload(spark, duties, duties.offload_to, result, once=once)
+            queries.append(KeptQuery("offload", offload))
         _watch(queries, duties, result, stopping, once=once)
     finally:
         _stop(queries)
@@ -88,12 +95,17 @@ def run(
 
 
 def _check(duties: Duties) -> None:
-    if duties.export_to is not None and "path" not in duties.source:
-        raise BadRequestError("an export reads the files: name the node's directory as its path")
+    reads_files = duties.export_to is not None or duties.offload_to is not None
+    if reads_files and "path" not in duties.source:
+        raise BadRequestError(
+            "an export or an offload reads the files: name the node's directory as its path"
+        )
     if duties.stages and duties.target is None:
         raise BadRequestError("stages need a topic that their rows go to")
-    if duties.target is None and duties.export_to is None and not duties.compact | duties.expire:
-        raise BadRequestError("there is nothing to do: name a topic, an export, or an upkeep")
+    if duties.target is None and not (reads_files or duties.compact or duties.expire):
+        raise BadRequestError(
+            "there is nothing to do: name a topic, an export, an offload, or an upkeep"
+        )
 
 
 def _stages(
@@ -108,25 +120,54 @@ def _stages(
 def _export(
     spark: SparkSession, duties: Duties, target: str, result: RunResult, *, once: bool
 ) -> Callable[[], StreamingQuery]:
+    from penstock.pipeline import jobs
+
+    path = duties.source["path"]
+
+    def export() -> None:
+        done = jobs.export(spark, path, target, topics=_topics(duties))
+        result.rows_exported += done.rows
+
+    return _when_new(spark, duties, "export", export, once=once)
+
+
+def _offload(
+    spark: SparkSession, duties: Duties, tier: str, result: RunResult, *, once: bool
+) -> Callable[[], StreamingQuery]:
+    from penstock.pipeline import jobs
+
+    path = duties.source["path"]
+
+    def offload() -> None:
+        done = jobs.offload(spark, path, tier, topics=_topics(duties))
+        result.rows_offloaded += done.rows
+
+    return _when_new(spark, duties, "offload", offload, once=once)
+
+
+def _topics(duties: Duties) -> list[str] | None:
+    topics = duties.source.get("subscribe")
+    return None if topics is None else [topic.strip() for topic in topics.split(",")]
+
+
+def _when_new(
+    spark: SparkSession, duties: Duties, name: str, step: Callable[[], None], *, once: bool
+) -> Callable[[], StreamingQuery]:
+    """Return what starts a query that takes a step whenever there is something new."""
     # Loaded before a query's thread needs it: two threads that load the modules of Spark, which
     # import each other in circles, at the same time can each see half of them.
     import pyspark.sql.functions  # noqa: F401 - for what loading it does
 
-    from penstock.pipeline import jobs
-
-    path = duties.source["path"]
-    topics = duties.source.get("subscribe")
-    chosen = None if topics is None else [topic.strip() for topic in topics.split(",")]
     options = {"startingOffsets": "earliest", **duties.source}
 
-    def export(_rows: DataFrame, _batch: int) -> None:
-        # The batch says that there is something new; what is new is known by the bookmark.
-        result.rows_exported += jobs.export(spark, path, target, topics=chosen).rows
+    def take(_rows: DataFrame, _batch: int) -> None:
+        # The batch says that there is something new; what is new is known to the step itself.
+        step()
 
     def start() -> StreamingQuery:
         rows = spark.readStream.format("penstock").options(**options).load()
-        writer = rows.writeStream.foreachBatch(export)
-        writer = writer.option("checkpointLocation", f"{duties.checkpoint}/export")
+        writer = rows.writeStream.foreachBatch(take)
+        writer = writer.option("checkpointLocation", f"{duties.checkpoint}/{name}")
         if once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{duties.every_s} seconds").start()

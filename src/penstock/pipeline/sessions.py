@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
-NEEDED: Final = ("msgspec", "pyarrow", "numpy")
+NEEDED: Final = ("msgspec", "pyarrow", "numpy", "prometheus_client")
 """What executors need besides the package itself."""
 _INSTALL: Final = "pip install 'penstock[spark]'"
 _LOOPBACK: Final = "127.0.0.1"

@@ -1,0 +1,134 @@
+"""Compares a store with its tier, in Spark's tasks: what both hold must be the same.
+
+Each side is read as any reader reads it, so every checksum on the way is verified. Of every record
+that the log still shows and the tier answers for, a hash of all that readers see is looked for on
+the other side. The tier may show more: what was deleted in the log is told to it later.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+
+from penstock.errors import StoreError
+from penstock.pipeline.jobs.spark_work import Progress, spark_work
+from penstock.pipeline.named_view import NamedView
+from penstock.pipeline.tiers import OpenTier
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_COLUMNS = "key,value,topic,partition,offset,timestamp,headers,tags"
+
+
+class TierCheck(Struct, frozen=True):
+    """One shard that both hold: the offsets [start, end) were compared."""
+
+    shard: str
+    start: int
+    end: int
+    rows: int
+    """Records of the log in it."""
+    missing: int
+    """… that the tier has not, or has otherwise."""
+
+
+class _Overlap(NamedTuple):
+    name: str
+    topic: str
+    shown: str
+    partition: int
+    start: int
+    end: int
+
+
+def check_tier(
+    spark: SparkSession, path: str, url: str, problems: list[str], progress: Progress | None
+) -> list[TierCheck]:
+    """Compare; what cannot be read, or is not the same, goes to `problems`."""
+    overlaps = _overlaps(path, url, problems)
+    if not overlaps:
+        return []
+    try:
+        with spark_work(spark, "tier", progress):
+            found = _compare(spark, path, url, overlaps)
+    except StoreError as error:
+        problems.append(str(error))
+        return []
+    problems += [
+        f"{each.missing} of {each.rows} records of {each.shard!r} are not in the tier as they are "
+        "in the log"
+        for each in found
+        if each.missing
+    ]
+    return found
+
+
+def _overlaps(path: str, url: str, problems: list[str]) -> list[_Overlap]:
+    found = []
+    tier = OpenTier(url)
+    try:
+        with NamedView(path) as view:
+            for shard in view.shards():
+                stored, bounds = view.stored(shard), view.bounds(shard)
+                manifest = tier.flat(stored).refresh()
+                if manifest is None:
+                    continue
+                if manifest.end_offset < bounds.earliest:
+                    problems.append(
+                        f"{shard.name!r}: the tier ends at {manifest.end_offset}, the log begins "
+                        f"at {bounds.earliest}; what lay between is gone"
+                    )
+                start = max(manifest.start_offset, int(bounds.earliest))
+                end = min(manifest.end_offset, int(bounds.commit))
+                if start < end:
+                    found.append(
+                        _Overlap(
+                            shard.name, stored.topic, shard.topic, shard.partition, start, end
+                        )
+                    )
+    finally:
+        tier.close()
+    return found
+
+
+def _compare(
+    spark: SparkSession, path: str, url: str, overlaps: list[_Overlap]
+) -> list[TierCheck]:
+    log = _hashed(spark, {"path": path}, [each._replace(topic=each.shown) for each in overlaps])
+    tier = _hashed(spark, {"tier": url}, overlaps)
+    # Topics have other names in the tier of a node; both sides are called by their number here.
+    rows = {row[0]: row[1] for row in log.groupBy("number").count().collect()}
+    lacking = log.join(tier, ["number", "offset", "hash"], "left_anti")
+    missing = {row[0]: row[1] for row in lacking.groupBy("number").count().collect()}
+    return [
+        TierCheck(each.name, each.start, each.end, rows.get(number, 0), missing.get(number, 0))
+        for number, each in enumerate(overlaps)
+    ]
+
+
+def _hashed(spark: SparkSession, place: dict[str, str], overlaps: list[_Overlap]) -> DataFrame:
+    assigned: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for each in overlaps:
+        assigned.setdefault(each.topic, []).append(each.partition)
+        starts.setdefault(each.topic, {})[str(each.partition)] = each.start
+        ends.setdefault(each.topic, {})[str(each.partition)] = each.end
+    table = (
+        spark.read.format("penstock")
+        .options(**place, columns=_COLUMNS, assign=json.dumps(assigned))
+        .option("startingOffsets", json.dumps(starts))
+        .option("endingOffsets", json.dumps(ends))
+        .load()
+    )
+    numbers = spark.createDataFrame(
+        [(number, each.topic, each.partition) for number, each in enumerate(overlaps)],
+        "number int, topic string, partition int",
+    )
+    hashed = "xxhash64(key is null, key, value is null, value, timestamp, headers, tags) hash"
+    return table.join(numbers.hint("broadcast"), ["topic", "partition"]).selectExpr(
+        "number", "offset", hashed
+    )

@@ -1,0 +1,77 @@
+"""A standalone Spark of one master and two workers on loopback, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from penstock.pipeline.java import find_java
+
+START_S = 120
+WORKERS = 2
+_MASTER = "org.apache.spark.deploy.master.Master"
+_WORKER = "org.apache.spark.deploy.worker.Worker"
+
+
+@contextmanager
+def running_cluster(root: Path) -> Iterator[str]:
+    """Yield the address of the master; workers have one core and 700 MB each."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        log = root / "master.log"
+        processes.append(_start(log, _MASTER))
+        master = _wait(log, r"Starting Spark master at (spark://\S+)", processes[-1])
+        for number in range(WORKERS):
+            log = root / f"worker-{number}.log"
+            place = str(root / f"worker-{number}")
+            processes.append(
+                _start(log, _WORKER, "--cores", "1", "--memory", "700m", "-d", place, master)
+            )
+        for number, process in enumerate(processes[1:]):
+            _wait(root / f"worker-{number}.log", r"(Successfully registered)", process)
+        yield master
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait(60)
+
+
+def _start(log: Path, kind: str, *more: str) -> subprocess.Popen[bytes]:
+    (home,) = pyspark.__path__
+    java = find_java()
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {
+        "SPARK_HOME": home,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    environment |= {} if java is None else {"JAVA_HOME": java}
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [
+                *(f"{home}/bin/spark-class", kind),
+                *("--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *more),
+            ],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _wait(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
+    deadline = time.monotonic() + START_S
+    while True:
+        text = log.read_text(errors="replace")
+        found = re.search(pattern, text)
+        if found is not None:
+            return found[1]
+        assert process.poll() is None, text
+        assert time.monotonic() < deadline, text
+        time.sleep(0.1)
