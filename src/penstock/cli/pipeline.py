@@ -140,7 +140,14 @@ def _print_stats(result: StatsResult) -> None:
 
 
 @app.command()
-def verify(directory: Directory, master: Master = LOCAL, as_json: AsJson = False) -> None:
+def verify(
+    directory: Directory,
+    tier: Annotated[
+        str | None, typer.Option("--tier", metavar="URL", help="Also compare with this tier.")
+    ] = None,
+    master: Master = LOCAL,
+    as_json: AsJson = False,
+) -> None:
     """Check everything in a store, then read all of it through Spark and count.
 
     The full check of [b]penstock store verify[/b] runs in this process; the reading is spread over
@@ -151,7 +158,7 @@ def verify(directory: Directory, master: Master = LOCAL, as_json: AsJson = False
     from penstock.pipeline import jobs
 
     with progress_bar() as progress:
-        result = jobs.verify(start_session(master), directory, progress=progress)
+        result = jobs.verify(start_session(master), directory, tier=tier, progress=progress)
     if as_json:
         print_json([result])
     else:
@@ -162,6 +169,14 @@ def verify(directory: Directory, master: Master = LOCAL, as_json: AsJson = False
                 for each in result.shards
             ),
         )
+        if tier is not None:
+            print_table(
+                ("shard in the tier", "#from", "#to", "#rows", "#not the same"),
+                (
+                    (each.shard, each.start, each.end, each.rows, each.missing)
+                    for each in result.tier
+                ),
+            )
         store_output.print_verify(result.report, as_json=False)
         for problem in result.problems:
             print_line(printable(problem))

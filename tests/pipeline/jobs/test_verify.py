@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, flip
+from tests.pipeline.sample_tier import upload
+from tests.segment.view.sample_store import (
+    EVENTS_COUNT,
+    ORDERS,
+    ORDERS_COUNT,
+    QUIET,
+    flip,
+    order,
+)
 
+from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
 from penstock.errors import NotAStoreError
 from penstock.pipeline import jobs
@@ -46,3 +55,28 @@ def test_a_flipped_bit_is_found_and_the_rest_is_read(
 def test_a_directory_that_is_no_store_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(NotAStoreError):
         jobs.verify(spark, str(tmp_path / "nothing"))
+
+
+def test_a_store_and_its_tier_are_compared(
+    spark: SparkSession, sample: Path, tmp_path: Path
+) -> None:
+    path, url = Path(shutil.copytree(sample, tmp_path / "store")), f"file://{tmp_path}/tier"
+    with SegmentStore.open(str(path), QUIET) as store:
+        upload(store, url)
+        store.delete_offsets(ORDERS, [20])  # the tier has not heard of it, which is no fault
+    found = jobs.verify(spark, str(path), tier=url)
+    assert found.problems == []
+    checks = {each.shard: (each.start, each.end, each.rows, each.missing) for each in found.tier}
+    assert checks["orders_0"] == (0, ORDERS_COUNT, ORDERS_COUNT - 4, 0)
+    # Another store of the same shape: one record is another.
+    other = f"file://{tmp_path}/other"
+    with SegmentStore.open(str(tmp_path / "changed"), QUIET) as store:
+        store.create_shard(ORDERS)
+        for number in range(ORDERS_COUNT):
+            store.append(ORDERS, order(number if number != 30 else 31))
+        upload(store, other)
+    found = jobs.verify(spark, str(path), tier=other)
+    assert found.problems == [
+        f"1 of {ORDERS_COUNT - 4} records of 'orders_0' are not in the tier as they are in the log"
+    ]
+    assert not found.is_whole

@@ -28,6 +28,7 @@ from penstock.pipeline.jobs.measuring import Interval, StatsResult, TopicStats, 
 from penstock.pipeline.jobs.offloading import OffloadResult, ShardOffload, offload
 from penstock.pipeline.jobs.payload import Payload
 from penstock.pipeline.jobs.stats_page import save_stats
+from penstock.pipeline.jobs.tier_check import TierCheck
 from penstock.pipeline.jobs.upkeep_result import ShardUpkeep, UpkeepResult
 from penstock.pipeline.jobs.verifying import ShardCheck, VerifyResult, verify
 
@@ -50,6 +51,7 @@ __all__ = [
     "ShardOffload",
     "ShardUpkeep",
     "StatsResult",
+    "TierCheck",
     "TopKey",
     "TopicStats",
     "UpkeepResult",

@@ -85,18 +85,14 @@ def _overlaps(path: str, url: str, problems: list[str]) -> list[_Overlap]:
                 end = min(manifest.end_offset, int(bounds.commit))
                 if start < end:
                     found.append(
-                        _Overlap(
-                            shard.name, stored.topic, shard.topic, shard.partition, start, end
-                        )
+                        _Overlap(shard.name, stored.topic, shard.topic, shard.partition, start, end)
                     )
     finally:
         tier.close()
     return found
 
 
-def _compare(
-    spark: SparkSession, path: str, url: str, overlaps: list[_Overlap]
-) -> list[TierCheck]:
+def _compare(spark: SparkSession, path: str, url: str, overlaps: list[_Overlap]) -> list[TierCheck]:
     log = _hashed(spark, {"path": path}, [each._replace(topic=each.shown) for each in overlaps])
     tier = _hashed(spark, {"tier": url}, overlaps)
     # Topics have other names in the tier of a node; both sides are called by their number here.

@@ -3,7 +3,7 @@
 The library's full check runs on the driver, in one process: it walks the log once and compares
 every record with queues, index and states, which cannot be cut into tasks without walking the log
 for each. Then tasks read every shard as any other reader does, in parallel, and what they found is
-compared with the bounds.
+compared with the bounds; and, when a tier is named, with what the tier holds (`tier_check`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from penstock.engine.segment import inspect
 from penstock.errors import CorruptionError, StoreError
 from penstock.pipeline.jobs.shard_ranges import ReadRange, load_ranges, read_range
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
+from penstock.pipeline.jobs.tier_check import TierCheck, check_tier
 from penstock.pipeline.named_view import NamedView
 from penstock.pipeline.node_directory import store_root
 from penstock.record import ShardId
@@ -45,16 +46,22 @@ class VerifyResult(Struct, frozen=True):
     rows: int
     bytes: int
     problems: list[str]
-    """What could not be read at all, and shards that gave more than their bounds allow."""
+    """What could not be read at all, shards that gave more than their bounds allow, and records
+    that log and tier do not agree about."""
     seconds: float
+    tier: list[TierCheck] = []
+    """What log and tier both hold, compared; empty when no tier was named."""
 
     @property
     def is_whole(self) -> bool:
         return self.report.is_whole and not self.problems
 
 
-def verify(spark: SparkSession, path: str, *, progress: Progress | None = None) -> VerifyResult:
-    """Check everything; nothing is changed, and a writer may be at work."""
+def verify(
+    spark: SparkSession, path: str, *, tier: str | None = None, progress: Progress | None = None
+) -> VerifyResult:
+    """Check everything, also against the tier of this URL; nothing is changed, and a writer may be
+    at work."""
     began = time.monotonic()
     report = inspect.verify(store_root(path), progress=progress)
     problems: list[str] = []
@@ -70,6 +77,7 @@ def verify(spark: SparkSession, path: str, *, progress: Progress | None = None) 
         for each in shards
         if each.rows > each.rows_max
     ]
+    compared = [] if tier is None else check_tier(spark, path, tier, problems, progress)
     return VerifyResult(
         report=report,
         shards=shards,
@@ -77,6 +85,7 @@ def verify(spark: SparkSession, path: str, *, progress: Progress | None = None) 
         bytes=sum(each.bytes for each in shards),
         problems=problems,
         seconds=time.monotonic() - began,
+        tier=compared,
     )
 
 
