@@ -14,7 +14,7 @@ import pyspark
 
 from penstock.pipeline.java import find_java
 
-START_S = 120
+START_S = 600
 WORKERS = 2
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"

@@ -14,9 +14,9 @@ import pytest
 from tests.pipeline.spark_cluster import running_cluster
 from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS_COUNT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3000)]
 
-RUN_S = 600
+RUN_S = 1200
 LIVE = ORDERS_COUNT - 3 + EVENTS_COUNT
 _SESSION = """
 import json, sys
