@@ -17,6 +17,7 @@ from tests.pipeline.test_batch_source import ALL, everything, rows_of
 from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, QUIET, flip
 
 import penstock
+from penstock.engine.segment.reader import split_run
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, StoreError
@@ -199,10 +200,15 @@ def test_counts_that_disagree_are_an_error(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = task_of(store, f"file://{tmp_path}/tier")
-    read = StoreView.read_raw
-    monkeypatch.setattr(
-        StoreView, "read_raw", lambda *a, **k: [m for m in read(*a, **k) if b"order 17" not in m]
-    )
+    read = StoreView.read_run
+
+    def without_one(
+        view: StoreView, shard: ShardId, offset: int, *, max_size: int, until: int
+    ) -> tuple[bytes, int]:
+        run, after = read(view, shard, offset, max_size=max_size, until=until)
+        return b"".join(one for one in split_run(run) if b"order 17" not in one), after
+
+    monkeypatch.setattr(StoreView, "read_run", without_one)
     assert "records of 'orders_0' were uploaded, but the log holds" in offload_one(task).failure
 
 
