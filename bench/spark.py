@@ -140,7 +140,8 @@ def show(name: str, rows: int, found: list[Measured]) -> tuple[str, str, str, st
 
 
 def compare(table: Table, case: Case, rows: int, rounds: int) -> None:
-    """Measure what a case does in each system, in turns, and add a line for each."""
+    """Measure what a case does in each system, in turns, and add a line for each; said at once,
+    too, so that a run that is cut short has told something."""
     for work in case.works.values():
         work()  # all warm
     found: dict[str, list[Measured]] = {name: [] for name in case.works}
@@ -152,7 +153,9 @@ def compare(table: Table, case: Case, rows: int, rounds: int) -> None:
     for name, times in found.items():
         ratio = statistics.median(each.seconds for each in times) / ours
         cpu_ratio = statistics.median(each.cpu_s for each in times) / max(cpu, 0.01)
-        table.add_row(case.name, *show(name, rows, times), f"{ratio:.2f}", f"{cpu_ratio:.2f}")
+        line = (case.name, *show(name, rows, times), f"{ratio:.2f}", f"{cpu_ratio:.2f}")
+        table.add_row(*line)
+        print(*line, sep="  ", flush=True)
 
 
 def arguments() -> argparse.Namespace:
@@ -191,7 +194,9 @@ def run(root: Path, rows: int, cores: int, chosen: argparse.Namespace) -> None:
         if not chosen.no_jobs:
             for case in job_cases(inputs, f"cores-{cores}"):
                 found = [measured(case.works["store"])]
-                table.add_row(case.name, *show("store", rows, found), "", "")
+                line = (case.name, *show("store", rows, found), "", "")
+                table.add_row(*line)
+                print(*line, sep="  ", flush=True)
     spark.stop()
     console = Console(width=150)
     console.print(table)
