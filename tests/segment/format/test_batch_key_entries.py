@@ -74,7 +74,7 @@ def test_each_key_of_a_batch_is_an_entry_with_its_place(
 
 @given(
     entries=st.lists(
-        st.tuples(st.integers(0, 1 << 31), st.integers(0, 1 << 40), st.integers(0, 1 << 41)),
+        st.tuples(st.integers(0, (1 << 31) - 1), st.integers(0, 1 << 40), st.integers(0, 1 << 41)),
         max_size=12,
     ),
     room=st.integers(2, 8),

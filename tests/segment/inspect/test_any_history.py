@@ -129,9 +129,10 @@ class History:
         assert contents(self._store) == before
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_store_with_any_history_is_whole(tmp_path: Path, seed: int) -> None:
-    History(tmp_path / "store", seed).run(steps=25)
+# The long ones had units of records behind the end of a queue that was cut, dropped, or rebuilt.
+@pytest.mark.parametrize(("seed", "steps"), [(0, 25), (1, 25), (2, 25), (22, 120), (52, 120)])
+def test_a_store_with_any_history_is_whole(tmp_path: Path, seed: int, steps: int) -> None:
+    History(tmp_path / "store", seed).run(steps)
 
 
 @pytest.mark.soak

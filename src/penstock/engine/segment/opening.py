@@ -211,7 +211,8 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     if report.damaged:
         _note_lost(parts, replay, before)
     for shard in parts.table:
-        _fit_files(parts, shard, end, unclean=unclean)
+        replayed = unclean or not bounded or shard.shard in replay.touched
+        _fit_files(parts, shard, end, unclean=unclean, replayed=replayed)
         shard.note_state()
         if shard.shard in replay.touched or not bounded or bucket_of(shard.shard) in files.mended:
             parts.checkpointer.touch(shard)
@@ -324,12 +325,15 @@ def _fill_gaps(parts: StoreParts, shard: ShardLog, latest: int) -> None:
     parts.checkpointer.touch(shard)
 
 
-def _fit_files(parts: StoreParts, shard: ShardLog, end: int, *, unclean: bool) -> None:
+def _fit_files(
+    parts: StoreParts, shard: ShardLog, end: int, *, unclean: bool, replayed: bool
+) -> None:
     """Give the shard exactly the units that the log has for it."""
     shard.drain()
     stop = shard.next_unit
-    if unclean and shard.units.goes_on_at(stop) and shard.check_units():
-        # Units behind the end are of records that a crash took.
+    if replayed and shard.units.goes_on_at(stop) and shard.check_units():
+        # Units behind the end are of records that a crash took, or that a replay met before it
+        # came to the one from which on the shard was cut.
         shard.units.cut(stop)
         shard.restore_checksum(stop)
         parts.checkpointer.touch(shard)

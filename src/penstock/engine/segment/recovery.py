@@ -229,11 +229,11 @@ class Replay:
 
     def _refuse_foreign(self, buffer: memoryview, base: int, position: int) -> None:
         """Raise when the log would be cut at a record that is whole but has no checksum: no crash
-        leaves one. (A page that got lost leaves zeros.)"""
+        leaves one. (A page that got lost leaves zeros, or bytes that are no text.)"""
         if not self._files.strict:
             return
         raw = core.decode_raw(buffer, base, position, True)
-        if isinstance(raw, RawRecord) and b"\0" not in raw.raw_properties and "\0" not in raw.topic:
+        if isinstance(raw, RawRecord) and _is_text(raw.raw_properties) and "\0" not in raw.topic:
             raise CorruptionError(
                 self._files.path_of(position),
                 position=position - base,
@@ -448,3 +448,10 @@ def _count_records(buffer: memoryview, base: int, start: int, stop: int) -> int:
         records += seen
         position = core.find_record(buffer, base, position, stop) if seen else -1
     return records
+
+
+def _is_text(properties: bytes) -> bool:
+    try:
+        return "\0" not in properties.decode()
+    except UnicodeDecodeError:
+        return False

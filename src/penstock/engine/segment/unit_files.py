@@ -186,7 +186,9 @@ class UnitFiles:
             count -= n
 
     def goes_on_at(self, unit: int) -> bool:
-        """Return whether the files hold something at `unit`."""
+        """Return whether the files hold something at `unit`, or there are files behind it."""
+        if any(first > unit for first in self.first_units()):
+            return True  # of a shard of this name that was dropped, and was longer
         try:
             data = self.read(unit, 1)
         except FileNotFoundError:
