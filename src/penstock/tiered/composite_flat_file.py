@@ -482,7 +482,7 @@ class CompositeFlatFile:
             return []
         deleted = self.reader.deleted(manifest)
         found = read_units(
-            self.shard, self.kind, data, entry.position, footer.units, entry.units_offset
+            self.shard, footer.kind, data, entry.position, footer.units, entry.units_offset
         )
         return [
             one
