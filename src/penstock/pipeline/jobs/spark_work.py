@@ -33,6 +33,7 @@ Progress = Callable[[str, int, int], None]
 _LOOK_EVERY_S: Final = 0.5
 _SPARK: Final = "Spark: "
 _RAISED: Final = re.compile(r"penstock\.errors\.(\w+): ([^\n]+)")
+_JAVA_RAISED: Final = re.compile(r"An error occurred while calling .*\n: (.+)")
 # The line of a Python traceback that names what was raised: the first one that is not indented.
 _PYTHON_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)*(\S.*)")
 _KINDS: Final[dict[str, type[StoreError]]] = {
@@ -92,6 +93,8 @@ def as_store_error(text: str) -> StoreError:
         kind, sentence = raised[-1]
         return _KINDS.get(kind, StoreError)(sentence.strip())
     foreign = _PYTHON_RAISED.findall(text)
-    lines = foreign[-1:] or [line for line in text.splitlines() if line.strip()]
+    # "An error occurred while calling o12.parquet." says nothing; what Java raised comes next.
+    lines = foreign[-1:] or _JAVA_RAISED.findall(text)[:1]
+    lines = lines or [line for line in text.splitlines() if line.strip()]
     _log.debug("spark_failed", text=text)
     return StoreError(f"{_SPARK}{lines[0].strip() if lines else 'it failed without a word'}")
