@@ -153,6 +153,29 @@ def test_compacted_topics_are_compacted_when_something_was_written(bench: Bench)
     assert upkeep.run_once(thorough=True).compacted == 1
 
 
+def test_an_idle_compacted_topic_loses_its_tombstones_in_time(bench: Bench) -> None:
+    upkeep = ShardUpkeep(bench.handler, bench.meta)
+    bench.create("table", cleanup="compact", tombstone_retention_ms=5_000)
+    bench.topics.write("table", Record(b"1", key=b"k"))
+    bench.topics.write("table", Record(None, key=b"k"))
+    assert upkeep.run_once(thorough=True).compacted == 1
+    bench.clock.advance(4)
+    assert upkeep.run_once(thorough=True).compacted == 0
+    bench.clock.advance(1)
+    assert upkeep.run_once(thorough=True).compacted == 1
+    assert bench.topics.read_by_key("table", b"k") is None
+
+
+def test_a_topic_that_becomes_compacted_is_compacted_without_a_write(bench: Bench) -> None:
+    upkeep = ShardUpkeep(bench.handler, bench.meta)
+    bench.create("table")
+    for _ in range(3):
+        bench.topics.write("table", Record(b"v", key=b"k"))
+    assert upkeep.run_once(thorough=True).compacted == 0
+    bench.admin.alter_topic("table", options={"cleanup": "compact,delete"})
+    assert upkeep.run_once(thorough=True).compacted == 2
+
+
 def test_one_shards_trouble_does_not_keep_the_others_from_rolling(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,8 +99,10 @@ class SideBySide(RuleBasedStateMachine):
         self.both(lambda engine: engine.create_shard(shard, config))
 
     def config(self, shard: ShardId) -> ShardConfig:
-        cleanup = Cleanup.COMPACT if shard == COMPACTED else Cleanup.DELETE
-        return self.harness.config(cleanup=cleanup)
+        if shard != COMPACTED:
+            return self.harness.config()
+        config = self.harness.config(cleanup=Cleanup.COMPACT)
+        return replace(config, tombstone_retention_ms=20, compaction_lag_ms=3)
 
     @rule(shard=shards, really=st.integers(0, 9))
     def delete_shard(self, shard: ShardId, really: int) -> None:
@@ -198,11 +200,15 @@ class SideBySide(RuleBasedStateMachine):
         shard=shards,
         records=st.none() | st.integers(1, 40) | st.integers(1, 3_000),
         age_ms=st.none() | ages,
+        both=st.booleans(),
     )
-    def retain(self, shard: ShardId, records: int | None, age_ms: int | None) -> None:
+    def retain(self, shard: ShardId, records: int | None, age_ms: int | None, both: bool) -> None:
         """For a moment the shard may keep so much, and what is too much or too old goes."""
         config = self.config(shard)
-        self.alter_shard(shard, replace(config, retention_records=records, retention_ms=age_ms))
+        limited = replace(config, retention_records=records, retention_ms=age_ms)
+        if both and shard == COMPACTED:
+            limited = replace(limited, cleanup=Cleanup.BOTH)
+        self.alter_shard(shard, limited)
         self.both(lambda engine: engine.apply_retention(shard))
         self.alter_shard(shard, config)
 

@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from tests.tiered.faulty_provider import FaultyProvider
 from tests.tiered.rig import SHARD, SIZES, fill, memory_config, open_store, record, upload
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from penstock.cli import build
 from penstock.disk import Usage
 from penstock.disk_local import LocalDisk
-from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering
+from penstock.engine.contract import Cleanup, Compacted, ShardConfig, ShardTiering
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, DiskFullError
@@ -149,6 +150,50 @@ def test_compaction_of_a_tier_reads_what_is_new_and_frees_what_is_dead(tmp_path:
     found = engine.read_by_offset(SHARD, Offset(0), max_records=1000)
     assert [one.offset for one in found] == [*range(200, 500)]
     assert engine.compact(SHARD).records == 0
+    engine.close()
+
+
+def test_tombstones_leave_a_tier_and_bring_nothing_back(tmp_path: Path) -> None:
+    engine = engine_with(tmp_path, memory_config())
+    kept = ShardConfig(cleanup=Cleanup.COMPACT, tiering=ShardTiering())
+    engine.create_shard(SHARD, kept)
+    for value in (b"1", None):
+        for n in range(50):
+            engine.write(SHARD, Record(value, key=b"k%d" % n))
+    engine.dispatcher.upload_all()
+    engine.store.delete_before(SHARD, 75)  # the tombstones of 25 keys are in the tier only
+    assert engine.compact(SHARD).records == 50
+    assert engine.compact(SHARD).again_ms is not None, "tombstones wait"
+    engine.alter_shard(SHARD, replace(kept, tombstone_retention_ms=0))
+    assert engine.compact(SHARD).records == 50
+    assert engine.read_by_offset(SHARD, Offset(0)) == []
+    assert [engine.read_by_key(SHARD, key) for key in (b"k0", b"k49")] == [None, None]
+    assert engine.compact(SHARD) == Compacted(0, 0, None)
+    engine.close()
+
+
+def test_a_tombstone_stays_in_the_log_until_the_tier_has_lost_what_it_replaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_with(tmp_path, memory_config())
+    kept = ShardConfig(cleanup=Cleanup.COMPACT, tiering=ShardTiering(), tombstone_retention_ms=0)
+    engine.create_shard(SHARD, kept)
+    engine.write(SHARD, Record(b"1", key=b"k"))
+    engine.dispatcher.upload_all()
+    engine.store.delete_before(SHARD, 1)
+    engine.write(SHARD, Record(None, key=b"k"))
+    flat = engine.tiers.flat(SHARD)
+    assert flat is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(flat.upkeep, "delete_ranges", [].pop)
+        for _ in range(3):
+            with pytest.raises(TypeError):
+                engine.compact(SHARD)
+    found = engine.read_by_key(SHARD, b"k")
+    assert found is not None
+    assert found.value is None
+    assert sum(engine.compact(SHARD).records for _ in range(2)) == 2
+    assert engine.read_by_offset(SHARD, Offset(0)) == []
     engine.close()
 
 

@@ -39,6 +39,8 @@ class AlterOptions(TypedDict, total=False):
     segment_size: int | None
     segment_age_ms: int | None
     tiering: TieringPolicy | None
+    tombstone_retention_ms: int
+    compaction_lag_ms: int
 
 
 class TopicOptions(AlterOptions, total=False):

@@ -34,6 +34,7 @@ from penstock.record import (
 RECORDS_PER_READ: Final = 1_000
 SIZE_PER_READ: Final = 4 << 20
 RECORD_SIZE_MAX: Final = 4 << 20
+TOMBSTONE_RETENTION_MS: Final = 24 * 3_600_000
 
 
 class Cleanup(Enum):
@@ -41,6 +42,15 @@ class Cleanup(Enum):
 
     DELETE = "delete"  # the oldest records, by the topic's retention
     COMPACT = "compact"  # records whose key was written again later
+    BOTH = "compact,delete"
+
+    @property
+    def compacts(self) -> bool:
+        return self is not Cleanup.DELETE
+
+    @property
+    def deletes(self) -> bool:
+        return self is not Cleanup.COMPACT
 
 
 class AdapterOffsetStrategy(Enum):
@@ -95,6 +105,10 @@ class ShardConfig(Struct, frozen=True):
     memory_records_max: int | None = None
     memory_bytes_max: int | None = None
     tiering: ShardTiering | None = None
+    tombstone_retention_ms: int = TOMBSTONE_RETENTION_MS
+    """How long a compacted shard keeps a tombstone, so that readers learn of it."""
+    compaction_lag_ms: int = 0
+    """How long compaction leaves a record alone."""
 
 
 class ShardInfo(Struct, frozen=True):
@@ -130,6 +144,8 @@ class Compacted(Struct, frozen=True):
 
     records: int
     size: int
+    again_ms: int | None = None
+    """When another one would remove more, even if nothing is written until then."""
 
 
 class ForeignBatch(NamedTuple):
@@ -301,9 +317,13 @@ class StorageEngine(Protocol):
         ...
 
     def compact(self, shard: ShardId) -> Compacted:
-        """Remove the records of a `Cleanup.COMPACT` shard whose key was written again later;
-        tombstones stay until the topic's own rules remove them. On other shards: nothing.
-        `read_by_key` answers the same before and after."""
+        """Remove the records of a shard that is compacted whose key was written again later. On
+        other shards: nothing. `read_by_key` answers the same before and after.
+
+        A tombstone goes when the store has had it for `tombstone_retention_ms` and nothing that it
+        replaced was left before: whoever read that has had time to read the tombstone, too. Records
+        that came within `compaction_lag_ms` stay, and replace nothing.
+        """
         ...
 
     def apply_retention(self, shard: ShardId) -> Offset:
@@ -313,7 +333,8 @@ class StorageEngine(Protocol):
         record's timestamp), holds at most the last `retention_records` offsets, and about
         `retention_bytes` of what the engine counts as its size; the limit that keeps least wins.
         A record in front of that goes however young it is. `Cleanup.COMPACT` shards are left
-        alone: they keep the newest record of each key. A node calls this by itself.
+        alone: they keep the newest record of each key (`BOTH`: until it is too old). A node calls
+        this by itself.
         """
         ...
 

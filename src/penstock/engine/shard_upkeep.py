@@ -6,8 +6,9 @@
     trim        segments that lie wholly before a shard's earliest offset: pre-delete, deleting,
                 forgotten
     retention   age, size and number of records, for engines that do not look after that themselves
-    compaction  shards with `cleanup = "compact"` that were written to since the last time, and the
-                room of expired records; less often, for both read a lot
+    compaction  shards that are compacted: what was written to since the last time, or has
+                tombstones that are old enough; and the room of expired records. Less often, for
+                both read a lot
 
 Rolling concerns durable engines only: what a start loses has no past to describe.
 
@@ -27,7 +28,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from penstock.engine.contract import Cleanup, Compacted, StorageEngine
+from penstock.engine.contract import Compacted, ShardConfig, StorageEngine
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.segment_status import SegmentStatus
 from penstock.engine.storage_cache import ShardEntry
@@ -256,9 +257,18 @@ class ShardUpkeep:
         if isinstance(engine, KeptFromOutside):
             engine.remove_expired(entry.id)
         written = entry.records_written
-        if entry.topic.config.cleanup is Cleanup.COMPACT and written != entry.records_compacted:
-            report.compacted += engine.compact(entry.id).records
-            entry.records_compacted = written
+        config = entry.topic.config
+        if config.cleanup.compacts and self._may_compact(entry, written, config):
+            done = engine.compact(entry.id)
+            report.compacted += done.records
+            entry.compacted = (written, config, done.again_ms)
+
+    def _may_compact(self, entry: ShardEntry, written: int, config: ShardConfig) -> bool:
+        """Say whether a compaction could remove something that the last one did not."""
+        if entry.compacted is None or entry.compacted[:2] != (written, config):
+            return True
+        again_ms = entry.compacted[2]
+        return again_ms is not None and self._clock.now_ms() >= again_ms
 
 
 class _Step(Protocol):

@@ -32,7 +32,6 @@ from penstock.engine.contract import (
     SIZE_PER_READ,
     AdapterOffsetStrategy,
     Capabilities,
-    Cleanup,
     Compacted,
     Isolation,
     ShardConfig,
@@ -278,7 +277,7 @@ class ShardedEngine(ABC, Generic[S]):
     def apply_retention(self, shard: ShardId) -> Offset:
         store = self._find(shard)
         config, info = store.config, store.info()
-        if config.cleanup is Cleanup.COMPACT:
+        if not config.cleanup.deletes:
             return info.earliest
         keep_from = info.earliest
         if config.retention_records is not None:
@@ -321,6 +320,9 @@ def check_config(config: object) -> None:
     if not isinstance(config, ShardConfig):
         raise BadRequestError(f"config must be a ShardConfig, not {type(config).__name__}")
     check_limit(config.record_size_max, "record_size_max")
+    for name in ("tombstone_retention_ms", "compaction_lag_ms"):
+        if getattr(config, name) != 0:
+            check_limit(getattr(config, name), name)
     for name in (
         "retention_ms",
         "retention_bytes",

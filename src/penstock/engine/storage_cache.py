@@ -49,6 +49,8 @@ def shard_config(config: TopicConfig) -> ShardConfig:
         memory_records_max=config.memory_records_max,
         memory_bytes_max=config.memory_bytes_max,
         tiering=_shard_tiering(config),
+        tombstone_retention_ms=config.tombstone_retention_ms,
+        compaction_lag_ms=config.compaction_lag_ms,
     )
 
 
@@ -90,6 +92,7 @@ class ShardEntry:
 
     __slots__ = (
         "appended",
+        "compacted",
         "end_offset",
         "errors",
         "hidden",
@@ -99,7 +102,6 @@ class ShardEntry:
         "name",
         "reader",
         "reads",
-        "records_compacted",
         "records_read",
         "records_written",
         "room",
@@ -133,8 +135,8 @@ class ShardEntry:
         self.wants_check = False
         self.writes = self.records_written = 0
         self.reads = self.records_read = self.errors = 0
-        self.records_compacted = 0
-        """What `records_written` was at the last compaction."""
+        self.compacted: tuple[int, ShardConfig, int | None] | None = None
+        """At the last compaction: `records_written`, the configuration, when it wants another."""
 
     @property
     def active(self) -> Segment | None:

@@ -16,12 +16,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.engine.arguments import check_key, check_limit, check_offset, check_text, check_time
+from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
     AdapterOffsetStrategy,
     BatchPage,
-    Cleanup,
     Compacted,
     Isolation,
     ShardConfig,
@@ -36,7 +36,7 @@ from penstock.tiered.cold_batches import read_cold_batches
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.dispatcher import TieredDispatcher
 from penstock.tiered.index_service import IndexService
-from penstock.tiered.tier_compaction import delete_superseded
+from penstock.tiered.tier_compaction import TierProgress, delete_superseded
 from penstock.tiered.tier_metrics import TierMetrics
 from penstock.tiered.tier_reader import TierQuery
 from penstock.tiered.tier_set import TierSet
@@ -66,7 +66,7 @@ class TieredSegmentEngine(SegmentEngine):
         self._limits: Final = limits or TierLimits()
         self._begun = False
         self._metrics: Final = metrics or TierMetrics()
-        self._compacted: dict[ShardId, int] = {}
+        self._compacted: dict[ShardId, TierProgress] = {}
         self.index_service: Final = IndexService(
             tiers.flat, store.by_key, lambda shard: int(store.bounds(shard).earliest)
         )
@@ -103,7 +103,7 @@ class TieredSegmentEngine(SegmentEngine):
         long_ms, kept_ms = self._limits.long_after_ms, config.retention_ms
         if long_ms is None:
             return False
-        return config.cleanup is Cleanup.COMPACT or (kept_ms is not None and kept_ms > long_ms)
+        return not config.cleanup.deletes or (kept_ms is not None and kept_ms > long_ms)
 
     def _hot_window(self, config: ShardConfig) -> RetentionPolicy:
         """Return how long the log keeps a shard that has a tier: as long as that says, otherwise
@@ -111,7 +111,7 @@ class TieredSegmentEngine(SegmentEngine):
         tiering = config.tiering
         assert tiering is not None, "the shard has a tier"
         local = RetentionPolicy(tiering.local_retention_ms, tiering.local_retention_bytes)
-        if config.cleanup is Cleanup.COMPACT:
+        if not config.cleanup.deletes:
             return local
         kept_ms = config.retention_ms
         if kept_ms is not None and kept_ms > self.store.retention.reserved_ms:
@@ -357,19 +357,29 @@ class TieredSegmentEngine(SegmentEngine):
         return self.shard_info(shard).earliest
 
     def compact(self, shard: ShardId) -> Compacted:
-        done = super().compact(shard)
         config, flat = self._config(shard), self._cold(shard)
-        found = None if flat is None else flat.current()
-        if config.cleanup is not Cleanup.COMPACT or flat is None or found is None:
-            return done
-        end = int(self.store.bounds(shard).commit)
-        since = self._compacted.get(shard, 0)
-        if since >= end:
-            return done
+        if not config.cleanup.compacts or flat is None or flat.current() is None:
+            return super().compact(shard)
+        rules = CompactionRules.of(config, self.store.clock.now_ms())
         until, aborted = self._transactions_of(shard)
-        cold = delete_superseded(self.store, flat, until, aborted, since=since)
-        self._compacted[shard] = end if until is None else min(end, until)
-        return Compacted(done.records + cold.records, done.size + cold.size)
+        end = int(self.store.bounds(shard).commit)
+        progress = self._compacted.setdefault(shard, TierProgress())
+        seen_before = progress.since
+        cold = delete_superseded(
+            self.store,
+            flat,
+            rules,
+            progress,
+            until=end if until is None else min(end, until),
+            aborted=aborted,
+        )
+        # A tombstone leaves the log when an earlier pass has removed what it replaces in the tier.
+        hot = self._compact_log(shard, rules, until, aborted, tombstones_until=seen_before)
+        waits = rules.again(progress.leave_to_log(rules, self._start_of_log(shard)), None)
+        moments = [each for each in (hot.again_ms, waits) if each is not None]
+        return Compacted(
+            cold.records + hot.records, cold.size + hot.size, min(moments, default=None)
+        )
 
     def apply_retention(self, shard: ShardId) -> Offset:
         """The log's own limits first; then those of the whole shard, the size by whole chunks."""
@@ -378,7 +388,7 @@ class TieredSegmentEngine(SegmentEngine):
         if flat is None:
             return earliest
         info = self.shard_info(shard)
-        if config.cleanup is Cleanup.COMPACT:
+        if not config.cleanup.deletes:
             return info.earliest
         floor = int(info.earliest)
         if config.retention_records is not None:

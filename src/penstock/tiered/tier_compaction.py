@@ -1,21 +1,22 @@
 """Compaction of a tier: what a later record of the same key replaced, and the room it takes.
 
-delete_superseded   one pass over tier and log finds replaced records; they become holes in the
-                    manifest, so that no reader sees them any more
+delete_superseded   one pass over tier and log finds replaced records, and tombstones that may go;
+                    they become holes in the manifest, so that no reader sees them any more
 rewrite_segments    sealed segments with enough dead bytes are written again without them, as a
                     new generation that takes the old one's place in one change of the manifest
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import Compacted
 from penstock.engine.segment.deleted_ranges import DeletedRanges
 from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.transaction_limits import is_within
+from penstock.engine.transaction_limits import Ranges, is_within
 from penstock.record import QueueKind, StoredRecord
 from penstock.tiered import manifest_changes as changes
 from penstock.tiered.chunk import (
@@ -36,52 +37,101 @@ DEAD_RATIO_MIN: Final = 0.5
 _BLANK_SIZE: Final = 0x7FFF_FFFF
 _PAGE: Final = 4096
 _PAGE_SIZE: Final = 64 << 20
+TOMBSTONES_MAX: Final = 100_000
+"""Of one shard's tier that are remembered; when these are gone, the others are looked for again."""
+
+
+class TierProgress:
+    """How far compaction came in one shard's tier, and which tombstones it found. In memory only:
+    after a start the first pass reads all of the tier."""
+
+    def __init__(self) -> None:
+        self.since = 0
+        """What lies below has no two records of a key."""
+        self.tombstones: list[tuple[int, int]] = []
+        """When the store got each, and its offset, ascending."""
+        self.has_more = False
+        """More tombstones were found than are remembered."""
+
+    def note(self, stored_ms: int, offset: int) -> None:
+        if len(self.tombstones) < TOMBSTONES_MAX:
+            self.tombstones.append((stored_ms, offset))
+        else:
+            self.has_more = True
+
+    def take_old(self, rules: CompactionRules, start_of_log: int) -> list[int]:
+        """Take the tombstones out that may go now and that only the tier holds; what they replaced
+        went in the passes that found them."""
+        gone = [at for ms, at in self.tombstones if at < start_of_log and rules.may_go(ms)]
+        if gone:
+            taken = set(gone)
+            self.tombstones = [one for one in self.tombstones if one[1] not in taken]
+        if not self.tombstones and self.has_more:
+            self.since, self.has_more = 0, False
+        return gone
+
+    def leave_to_log(self, rules: CompactionRules, start_of_log: int) -> int | None:
+        """Forget those that the log has removed by itself; return when the store got the last of
+        the others."""
+        self.tombstones = [
+            (ms, at) for ms, at in self.tombstones if at < start_of_log or not rules.may_go(ms)
+        ]
+        return max((ms for ms, _ in self.tombstones), default=None)
 
 
 def delete_superseded(
     store: SegmentStore,
     flat: CompositeFlatFile,
-    until: int | None = None,
-    aborted: Sequence[tuple[int, int]] = (),
+    rules: CompactionRules,
+    progress: TierProgress,
     *,
-    since: int = 0,
+    until: int,
+    aborted: Ranges = (),
 ) -> Compacted:
-    """Make records of the tier holes whose key was written again later, in tier or log. Records
-    from `until` on, and `aborted` ones, replace nothing.
+    """Make records of the tier holes whose key was written again later, in tier or log, and
+    tombstones that were kept for long enough. Records from `until` on, and `aborted` ones, replace
+    nothing.
 
-    What lies below `since` has no two records of a key (an earlier pass saw to that): only records
-    behind it are read, and older ones are looked for by the hashes of their keys, so that a chunk
-    without any of these keys costs its footer at most. Memory holds each new key once."""
+    What lies below the progress has no two records of a key: only records behind it are read, and
+    older ones are looked for by the hashes of their keys, so that a chunk without any of these keys
+    costs its footer at most. Memory holds each new key once."""
     manifest = flat.current()
     if manifest is None:
         return Compacted(0, 0)
     start_of_log = int(store.bounds(flat.shard).earliest)
+    gone = progress.take_old(rules, start_of_log)
+    since, size, reached = progress.since, 0, until
     newest: dict[bytes, tuple[int, int]] = {}
-    replaced: list[tuple[int, int]] = []
-    size = 0
     for record in _everything(store, flat, since, start_of_log):
-        if until is not None and record.offset >= until:
+        if record.offset >= until:
+            break
+        if rules.is_young(record.store_timestamp_ms):
+            reached = record.offset
             break
         if record.key is None or (aborted and is_within(aborted, record.offset)):
             continue
+        if record.value is None:
+            progress.note(record.store_timestamp_ms, record.offset)
         before = newest.get(record.key)
         if before is not None and before[0] < start_of_log:
-            replaced.append((before[0], before[0] + 1))
+            gone.append(before[0])
             size += before[1]
         newest[record.key] = (record.offset, len(record.value or b"") + len(record.key))
-    if since > manifest.start_offset:
-        for record in _older(flat, manifest, newest, since):
-            replaced.append((record.offset, record.offset + 1))
-            size += len(record.value or b"") + len(record.key or b"")
-    if replaced:
-        flat.upkeep.delete_ranges(replaced)
-    return Compacted(len(replaced), size)
+    for record in _older(flat, manifest, newest, since):
+        gone.append(record.offset)
+        size += len(record.value or b"") + len(record.key or b"")
+    if gone:
+        flat.upkeep.delete_ranges((offset, offset + 1) for offset in gone)
+    progress.since = max(since, reached)
+    return Compacted(len(gone), size)
 
 
 def _older(
     flat: CompositeFlatFile, manifest: Manifest, keys: Mapping[bytes, object], until: int
 ) -> Iterator[StoredRecord]:
     """Yield the live records below `until` that have one of the keys."""
+    if until <= manifest.start_offset:
+        return
     hashes = {key_hash(key) for key in keys}
     for entry in flat.manifest.chunks_from(manifest.start_offset, manifest):
         if entry.first_offset >= until:

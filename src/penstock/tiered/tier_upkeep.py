@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.engine.contract import Cleanup, ShardConfig
+from penstock.engine.contract import ShardConfig
 from penstock.errors import StaleWriteError, StoreError
 from penstock.log import get_logger
 from penstock.record import ShardId
@@ -93,7 +93,7 @@ class TierUpkeep:
             flat.refresh()  # somebody else uploads: what they added is to be seen here, too
         if flat.current() is None:
             return
-        if config.cleanup is not Cleanup.COMPACT:
+        if config.cleanup.deletes:
             expire(flat, config)
         flat.upkeep.seal()
         if flat.epoch is not None:

@@ -57,7 +57,7 @@ class Partition:
         """Whether batches are kept as they come."""
         self.may_wait: Final = config.flush is Flush.SYNC or not topic.is_segment
         """Whether a write could wait for a device, so that the event loop must not do it."""
-        self.checks_keys: Final = config.cleanup.value == "compact"
+        self.checks_keys: Final = config.cleanup.compacts
         self.waiters: Final[set[Waiter]] = set()
         self.is_watched = False
         self.mark = object()

@@ -22,7 +22,8 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from penstock.clock import Clock
 from penstock.engine.arguments import INT64_MAX
-from penstock.engine.contract import Cleanup, Compacted, ShardConfig, ShardInfo, Written
+from penstock.engine.compaction import CompactionPass, CompactionRules
+from penstock.engine.contract import Compacted, ShardConfig, ShardInfo, Written
 from penstock.engine.producer_table import ProducerTable
 from penstock.errors import (
     BadRequestError,
@@ -256,15 +257,16 @@ class MemoryShard:
     def compact(self) -> Compacted:
         with self._lock:
             self._check_exists()
-            if self.config.cleanup is not Cleanup.COMPACT:
+            if not self.config.cleanup.compacts:
                 return Compacted(0, 0)
             now_ms, size_before = self._clock.now_ms(), self._size
-            superseded: list[StoredRecord] = []
-            for offsets in self._by_key.values():
-                records = [self._at(offset) for offset in offsets]
-                superseded += [r for r in records if is_live(r, now_ms)][:-1]
-            self._remove(superseded)
-            return Compacted(len(superseded), size_before - self._size)
+            compaction = CompactionPass(CompactionRules.of(self.config, now_ms), self._latest)
+            for record in self._from(self._earliest):
+                if is_live(record, now_ms) and not compaction.take(record):
+                    break
+            found = compaction.finish()
+            self._remove([self._at(offset) for offset in found.offsets])
+            return Compacted(len(found.offsets), size_before - self._size, found.again_ms)
 
     def remove_expired(self) -> Compacted:
         with self._lock:

@@ -7,11 +7,21 @@ are complete. Between an index row and its record the record may be deleted: it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from penstock.engine.rocksdb.rows import End, decode_record, moments, payload_size
+from penstock.engine.compaction import CompactionRules
+from penstock.engine.rocksdb.rows import (
+    End,
+    decode_record,
+    is_tombstone,
+    moments,
+    payload_size,
+    stored_at,
+)
 from penstock.engine.rocksdb.shard_rows import ShardRows
 from penstock.record import Offset, StoredRecord
+
+TOMBSTONES_PER_PASS: Final = 100_000
 
 
 class Bounds(NamedTuple):
@@ -104,6 +114,56 @@ def superseded(rows: ShardRows, bounds: Bounds) -> Iterator[tuple[bytes, int, in
             yield prefix, newest[1], offset
         else:
             newest = prefix, offset
+
+
+def settled_end(rows: ShardRows, bounds: Bounds, rules: CompactionRules) -> tuple[int, int | None]:
+    """Return the offset of the first record that compaction leaves alone, and when the store got
+    it. Store times ascend."""
+    low, high = bounds.start, bounds.end
+    if rules.lag_ms == 0:
+        return high, None
+    while low < high:
+        middle = (low + high) // 2
+        found = next(rows.records(middle, high), None)
+        if found is None or rules.is_young(stored_at(found[1])):
+            high = middle
+        else:
+            low = found[0] + 1
+    first = next(rows.records(low, bounds.end), None)
+    return low, None if first is None else stored_at(first[1])
+
+
+class OldTombstones(NamedTuple):
+    offsets: list[int]
+    waiting_ms: int | None
+    """When the last of those that stay was stored."""
+
+
+def old_tombstones(rows: ShardRows, bounds: Bounds, rules: CompactionRules) -> OldTombstones:
+    """Return the tombstones that may go: kept for long enough, and alone with their key."""
+    found: list[int] = []
+    waiting_ms: int | None = None
+    for offset, row in rows.records(bounds.start, bounds.end):
+        if not is_tombstone(row) or moments(row)[0] <= bounds.now_ms:
+            continue
+        key, stored_ms = decode_record(offset, row).key, stored_at(row)
+        if key is None or _holds(rows, key, bounds._replace(start=offset + 1)):
+            continue  # one that was written again later goes with what is superseded
+        if (
+            len(found) < TOMBSTONES_PER_PASS
+            and rules.may_go(stored_ms)
+            and not _holds(rows, key, bounds._replace(end=offset))
+        ):
+            found.append(offset)
+        else:
+            waiting_ms = max(waiting_ms or 0, stored_ms)
+    return OldTombstones(found, waiting_ms)
+
+
+def _holds(rows: ShardRows, key: bytes, bounds: Bounds) -> bool:
+    """Say whether there is a live record of `key` within the bounds."""
+    found = rows.of_key_back(key, bounds.start, bounds.end)
+    return any(expires_ms > bounds.now_ms for _, expires_ms, _ in found)
 
 
 def first_after(rows: ShardRows, bounds: Bounds, size: int) -> int:

@@ -89,8 +89,11 @@ _NULL: Final = _I32.pack(-1)
 
 # Parts of a record's head, for readers that may not need the rest.
 _MOMENTS: Final = struct.Struct(">qq")
+_STORED: Final = struct.Struct(">q")
 _COUNTS: Final = struct.Struct(">II")
 _MOMENTS_AT: Final = RECORD_HEAD.position_of("expires_at_ms")
+_STORED_AT: Final = RECORD_HEAD.position_of("store_timestamp_ms")
+_FLAGS_AT: Final = RECORD_HEAD.position_of("flags")
 _COUNTS_AT: Final = RECORD_HEAD.position_of("tag_count")
 assert RECORD_HEAD.position_of("timestamp_ms") == _MOMENTS_AT + 8
 assert RECORD_HEAD.position_of("header_count") == _COUNTS_AT + 4
@@ -166,6 +169,16 @@ def moments(row: bytes) -> tuple[int, int]:
     """Return when a record expires, and its timestamp."""
     expires_at_ms, timestamp_ms = _MOMENTS.unpack_from(row, _MOMENTS_AT)
     return expires_at_ms, timestamp_ms
+
+
+def stored_at(row: bytes) -> int:
+    """Return when the store got a record."""
+    stored_ms: int = _STORED.unpack_from(row, _STORED_AT)[0]
+    return stored_ms
+
+
+def is_tombstone(row: bytes) -> bool:
+    return bool(row[_FLAGS_AT] & VALUE_IS_NULL)
 
 
 def payload_size(row: bytes) -> int:

@@ -21,7 +21,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.clock import Clock
-from penstock.engine.contract import Cleanup, Compacted, ShardConfig, ShardInfo, Written
+from penstock.engine.compaction import CompactionRules
+from penstock.engine.contract import Compacted, ShardConfig, ShardInfo, Written
 from penstock.engine.rocksdb import reads
 from penstock.engine.rocksdb.keys import ShardKeys, shard_row
 from penstock.engine.rocksdb.producers import StoredProducers
@@ -299,10 +300,26 @@ class RocksDBShard:
         return Offset(earliest)
 
     def compact(self) -> Compacted:
-        if self.config.cleanup is not Cleanup.COMPACT:
+        if not self.config.cleanup.compacts:
             return Compacted(0, 0)
+        bounds = self._bounds()
+        rules = CompactionRules.of(self.config, bounds.now_ms)
+        end, young_ms = reads.settled_end(self._rows, bounds, rules)
+        bounds = bounds._replace(end=end)
+        old = reads.old_tombstones(self._rows, bounds, rules)
+        removed = self._remove_superseded(bounds)
+        count, size = removed.records, removed.size
+        for first in range(0, len(old.offsets), SWEEP_RECORDS):
+            with self._lock:
+                self._begin_change()
+                part = self._remove(old.offsets[first : first + SWEEP_RECORDS], patient=True)
+                count, size = count + part[0], size + part[1]
+        self._sync_if(count > 0 and self._is_synchronous)
+        return Compacted(count, size, rules.again(old.waiting_ms, young_ms))
+
+    def _remove_superseded(self, bounds: reads.Bounds) -> Compacted:
         count = size = 0
-        superseded = reads.superseded(self._rows, self._bounds())
+        superseded = reads.superseded(self._rows, bounds)
         while part := list(islice(superseded, SWEEP_RECORDS)):
             with self._lock:
                 self._begin_change()
@@ -317,7 +334,6 @@ class RocksDBShard:
                     patient=count > 0,
                 )
                 count, size = count + removed[0], size + removed[1]
-        self._sync_if(count > 0 and self._is_synchronous)
         return Compacted(count, size)
 
     def remove_expired(self) -> Compacted:

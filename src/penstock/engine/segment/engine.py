@@ -22,6 +22,7 @@ from penstock.engine.arguments import (
     check_text,
     check_time,
 )
+from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import (
     RECORD_SIZE_MAX,
     RECORDS_PER_READ,
@@ -29,7 +30,6 @@ from penstock.engine.contract import (
     AdapterOffsetStrategy,
     BatchPage,
     Capabilities,
-    Cleanup,
     Compacted,
     Isolation,
     ShardConfig,
@@ -37,7 +37,7 @@ from penstock.engine.contract import (
     Written,
 )
 from penstock.engine.segment.retention import RetentionPolicy
-from penstock.engine.segment.shard_compaction import superseded
+from penstock.engine.segment.shard_compaction import find_removable
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.twin import core
 from penstock.engine.sharded import check_config
@@ -305,13 +305,32 @@ class SegmentEngine:
         return Offset(self.store.delete_before(shard, min(offset, _FAR)))
 
     def compact(self, shard: ShardId) -> Compacted:
-        if self._config(shard).cleanup is not Cleanup.COMPACT:
+        config = self._config(shard)
+        if not config.cleanup.compacts:
             return Compacted(0, 0)
+        rules = CompactionRules.of(config, self.store.clock.now_ms())
         until, aborted = self._transactions_of(shard)
-        offsets, size = superseded(self.store, shard, until, aborted)
-        if offsets:
-            self.store.delete_offsets(shard, offsets)
-        return Compacted(len(offsets), size)
+        return self._compact_log(shard, rules, until, aborted)
+
+    def _compact_log(
+        self,
+        shard: ShardId,
+        rules: CompactionRules,
+        until: int | None,
+        aborted: Ranges,
+        tombstones_until: int | None = None,
+    ) -> Compacted:
+        found = find_removable(
+            self.store,
+            shard,
+            rules,
+            until=until,
+            aborted=aborted,
+            tombstones_until=tombstones_until,
+        )
+        if found.offsets:
+            self.store.delete_offsets(shard, found.offsets)
+        return Compacted(len(found.offsets), found.size, found.again_ms)
 
     def _transactions_of(self, shard: ShardId) -> tuple[int | None, Ranges]:
         """Return where a shard stops being stable, and the records that were aborted before."""
@@ -357,7 +376,7 @@ def _policy(config: ShardConfig) -> RetentionPolicy:
         return RetentionPolicy(
             time_ms=config.tiering.local_retention_ms, size=config.tiering.local_retention_bytes
         )
-    if config.cleanup is Cleanup.COMPACT:
+    if not config.cleanup.deletes:
         # The newest record of each key stays, however old it is and however many there are.
         return RetentionPolicy(keep=True)
     return RetentionPolicy(

@@ -86,6 +86,7 @@ class SegmentStore:
             self._heal_queue,
             self._heal_index,
         )
+        self.clock: Final = parts.clock
         self._quick: Final = QuickReader(parts.log.files, parts.index, parts.clock)
         self._topics: Final = TopicsFile(
             parts.disk, parts.paths.topics, parts.clock, parts.table.user_kinds

@@ -17,11 +17,13 @@ INT_MAX: Final = (1 << 63) - 1
 NAME_SIZE_MAX: Final = 65_535
 PARTITIONS_MAX: Final = 10_000
 RECORD_SIZE_MAX: Final = 4 << 20
+TOMBSTONE_RETENTION_MS: Final = 24 * 3_600_000
 
 Count = Annotated[int, Meta(ge=0, le=INT_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=INT_MAX)]
 Signed = Annotated[int, Meta(ge=-INT_MAX, le=INT_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_SIZE_MAX)]
+TagHeader = Annotated[str, Meta(max_length=255)]
 Partition = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
 NodeId = Annotated[int, Meta(ge=1, le=INT_MAX)]
 
@@ -60,6 +62,12 @@ class TopicConfig(Struct, frozen=True, array_like=True, kw_only=True):
     segment_size: Positive | None = None
     """Bytes at which a segment of a shard ends; None: as the node's settings."""
     segment_age_ms: Positive | None = None
+    tombstone_retention_ms: Count = TOMBSTONE_RETENTION_MS
+    """How long a compacted topic keeps a tombstone."""
+    compaction_lag_ms: Count = 0
+    """How long compaction leaves a record alone."""
+    tag_header: TagHeader | None = None
+    """Kafka's header whose values are a record's tags; None: as the node's settings."""
 
 
 class Topic(Struct, frozen=True, array_like=True, kw_only=True):

@@ -17,7 +17,7 @@ STORAGE_ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     {"memory": "EngineMemory", "rocksdb": "EngineRocksDB", "segment": "EngineSegment"}
 )
 FLUSH_MODES: Final = frozenset({"ASYNC_FLUSH", "SYNC_FLUSH"})
-CLEANUPS: Final = frozenset({"delete", "compact"})
+CLEANUPS: Final = frozenset({"delete", "compact", "compact,delete"})
 PARTITIONERS: Final = frozenset({"round_robin", "key"})
 QUEUE_KINDS: Final = frozenset({"SimpleCQ", "BatchCQ"})
 UPLOADERS: Final = frozenset({"broker", "spark"})

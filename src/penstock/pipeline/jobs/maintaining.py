@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.engine.contract import RECORD_SIZE_MAX, Cleanup, ShardConfig
+from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig
 from penstock.engine.segment import inspect
 from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
 from penstock.engine.segment.recovery import RecoveryReport
@@ -102,7 +102,7 @@ def compact(
                     f"{removed.records} records of {shard.name!r} were removed, but it held "
                     f"[{before.earliest}, {before.commit}): check it with verify"
                 )
-            if _config(engine, shard).cleanup is Cleanup.COMPACT:
+            if _config(engine, shard).cleanup.compacts:
                 after = engine.shard_info(shard)
                 found.append(
                     ShardUpkeep(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.engine.contract import AdapterOffsetStrategy, StorageEngine
+from msgspec.structs import replace
+
+from penstock.engine.contract import AdapterOffsetStrategy, Cleanup, StorageEngine
 from penstock.record import Offset, Record, ShardId
 from penstock.testing.conformance.harness import (
     SHARD,
@@ -60,6 +62,76 @@ class Compaction(Conformance):
         put(engine, keyed(b"a"), keyed(b"a", None), keyed(b"b", None), shard=compacted)
         assert engine.compact(compacted).records == 1
         assert offsets(read_all(engine, compacted)) == [1, 2]
+
+    def test_a_tombstone_goes_when_it_was_kept_for_long_enough(
+        self, harness: EngineHarness, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        config = harness.config(cleanup=Cleanup.COMPACT)
+        engine.alter_shard(compacted, replace(config, tombstone_retention_ms=1_000))
+        put(engine, keyed(b"a"), keyed(b"b"), keyed(b"a", None), shard=compacted)
+        first = engine.compact(compacted)
+        assert first.records == 1
+        harness.clock.advance(milliseconds=999)
+        assert engine.compact(compacted).records == 0
+        assert first.again_ms == harness.clock.now_ms() + 1
+        harness.clock.advance(milliseconds=1)
+        last = engine.compact(compacted)
+        assert (last.records, last.again_ms) == (1, None)
+        assert offsets(read_all(engine, compacted)) == [1]
+        assert engine.read_by_key(compacted, b"a") is None
+        assert bounds(engine, compacted) == (0, 3)
+
+    def test_a_tombstone_outlives_what_it_replaced_by_one_compaction(
+        self, harness: EngineHarness, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        config = harness.config(cleanup=Cleanup.COMPACT)
+        engine.alter_shard(compacted, replace(config, tombstone_retention_ms=0))
+        put(engine, keyed(b"a"), keyed(b"a", None), shard=compacted)
+        first = engine.compact(compacted)
+        assert offsets(read_all(engine, compacted)) == [1]
+        assert first.again_ms == harness.clock.now_ms()
+        assert engine.compact(compacted).records == 1
+        assert read_all(engine, compacted) == []
+
+    def test_a_key_that_was_written_after_its_tombstone_stays(
+        self, harness: EngineHarness, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        config = harness.config(cleanup=Cleanup.COMPACT)
+        engine.alter_shard(compacted, replace(config, tombstone_retention_ms=0))
+        put(engine, keyed(b"a", None), keyed(b"a"), keyed(None, None), shard=compacted)
+        for _ in range(3):
+            engine.compact(compacted)
+        assert offsets(read_all(engine, compacted)) == [1, 2]
+
+    def test_young_records_are_left_alone_for_the_compaction_lag(
+        self, harness: EngineHarness, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        config = harness.config(cleanup=Cleanup.COMPACT)
+        engine.alter_shard(compacted, replace(config, compaction_lag_ms=100))
+        put(engine, keyed(b"a"), keyed(b"a"), shard=compacted)
+        harness.clock.advance(milliseconds=60)
+        put(engine, keyed(b"a"), keyed(b"b"), keyed(b"b"), shard=compacted)
+        assert engine.compact(compacted).records == 0
+        harness.clock.advance(milliseconds=50)
+        done = engine.compact(compacted)
+        assert offsets(read_all(engine, compacted)) == [1, 2, 3, 4]
+        assert done.again_ms is not None
+        harness.clock.advance(milliseconds=max(0, done.again_ms - harness.clock.now_ms()))
+        assert engine.compact(compacted).records == 2
+        assert offsets(read_all(engine, compacted)) == [2, 4]
+
+    def test_a_removed_tombstone_does_not_bring_the_key_back_after_a_crash(
+        self, harness: EngineHarness, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        config = harness.config(cleanup=Cleanup.COMPACT)
+        engine.alter_shard(compacted, replace(config, tombstone_retention_ms=0))
+        put(engine, keyed(b"a"), keyed(b"b"), keyed(b"a", None), shard=compacted)
+        engine.compact(compacted)
+        engine.compact(compacted)
+        if harness.capabilities.durable:
+            engine = harness.crash()
+        assert engine.read_by_key(compacted, b"a") is None
+        assert offsets(read_all(engine, compacted)) == [1]
 
     def test_read_by_key_answers_the_same_before_and_after(
         self, harness: EngineHarness, engine: StorageEngine, compacted: ShardId

@@ -156,6 +156,19 @@ class Retention(Conformance):
         assert engine.apply_retention(compacted) == 0
         assert len(read_all(engine, compacted)) == 4
 
+    def test_a_shard_that_is_compacted_and_deleted_from_has_both(
+        self, harness: EngineHarness, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        config = harness.config(cleanup=Cleanup.BOTH)
+        engine.alter_shard(compacted, replace(config, retention_records=4))
+        put(engine, *(Record(value=b"v", key=key) for key in (b"a", b"b", b"a")), shard=compacted)
+        assert engine.apply_retention(compacted) == 0
+        assert engine.compact(compacted).records == 1
+        assert offsets(read_all(engine, compacted)) == [1, 2]
+        put(engine, *(Record(value=b"v", key=key) for key in (b"c", b"d", b"e")), shard=compacted)
+        assert engine.apply_retention(compacted) == 2
+        assert offsets(read_all(engine, compacted)) == [2, 3, 4, 5]
+
     def test_what_retention_removed_stays_away_after_a_restart(
         self, harness: EngineHarness, engine: StorageEngine
     ) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from kio.schema.errors import ErrorCode
 from tests.brokers.kafka.running import Running, WireClient, running
 
-from penstock.record import Record
+from penstock.record import Offset, Record
 
 TIMEOUT = 20.0
 
@@ -94,6 +94,33 @@ def test_what_cannot_be_created_is_refused_with_its_reason(
     assert [one.name for one in server.node.broker_cache.list_topics()] == ["there"]
 
 
+def test_a_topic_is_compacted_and_deleted_from_as_its_settings_say(
+    server: Running, admin: AdminClient
+) -> None:
+    config = {
+        "cleanup.policy": "delete, compact",
+        "delete.retention.ms": "0",
+        "min.compaction.lag.ms": "0",
+        "penstock.retention.records": "3",
+    }
+    assert create(admin, NewTopic("table", 1, 1, config=config)) == [0]
+    shown = configs_of(admin, "table")
+    assert shown["cleanup.policy"].value == "compact,delete"
+    assert (shown["delete.retention.ms"].value, shown["min.compaction.lag.ms"].value) == ("0", "0")
+    producer = Producer({"bootstrap.servers": server.address})
+    for key, value in ((b"a", b"1"), (b"b", b"1"), (b"a", None)):
+        producer.produce("table", value, key=key)
+        assert producer.flush(TIMEOUT) == 0
+    topics = server.node.topics
+    assert [topics.compact("table").records for _ in range(3)] == [1, 1, 0]
+    assert [one.key for one in topics.read_by_offset("table", 0, Offset(0))] == [b"b"]
+    for number in range(3):
+        producer.produce("table", b"2", key=b"%d" % number)
+    assert producer.flush(TIMEOUT) == 0
+    server.node.run_upkeep()
+    assert topics.shard_info("table", 0).earliest == 3
+
+
 def test_a_dry_run_creates_nothing(server: Running, admin: AdminClient) -> None:
     assert create(admin, NewTopic("dry", 1, 1), validate_only=True) == [0]
     assert create(admin, NewTopic("dry", 1, 2), validate_only=True) == [38]
@@ -118,8 +145,12 @@ def test_configurations_are_altered_one_by_one(server: Running, admin: AdminClie
     alter("cleanup.policy", "delete", AlterConfigOpType.SET)
     with pytest.raises(KafkaException, match=r"penstock\.storage|storage"):
         alter("penstock.storage", "memory", AlterConfigOpType.SET)
-    with pytest.raises(KafkaException, match="not one of delete, compact"):
-        alter("cleanup.policy", "compact", AlterConfigOpType.APPEND)
+    alter("cleanup.policy", "compact", AlterConfigOpType.APPEND)
+    assert server.node.broker_cache.get_topic("orders").config.cleanup == "compact,delete"
+    alter("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT)
+    assert server.node.broker_cache.get_topic("orders").config.cleanup == "compact"
+    with pytest.raises(KafkaException, match="not compact, delete"):
+        alter("cleanup.policy", "shrink", AlterConfigOpType.APPEND)
 
 
 def test_the_old_way_to_alter_takes_everything_else_back(

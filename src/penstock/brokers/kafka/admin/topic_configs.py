@@ -1,7 +1,9 @@
 """A topic's configuration by Kafka's names, and what each means here.
 
     retention.ms, retention.bytes      -1: without a limit
-    cleanup.policy                     delete or compact
+    cleanup.policy                     delete, compact, or both
+    delete.retention.ms                how long a compacted topic keeps a tombstone
+    min.compaction.lag.ms              how long compaction leaves a record alone
     segment.bytes, segment.ms          when a segment of a shard ends
     max.message.bytes                  the largest record
     flush.messages                     1: every write is on the device before it is acknowledged;
@@ -83,6 +85,13 @@ def _choice(*choices: str) -> Callable[[str], object]:
     return parse
 
 
+def _cleanup(text: str) -> object:
+    words = {word.strip() for word in text.split(",")}
+    if not words <= {"compact", "delete"}:
+        raise BadRequestError(f"{text!r} is not compact, delete, or both with a comma between")
+    return ",".join(sorted(words))
+
+
 def _show_limit(limit: int | None) -> str:
     return "-1" if limit is None else str(limit)
 
@@ -96,10 +105,17 @@ _STORAGE_NAMES: Final = {kind: alias for alias, kind in STORAGE_ALIASES.items()}
 KEYS: Final[Mapping[str, ConfigKey]] = {
     "cleanup.policy": ConfigKey(
         "cleanup",
-        _choice("delete", "compact"),
+        _cleanup,
         lambda config: config.cleanup,
         ConfigType.LIST,
-        "What may be removed: old records, or those whose key was written again.",
+        "What may be removed: old records, those whose key was written again, or both.",
+    ),
+    "delete.retention.ms": ConfigKey(
+        "tombstone_retention_ms",
+        _number(0),
+        lambda config: str(config.tombstone_retention_ms),
+        ConfigType.LONG,
+        "How long a compacted topic keeps a null value, so that consumers learn of it.",
     ),
     "flush.messages": ConfigKey(
         "flush",
@@ -114,6 +130,13 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
         lambda config: str(config.record_size_max),
         ConfigType.INT,
         "Bytes of the largest record.",
+    ),
+    "min.compaction.lag.ms": ConfigKey(
+        "compaction_lag_ms",
+        _number(0),
+        lambda config: str(config.compaction_lag_ms),
+        ConfigType.LONG,
+        "How long compaction leaves a record alone.",
     ),
     "min.insync.replicas": ConfigKey(
         "min_insync",
