@@ -311,10 +311,34 @@ class StorageEngineHandler:
         return self._note_read(entry, found)
 
     def get_offset_by_timestamp(
-        self, shard_name: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
+        self,
+        shard_name: str,
+        timestamp_ms: int,
+        strategy: AdapterOffsetStrategy,
+        *,
+        isolation: Isolation = Isolation.COMMITTED,
     ) -> Offset:
         entry = self.find(shard_name)
-        return self._reader(entry).get_offset_by_timestamp(entry.id, timestamp_ms, strategy)
+        found = self._reader(entry).get_offset_by_timestamp(entry.id, timestamp_ms, strategy)
+        if isolation is Isolation.UNCOMMITTED or not self.limits.touches(shard_name):
+            return found
+        return self._first_stable(entry, timestamp_ms, strategy, found)
+
+    def _first_stable(
+        self, entry: ShardEntry, timestamp_ms: int, strategy: AdapterOffsetStrategy, start: Offset
+    ) -> Offset:
+        """Return the first record from `start` on that is young enough and can be seen."""
+        offset = start
+        while page := self.read_by_offset(entry.name, offset):
+            for record in page:
+                if record.timestamp_ms >= timestamp_ms:
+                    return record.offset
+            offset = Offset(page[-1].offset + 1)
+        info = self.stable_info(entry.name)
+        if strategy is AdapterOffsetStrategy.EARLIEST:
+            return info.earliest
+        # What an open transaction holds up is yet to come for this reader.
+        return info.commit if self.limits.stable_until(entry.name) is not None else info.latest
 
     def watch_appends(self, shards: Sequence[str], wake: Callable[[], None]) -> AppendWatch:
         """Call `wake` behind every write to `shards`; see `append_watch`."""
@@ -386,14 +410,20 @@ class StorageEngineHandler:
         entry = self.find(shard_name)
         engine = self._reader(entry)
         _check_complete(entry)
-        return engine.delete_by_key(entry.id, key)
+        try:
+            return engine.delete_by_key(entry.id, key)
+        finally:
+            entry.removals += 1
 
     def delete_by_offset(self, shard_name: str, offset: Offset) -> bool:
         entry = self.find(shard_name)
         engine = self._reader(entry)
         if entry.hidden and _behind_hidden(entry, offset) is not None:
             return False
-        return engine.delete_by_offset(entry.id, offset)
+        try:
+            return engine.delete_by_offset(entry.id, offset)
+        finally:
+            entry.removals += 1
 
     def delete_records_before(self, shard_name: str, offset: Offset) -> Offset:
         entry = self.find(shard_name)
@@ -401,7 +431,10 @@ class StorageEngineHandler:
 
     def compact(self, shard_name: str) -> Compacted:
         entry = self.find(shard_name)
-        return self._reader(entry).compact(entry.id)
+        try:
+            return self._reader(entry).compact(entry.id)
+        finally:
+            entry.removals += 1
 
     # Who serves a shard
 

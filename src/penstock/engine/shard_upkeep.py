@@ -259,7 +259,10 @@ class ShardUpkeep:
         written = entry.records_written
         config = entry.topic.config
         if config.cleanup.compacts and self._may_compact(entry, written, config):
-            done = engine.compact(entry.id)
+            try:
+                done = engine.compact(entry.id)
+            finally:
+                entry.removals += 1
             report.compacted += done.records
             entry.compacted = (written, config, done.again_ms)
 

@@ -104,6 +104,7 @@ class ShardEntry:
         "reads",
         "records_read",
         "records_written",
+        "removals",
         "room",
         "segments",
         "topic",
@@ -135,6 +136,8 @@ class ShardEntry:
         self.wants_check = False
         self.writes = self.records_written = 0
         self.reads = self.records_read = self.errors = 0
+        self.removals = 0
+        """Grows behind everything that may have taken records out of the middle of the shard."""
         self.compacted: tuple[int, ShardConfig, int | None] | None = None
         """At the last compaction: `records_written`, the configuration, when it wants another."""
 

@@ -102,6 +102,10 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
     tag_header: Annotated[
         str, Meta(description="Header whose values are a record's tags; empty: none are.")
     ] = "tag"
+    converted_cache_size: Annotated[
+        int,
+        Meta(ge=0, description="Bytes of batches kept that were made of records of other doors."),
+    ] = 16 * MIB
     group_initial_delay_ms: Annotated[
         int,
         Meta(ge=0, description="How long an empty group waits for further members to join."),

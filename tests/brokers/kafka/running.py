@@ -22,8 +22,9 @@ API_VERSIONS = 18
 
 
 class Running:
-    def __init__(self, node: Node, server: KafkaServer) -> None:
+    def __init__(self, node: Node, server: KafkaServer, broker: KafkaBroker) -> None:
         self.node = node
+        self.broker = broker
         self.server = server
 
     @property
@@ -45,7 +46,7 @@ def running(
     with Node(str(path), settings) as node:
         broker = KafkaBroker(node.driver_manager, node.meta, node.clock, settings)
         with KafkaServer(broker, "127.0.0.1") as server:
-            yield Running(node, server)
+            yield Running(node, server, broker)
 
 
 class WireClient:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.brokers.kafka.running import Running, running
 
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
@@ -82,6 +82,36 @@ def test_aborted_records_are_holes_for_every_read(server: Running) -> None:
     assert newest.value == b"kept"
     history = node.topics.query_message_by_key(TOPIC, b"k")
     assert [one.value for one in history] == [b"kept"]
+
+
+def test_a_time_never_names_an_aborted_record_to_python_and_does_to_kafka(
+    server: Running,
+) -> None:
+    node, producer = server.node, transactional(server.address)
+    plain = Producer({"bootstrap.servers": server.address, "linger.ms": 0})
+    producer.begin_transaction()
+    producer.produce(TOPIC, b"aborted", partition=0, timestamp=2_000)
+    assert producer.flush(WAIT_S) == 0
+    plain.produce(TOPIC, b"older", partition=0, timestamp=1_000)
+    plain.produce(TOPIC, b"younger", partition=0, timestamp=3_000)
+    assert plain.flush(WAIT_S) == 0
+
+    def find(timestamp_ms: int, strategy: AdapterOffsetStrategy) -> int:
+        return node.topics.get_offset_by_timestamp(TOPIC, timestamp_ms, strategy)[0]
+
+    latest, earliest = AdapterOffsetStrategy.LATEST, AdapterOffsetStrategy.EARLIEST
+    assert find(1_500, latest) == 0, "nothing is to be seen yet, and all of it may be"
+    producer.abort_transaction(WAIT_S)
+    wait_until_ended(node)
+    assert [find(ms, latest) for ms in (500, 1_500, 3_000)] == [1, 2, 2]
+    assert find(4_000, latest) == node.topics.shard_info(TOPIC, 0).latest
+    assert find(4_000, earliest) == 0
+    consumer = Consumer({"bootstrap.servers": server.address, "group.id": "times"})
+    try:
+        (found,) = consumer.offsets_for_times([TopicPartition(TOPIC, 0, 1_500)], WAIT_S)
+        assert found.offset == 0, "as Kafka: a consumer passes over what was aborted"
+    finally:
+        consumer.close()
 
 
 def test_an_open_transaction_holds_python_readers_back_and_wakes_them(server: Running) -> None:

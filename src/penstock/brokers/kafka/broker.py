@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.adapter.topic_admin import TopicAdmin
 from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.converted_batches import ConvertedBatches
 from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.transactions import NoTransactions, Transactions
 from penstock.clock import Clock
@@ -45,6 +46,7 @@ class KafkaBroker:
         self.node_id: Final = self.handler.node_id
         self.advertised: tuple[str, int] = ("127.0.0.1", self.settings.port)
         """The address that clients are told; set when the server listens."""
+        self.converted: Final = ConvertedBatches(self.settings.converted_cache_size)
         self.transactions: Transactions = NoTransactions()
         self.init_transactional: Callable[[RequestContext, Fields], Awaitable[Answer]] | None = None
         """Answers InitProducerId for a transactional id; the coordinator sets it."""

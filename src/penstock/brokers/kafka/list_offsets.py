@@ -13,10 +13,10 @@ from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.registry import ApiRegistry
-from penstock.engine.contract import AdapterOffsetStrategy
+from penstock.engine.contract import AdapterOffsetStrategy, Isolation
 from penstock.engine.storage_cache import ShardEntry
 from penstock.errors import StoreError
-from penstock.record import Offset
+from penstock.record import Offset, StoredRecord
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -104,29 +104,40 @@ class OffsetFinder:
                 return self._newest(entry, earliest, until)
         if timestamp_ms < 0:
             return _NONE
-        found = self._handler.get_offset_by_timestamp(
-            entry.name, timestamp_ms, AdapterOffsetStrategy.LATEST
-        )
+        found = self._first_since(entry, timestamp_ms)
         if found >= until:
             return _NONE
-        records = self._handler.read_by_offset(entry.name, found, max_records=1)
+        records = self._read(entry, found, 1)
         return (records[0].timestamp_ms, records[0].offset) if records else _NONE
+
+    # As Kafka does: a time is looked up among all records, aborted ones too, which consumers of
+    # committed records then pass over.
+
+    def _first_since(self, entry: ShardEntry, timestamp_ms: int) -> Offset:
+        return self._handler.get_offset_by_timestamp(
+            entry.name,
+            timestamp_ms,
+            AdapterOffsetStrategy.LATEST,
+            isolation=Isolation.UNCOMMITTED,
+        )
+
+    def _read(self, entry: ShardEntry, offset: Offset, count: int) -> list[StoredRecord]:
+        return self._handler.read_by_offset(
+            entry.name, offset, max_records=count, isolation=Isolation.UNCOMMITTED
+        )
 
     def _newest(self, entry: ShardEntry, earliest: int, until: int) -> tuple[int, int]:
         """Find the record with the greatest timestamp: guess a time, look whether one is later."""
         low, best = earliest, _NONE
         while low < until:
-            records = self._handler.read_by_offset(entry.name, Offset(low), max_records=_PAGE)
-            records = [one for one in records if one.offset < until]
+            records = [one for one in self._read(entry, Offset(low), _PAGE) if one.offset < until]
             if not records:
                 break
             newest = max(records, key=lambda one: (one.timestamp_ms, -one.offset))
             if newest.timestamp_ms > best[0]:
                 best = (newest.timestamp_ms, newest.offset)
             # Blocks of older records are passed over by the look-up by time.
-            low = self._handler.get_offset_by_timestamp(
-                entry.name, best[0] + 1, AdapterOffsetStrategy.LATEST
-            )
+            low = self._first_since(entry, best[0] + 1)
         return best
 
     async def for_leader_epoch(self, _context: RequestContext, request: Fields) -> Answer:

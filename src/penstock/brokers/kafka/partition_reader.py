@@ -8,6 +8,11 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.converted_batches import (
+    Converted,
+    ConvertedKey,
+    state_of,
+)
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.fetch_answer import Fetched
 from penstock.brokers.kafka.fetch_request import Wanted
@@ -37,6 +42,7 @@ class PartitionReader:
         self._broker: Final = broker
         self._handler: Final = broker.handler
         self._tag_header: Final = broker.settings.tag_header
+        self._converted: Final = broker.converted
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
         """Return the earliest offset and the high watermark."""
@@ -135,6 +141,11 @@ class PartitionReader:
         self, partition: Partition, offset: int, until: int, max_size: int, body: bytes = b""
     ) -> BatchPage:
         """Read records of other forms, or what is left of the batch `body`, as one batch."""
+        key = ConvertedKey(partition.shard, offset, self._tag_header, bool(body))
+        state = state_of(partition.entry)
+        kept = self._converted.find(key, state, until, max_size)
+        if kept is not None:
+            return BatchPage([kept.batch], len(kept.batch), kept.next_offset)
         records = self._handler.read_by_offset(
             partition.shard,
             Offset(offset),
@@ -146,4 +157,7 @@ class PartitionReader:
         if not records:
             return BatchPage([], 0, until)
         batch = batch_of(records, self._tag_header, transaction_of(body))
-        return BatchPage([batch], len(batch), records[-1].offset + 1)
+        next_offset = records[-1].offset + 1
+        if all(one.expires_at_ms is None for one in records):
+            self._converted.keep(key, Converted(state, batch, next_offset))
+        return BatchPage([batch], len(batch), next_offset)

@@ -1,0 +1,115 @@
+"""Batches made of records of other doors: kept within a bound, never longer than their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.brokers.kafka.running import Running, WireClient, running
+
+from penstock.brokers.kafka.converted_batches import (
+    OVERHEAD,
+    Converted,
+    ConvertedBatches,
+    ConvertedKey,
+)
+from penstock.engine.segment.twin import core
+from penstock.record import Offset, Record
+
+FETCH = 1
+
+
+def key(offset: int) -> ConvertedKey:
+    return ConvertedKey("t_0", offset, "tag", is_part=False)
+
+
+def test_the_oldest_in_use_go_when_there_are_too_many_bytes() -> None:
+    kept = ConvertedBatches(4 * (100 + OVERHEAD))
+    for offset in range(4):
+        kept.keep(key(offset), Converted(1, bytes(100), offset + 1))
+    assert kept.find(key(0), 1, 10, 1_000) is not None
+    kept.keep(key(4), Converted(1, bytes(100), 5))
+    assert kept.size == 4 * (100 + OVERHEAD)
+    there = [kept.find(key(offset), 1, 10, 1_000) is not None for offset in range(5)]
+    assert there == [True, False, True, True, True]
+    kept.keep(key(9), Converted(1, bytes(10_000), 10))
+    assert kept.find(key(9), 1, 10, 1 << 20) is None, "one must not push out all others"
+    assert kept.size <= 4 * (100 + OVERHEAD)
+
+
+def test_a_batch_is_found_only_if_it_fits_and_is_still_good() -> None:
+    kept = ConvertedBatches(1 << 20)
+    kept.keep(key(0), Converted("before", bytes(100), 5))
+    assert kept.find(key(0), "before", 4, 1_000) is None
+    assert kept.find(key(0), "before", 5, 99) is None
+    assert kept.find(key(0), "before", 5, 100) is not None
+    assert kept.find(key(0), "after", 5, 100) is None
+    assert kept.size == 0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("converted")) as one:
+        yield one
+
+
+def fetch(server: Running, topic: str, offset: int = 0) -> list[tuple[int, bytes | None]]:
+    """Return offsets and values of one answer."""
+    wanted = {
+        "partition": 0,
+        "current_leader_epoch": -1,
+        "fetch_offset": offset,
+        "log_start_offset": -1,
+        "partition_max_bytes": 1 << 20,
+    }
+    with WireClient(server.server.port) as client:
+        answer = client.ask(
+            FETCH,
+            11,
+            replica_id=-1,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=[{"topic": topic, "partitions": [wanted]}],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+    data = answer.items_of("responses")[0].items_of("partitions")[0].blob("records")
+    if not data:
+        return []
+    base = int.from_bytes(data[:8], "big")
+    return [(one.offset, one.value) for one in core.decode_inner(data, True, base, 0, 0)]
+
+
+@pytest.mark.parametrize("kind", ["memory", "rocksdb", "segment"])
+def test_what_was_deleted_is_gone_from_the_next_fetch(server: Running, kind: str) -> None:
+    server.node.admin.create_topic_full(kind, 1, {"storage": kind, "cleanup": "compact"})
+    topics, hits = server.node.topics, server.broker.converted.hits
+    for number in range(6):
+        topics.write(kind, Record(b"%d" % number, key=b"k%d" % (number % 5)))
+    everything = [(number, b"%d" % number) for number in range(6)]
+    assert fetch(server, kind) == fetch(server, kind) == everything
+    assert server.broker.converted.hits == hits + 1, "the second one was kept"
+    topics.delete_by_offset(kind, 0, Offset(2))
+    assert fetch(server, kind) == [one for one in everything if one[0] != 2]
+    topics.delete_by_key(kind, b"k3")
+    assert fetch(server, kind) == [one for one in everything if one[0] not in (2, 3)]
+    topics.compact(kind)
+    assert fetch(server, kind) == [(1, b"1"), (4, b"4"), (5, b"5")]
+    topics.write(kind, Record(b"new", key=b"n"))
+    seen: list[tuple[int, bytes | None]] = []
+    while page := fetch(server, kind, seen[-1][0] + 1 if seen else 0):
+        seen += page
+    assert seen == [(1, b"1"), (4, b"4"), (5, b"5"), (6, b"new")]
+
+
+def test_records_that_expire_are_read_again_every_time(server: Running) -> None:
+    server.node.admin.create_topic_full("fleeting", 1, {"storage": "memory"})
+    later_ms = server.node.clock.now_ms() + 3_600_000
+    server.node.topics.write("fleeting", Record(b"v", expires_at_ms=later_ms))
+    hits, size = server.broker.converted.hits, server.broker.converted.size
+    assert fetch(server, "fleeting") == fetch(server, "fleeting") == [(0, b"v")]
+    assert (server.broker.converted.hits, server.broker.converted.size) == (hits, size)
