@@ -25,10 +25,13 @@ from penstock.meta.client import (
     GroupOffsets,
     MetaClient,
     NewOffset,
+    NewTopic,
     OffsetEntry,
+    Topic,
     TopicConfig,
     Update,
 )
+from penstock.meta.database import Database
 from penstock.meta.identifiers import make_topic_id, make_ulid
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.state import metadata
@@ -99,6 +102,36 @@ def test_a_topic_of_many_partitions_is_created_in_parts(client: SoloMetaClient) 
     assert len(client.list_shards(topic.topic_id)) == 2_500
     client.alter_topic(topic.topic_id, partitions=4_000)
     assert len(client.list_shards(topic.topic_id)) == 4_000
+
+
+def test_many_topics_are_created_with_one_synced_write(
+    client: SoloMetaClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topic("there")
+    syncs: list[int] = []
+    sync = Database.sync
+
+    def counted(database: Database) -> None:
+        syncs.append(1)
+        sync(database)
+
+    monkeypatch.setattr(Database, "sync", counted)
+    config = TopicConfig()
+    wanted = [NewTopic(f"t{n}", 1 + n % 3, config) for n in range(100)]
+    wanted[7] = NewTopic("there", 1, config)
+    wanted[8] = NewTopic("", 1, config)
+    wanted[9] = NewTopic("wide", 2_500, config)
+    made = client.create_topics(wanted)
+    assert len(syncs) <= 8, "one for all, and some for the other shards of the wide one"
+    assert isinstance(made[7], AlreadyExistsError)
+    assert isinstance(made[8], BadRequestError)
+    for topic, one in zip(made, wanted, strict=True):
+        if isinstance(topic, Topic):
+            assert (topic.name, topic.partitions) == (one.name, one.partitions)
+            shards = client.list_shards(topic.topic_id)
+            assert [shard.partition for shard in shards] == list(range(one.partitions))
+    assert sum(isinstance(topic, Topic) for topic in made) == 98
+    assert client.create_topics([]) == []
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from penstock.adapter.partitioning import (
 )
 from penstock.adapter.protocol import StorageAdapter
 from penstock.adapter.shard_name import build_storage_name
-from penstock.adapter.topic_admin import TopicAdmin, TopicDescription
+from penstock.adapter.topic_admin import TopicAdmin, TopicDescription, WantedTopic
 from penstock.adapter.topic_cache import BrokerCacheManager
 from penstock.adapter.topic_offsets import TopicOffsets, TopicPartition
 from penstock.adapter.topic_routes import TopicRoute
@@ -118,6 +118,12 @@ class StorageDriverManager:
                 request_id=request_id,
             )
         )
+
+    async def create_topics(
+        self, wanted: Sequence[WantedTopic], *, namespace: str = DEFAULT_NAMESPACE
+    ) -> list[Topic | StoreError]:
+        """Create several topics at once; see `TopicAdmin`."""
+        return await self._pool.run(partial(self.admin.create_topics, wanted, namespace=namespace))
 
     async def create_storage_resource(
         self, topic: str, *, namespace: str = DEFAULT_NAMESPACE

@@ -14,7 +14,7 @@ the metadata decides. A topic that is created again has another id, so it never 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -34,7 +34,13 @@ from penstock.errors import (
     UnknownTopicError,
 )
 from penstock.log import get_logger
-from penstock.meta.client import DEFAULT_NAMESPACE, MetadataClient, Topic, TopicConfig
+from penstock.meta.client import (
+    DEFAULT_NAMESPACE,
+    MetadataClient,
+    NewTopic,
+    Topic,
+    TopicConfig,
+)
 from penstock.meta.state.model import PARTITIONS_MAX
 from penstock.offsets.manager import OffsetManager
 from penstock.record import ShardId
@@ -59,6 +65,14 @@ class TopicDescription(Struct, frozen=True):
 
     topic: Topic
     partitions: tuple[PartitionDescription, ...]
+
+
+class WantedTopic(NamedTuple):
+    """A topic that somebody wants created."""
+
+    name: str
+    partitions: int
+    options: Mapping[str, object]
 
 
 class TopicAdmin:
@@ -107,14 +121,45 @@ class TopicAdmin:
             config=config,
             request_id=request_id,
         )
+        self._make_usable(topic)
+        return topic
+
+    def create_topics(
+        self, wanted: Sequence[WantedTopic], *, namespace: str = DEFAULT_NAMESPACE
+    ) -> list[Topic | StoreError]:
+        """Create several topics, each as by `create_topic_full`, with one write of the metadata;
+        an error stands where a topic would."""
+        outcomes: list[Topic | StoreError | None] = []
+        checked: list[NewTopic] = []
+        for one in wanted:
+            try:
+                config = build_config(one.options, self.defaults)
+                self._check(one.name, one.partitions, config)
+            except StoreError as error:
+                outcomes.append(error)
+            else:
+                checked.append(NewTopic(one.name, one.partitions, config))
+                outcomes.append(None)
+        created = iter(self._meta.create_topics(checked, namespace=namespace) if checked else ())
+        return [self._usable(next(created)) if one is None else one for one in outcomes]
+
+    def _usable(self, topic: Topic | StoreError) -> Topic | StoreError:
+        if isinstance(topic, StoreError):
+            return topic
+        try:
+            self._make_usable(topic)
+        except StoreError as error:
+            return error
+        return topic
+
+    def _make_usable(self, topic: Topic) -> None:
         try:
             self._wait_for(topic)
             self.create_storage_resource(topic)
         except BaseException:
             self._undo(topic)
             raise
-        _log.info("topic_created", topic=topic.topic_id, partitions=partitions)
-        return topic
+        _log.info("topic_created", topic=topic.topic_id, partitions=topic.partitions)
 
     def _wait_for(self, topic: Topic) -> None:
         if not self._topics.wait_for_topic(topic, TOPIC_TIMEOUT_S):

@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from penstock.errors import StoreError
 from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic, TopicConfig
 from penstock.meta.state.offset_commands import (
     GroupName,
@@ -39,6 +40,7 @@ __all__ = [
     "MetaClient",
     "MetadataClient",
     "NewOffset",
+    "NewTopic",
     "Node",
     "OffsetClient",
     "OffsetEntry",
@@ -59,6 +61,12 @@ class GroupInfo(Struct, frozen=True):
     node: int
     """The node that took the group's epoch last."""
     last_commit_ms: int
+
+
+class NewTopic(Struct, frozen=True):
+    name: str
+    partitions: int
+    config: TopicConfig
 
 
 class MetadataClient(Protocol):
@@ -83,6 +91,12 @@ class MetadataClient(Protocol):
     ) -> Topic:
         """Create a topic with all of its shards and their first segments: one step, up to 1,000
         partitions. Raises `AlreadyExistsError`."""
+        ...
+
+    def create_topics(
+        self, wanted: Sequence[NewTopic], *, namespace: str = DEFAULT_NAMESPACE
+    ) -> list[Topic | StoreError]:
+        """As `create_topic` of each, all under way at once; an error stands where a topic would."""
         ...
 
     def placement_create_topic(

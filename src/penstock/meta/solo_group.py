@@ -159,9 +159,11 @@ class SoloGroup(Generic[RequestT, AnswerT]):
 
         Raises `BadRequestError`, with nothing logged, when it is no request of this group.
         """
-        return self._queue(data).wait()
+        ticket = self._ticket(data)
+        self._queue([ticket])
+        return ticket.wait()
 
-    def _queue(self, data: bytes) -> _Ticket[RequestT, AnswerT]:
+    def _ticket(self, data: bytes) -> _Ticket[RequestT, AnswerT]:
         if len(data) > ENTRY_SIZE_MAX:
             raise BadRequestError(f"a request takes {len(data)} bytes; at most {ENTRY_SIZE_MAX}")
         try:
@@ -169,21 +171,27 @@ class SoloGroup(Generic[RequestT, AnswerT]):
             request = self._machine.decode(data)
         except MsgspecError as error:
             raise BadRequestError(str(error)) from error
-        ticket: _Ticket[RequestT, AnswerT] = _Ticket(data, request)
+        return _Ticket(data, request)
+
+    def _queue(self, tickets: Sequence[_Ticket[RequestT, AnswerT]]) -> None:
         with self._queue_lock:
             if self._refusal is not None:
                 raise self._refusal
-            self._queued.append(ticket)
+            self._queued.extend(tickets)
         self._wake()
-        return ticket
 
     def propose_many(self, requests: Sequence[bytes]) -> list[AnswerT | StoreError]:
+        """As `propose` of each; queued together, so that few turns take them all."""
         tickets: list[_Ticket[RequestT, AnswerT] | StoreError] = []
         for data in requests:
             try:
-                tickets.append(self._queue(data))
+                tickets.append(self._ticket(data))
             except StoreError as error:
                 tickets.append(error)
+        try:
+            self._queue([one for one in tickets if isinstance(one, _Ticket)])
+        except StoreError as error:
+            return [one if isinstance(one, StoreError) else error for one in tickets]
         outcomes: list[AnswerT | StoreError] = []
         for ticket in tickets:
             try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from penstock.clock import Clock
-from penstock.errors import BadRequestError, UnknownTopicError
+from penstock.errors import BadRequestError, StoreError, UnknownTopicError
+from penstock.meta.client import NewTopic
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_topic_id
 from penstock.meta.rejections import check_partition, check_text, encode_checked, error_of
 from penstock.meta.solo_group import GroupLog
@@ -86,11 +87,58 @@ class SoloMetadata:
         config: TopicConfig | None = None,
         request_id: str = "",
     ) -> Topic:
-        command = self._new_topic(name, namespace, partitions, config)
-        first = min(check_partition(command.partitions), cmd.PLACEMENTS_MAX)
-        placed = replace(command, placements=self._place(range(first)))
-        topic = self._done(placed, cmd.TopicResult, request_id).topic
-        self.create_shards(topic.topic_id, range(first, topic.partitions))
+        command = self._placed_topic(name, namespace, partitions, config)
+        topic = self._done(command, cmd.TopicResult, request_id).topic
+        self.create_shards(topic.topic_id, range(cmd.PLACEMENTS_MAX, topic.partitions))
+        return topic
+
+    def create_topics(
+        self, wanted: Sequence[NewTopic], *, namespace: str = DEFAULT_NAMESPACE
+    ) -> list[Topic | StoreError]:
+        commands: list[cmd.CreateTopic | StoreError] = []
+        for one in wanted:
+            try:
+                commands.append(self._new_topic(one.name, namespace, one.partitions, one.config))
+            except StoreError as error:
+                commands.append(error)
+        outcomes: list[Topic | StoreError | None] = []
+        requests: list[bytes] = []
+        for command in self._place_all(commands):
+            try:
+                if isinstance(command, StoreError):
+                    raise command
+                requests.append(self._encoded(command))
+                outcomes.append(None)
+            except StoreError as error:
+                outcomes.append(error)
+        answers = iter(self._group.propose_many(requests))
+        self._watchers.deliver()
+        return [self._created(next(answers)) if one is None else one for one in outcomes]
+
+    def _place_all(
+        self, commands: Sequence[cmd.CreateTopic | StoreError]
+    ) -> Iterator[cmd.CreateTopic | StoreError]:
+        """Place the shards of several topics as if they were one topic's: spread over the nodes."""
+        counts = [0 if isinstance(one, StoreError) else _placed_count(one) for one in commands]
+        places = self._place(range(sum(counts)))
+        begin = 0
+        for command, count in zip(commands, counts, strict=True):
+            own = places[begin : begin + count]
+            begin += count
+            if isinstance(command, StoreError):
+                yield command
+            else:
+                numbered = (replace(one, partition=at) for at, one in enumerate(own))
+                yield replace(command, placements=tuple(numbered))
+
+    def _created(self, answer: cmd.Answer | StoreError) -> Topic | StoreError:
+        if isinstance(answer, StoreError):
+            return answer
+        try:
+            topic = _expect(answer, cmd.TopicResult).topic
+            self.create_shards(topic.topic_id, range(cmd.PLACEMENTS_MAX, topic.partitions))
+        except StoreError as error:
+            return error
         return topic
 
     def placement_create_topic(
@@ -286,6 +334,7 @@ class SoloMetadata:
         self, name: str, namespace: str, partitions: int, config: TopicConfig | None
     ) -> cmd.CreateTopic:
         check_text("a topic", name)
+        check_partition(partitions)
         topic_id = make_topic_id(name, self._clock.now_ms(), self._entropy(ULID_RANDOM_SIZE))
         return cmd.CreateTopic(
             topic_id=topic_id,
@@ -295,18 +344,33 @@ class SoloMetadata:
             config=_named(config if config is not None else TopicConfig()),
         )
 
+    def _placed_topic(
+        self, name: str, namespace: str, partitions: int, config: TopicConfig | None
+    ) -> cmd.CreateTopic:
+        """Return the command for a topic and as many of its shards as one command may name."""
+        command = self._new_topic(name, namespace, partitions, config)
+        return replace(command, placements=self._place(range(_placed_count(command))))
+
     def _place(self, partitions: Iterable[int]) -> tuple[cmd.Placement, ...]:
         node = self._node_id
         return tuple(cmd.Placement(partition, (node,), node) for partition in partitions)
 
     def _propose(self, command: cmd.Command, request_id: str = "") -> cmd.Answer:
-        request = cmd.Request(self._clock.now_ms(), command, self._request_id(request_id))
-        answer = self._group.propose(encode_checked(request))
+        answer = self._group.propose(self._encoded(command, request_id))
         self._watchers.deliver()
         return answer
 
+    def _encoded(self, command: cmd.Command, request_id: str = "") -> bytes:
+        request = cmd.Request(self._clock.now_ms(), command, self._request_id(request_id))
+        return encode_checked(request)
+
     def _done(self, command: cmd.Command, kind: type[ResultT], request_id: str = "") -> ResultT:
         return _expect(self._propose(command, request_id), kind)
+
+
+def _placed_count(command: cmd.CreateTopic) -> int:
+    """Return how many shards of a topic the command that creates it names."""
+    return min(command.partitions, cmd.PLACEMENTS_MAX)
 
 
 def _expect(answer: cmd.Answer, kind: type[ResultT]) -> ResultT:

@@ -121,6 +121,25 @@ def test_a_topic_is_compacted_and_deleted_from_as_its_settings_say(
     assert topics.shard_info("table", 0).earliest == 3
 
 
+def test_one_request_creates_many_topics_and_refuses_others(
+    server: Running, admin: AdminClient
+) -> None:
+    assert create(admin, NewTopic("there", 1, 1)) == [0]
+    topics = [NewTopic(f"t{number}", 1 + number % 2, 1) for number in range(30)]
+    topics[3] = NewTopic("there", 1, 1)
+    topics[5] = NewTopic("odd", 1, 1, config={"retention.ms": "soon"})
+    codes = create(admin, *topics)
+    assert {at: code for at, code in enumerate(codes) if code} == {3: 36, 5: 40}
+    known = {one.name: one.partitions for one in server.node.broker_cache.list_topics()}
+    assert known == {"there": 1} | {
+        one.topic: one.num_partitions for at, one in enumerate(topics) if at not in (3, 5)
+    }
+    producer = Producer({"bootstrap.servers": server.address})
+    for name in known:
+        producer.produce(name, b"v")
+    assert producer.flush(TIMEOUT) == 0
+
+
 def test_a_dry_run_creates_nothing(server: Running, admin: AdminClient) -> None:
     assert create(admin, NewTopic("dry", 1, 1), validate_only=True) == [0]
     assert create(admin, NewTopic("dry", 1, 2), validate_only=True) == [38]

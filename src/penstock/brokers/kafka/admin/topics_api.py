@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from penstock.adapter.shard_name import build_storage_name
+from penstock.adapter.topic_admin import WantedTopic
 from penstock.brokers.kafka.admin.configs_api import topic_entries
 from penstock.brokers.kafka.admin.topic_configs import parse_configs
 from penstock.brokers.kafka.broker import NEW_TOPIC, KafkaBroker
@@ -27,6 +29,7 @@ from penstock.record import Offset
 AT_ONCE: Final = 6
 """Topics of one request that are worked on together: fewer than the node's pool has threads."""
 _TO_THE_END: Final = -1
+_CONFIGS_REMEMBERED: Final = 64
 
 _REFUSED_ASSIGNMENT: Final = (
     "the places of replicas are chosen by the cluster: leave the assignment out"
@@ -44,42 +47,52 @@ class _RefusedError(Exception):
 class TopicsApi:
     def __init__(self, broker: KafkaBroker, defaults: TopicConfig) -> None:
         self._broker: Final = broker
-        self._defaults: Final = defaults
+        self._namespace: Final = broker.namespace
+        # Topics of one request mostly have the same settings.
+        self._shown: Final = lru_cache(_CONFIGS_REMEMBERED)(
+            lambda config: [one.answer() for one in topic_entries(config, defaults)]
+        )
 
     # Creating
 
     async def create(self, _context: RequestContext, request: Fields) -> Answer:
-        wanted = request.items_of("topics")
-        counts = Counter(one.text("name") for one in wanted)
+        """All topics of a request are created together: one write of the metadata for all."""
+        topics = request.items_of("topics")
+        counts = Counter(one.text("name") for one in topics)
         is_dry = request.flag("validate_only")
-
-        async def create(one: Fields) -> Answer:
+        answers: list[Answer | None] = []
+        wanted: list[WantedTopic] = []
+        for one in topics:
             name = one.text("name")
             try:
                 _check_named_once(name, counts[name])
-                return await self._create(one, is_dry=is_dry)
+                new = self._wanted(one)
+                if is_dry:
+                    config = self._broker.admin.check_creation(*new, namespace=self._namespace)
+                    answers.append(self._created(name, new.partitions, config))
+                else:
+                    wanted.append(new)
+                    answers.append(None)
             except (StoreError, _RefusedError) as error:
-                return {"name": name, "configs": None} | _refused(error)
+                answers.append(_not_created(name, error))
+        made = await self._broker.drivers.create_topics(wanted, namespace=self._namespace)
+        outcomes = zip(wanted, made, strict=True)
+        done = (self._outcome(one.name, topic) for one, topic in outcomes)
+        return {"topics": [next(done) if one is None else one for one in answers]}
 
-        return {"topics": await each(create, wanted)}
+    def _outcome(self, name: str, topic: Topic | StoreError) -> Answer:
+        if isinstance(topic, StoreError):
+            return _not_created(name, topic)
+        answer = self._created(name, topic.partitions, topic.config)
+        return answer | {"topic_id": uuid_of(topic.topic_id)}
 
-    async def _create(self, request: Fields, *, is_dry: bool) -> dict[str, object]:
-        broker, name = self._broker, request.text("name")
+    def _wanted(self, request: Fields) -> WantedTopic:
+        name = request.text("name")
         if not is_legal(name):
             reason = f"{name!r}: a name has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_', '-'"
             raise _RefusedError(ErrorCode.invalid_topic_exception, reason)
         partitions = self._partitions_of(request)
-        options = dict(NEW_TOPIC) | _options_of(request)
-        if is_dry:
-            config = broker.admin.check_creation(
-                name, partitions, options, namespace=broker.namespace
-            )
-            return self._created(name, partitions, config)
-        topic = await broker.drivers.create_topic_full(
-            name, partitions, options, namespace=broker.namespace
-        )
-        answer = self._created(name, topic.partitions, topic.config)
-        return answer | {"topic_id": uuid_of(topic.topic_id)}
+        return WantedTopic(name, partitions, dict(NEW_TOPIC) | _options_of(request))
 
     def _partitions_of(self, request: Fields) -> int:
         if request.items_of("assignments"):
@@ -102,7 +115,7 @@ class TopicsApi:
             "error_code": ErrorCode.none,
             "num_partitions": partitions,
             "replication_factor": config.replication,
-            "configs": [one.answer() for one in topic_entries(config, self._defaults)],
+            "configs": self._shown(config),
         }
 
     # Deleting
@@ -214,6 +227,10 @@ def _options_of(request: Fields) -> dict[str, object]:
         return parse_configs(given)
     except BadRequestError as error:
         raise _RefusedError(ErrorCode.invalid_config, str(error)) from error
+
+
+def _not_created(name: str, error: StoreError | _RefusedError) -> Answer:
+    return {"name": name, "configs": None} | _refused(error)
 
 
 def _refused(error: StoreError | _RefusedError) -> dict[str, object]:
