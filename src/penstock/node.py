@@ -147,7 +147,9 @@ class Node:
             )
             ShardMetrics(self.storage_cache, self.registry)
             GroupLagMetrics(self.offset_manager, self.handler, self.registry)
-            self._routes: Final = TopicRoutes(self.broker_cache, self.storage_cache)
+            self._routes: Final = TopicRoutes(
+                self.broker_cache, self.storage_cache, node_id=self.meta.node_id
+            )
             self.topics: Final = TopicStorage(self.handler, self._routes)
             self.offsets: Final = TopicOffsets(self.offset_manager, self._routes)
             self.admin: Final = self._build_admin()
@@ -261,6 +263,7 @@ class Node:
         settings = self.settings
         defaults = TopicConfig(
             storage_type=STORAGE_ALIASES[settings.topics.storage],
+            replication=settings.topics.replication,
             flush=settings.broker.flush_disk_type,
             partitioner=settings.topics.partitioner,
             record_size_max=settings.engine.record_size_max,

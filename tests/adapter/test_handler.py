@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -50,6 +51,12 @@ class OtherNode:
     def engine_of(self, node_id: int, storage_type: str) -> StorageEngine:
         self.asked.append((node_id, storage_type))
         return self.engine
+
+    def open_shards(
+        self, node_id: int, topic_id: str, partitions: Sequence[int], revision: int
+    ) -> None:
+        for partition in partitions:
+            self.asked.append((node_id, f"open {topic_id}_{partition} at {revision}"))
 
 
 class Bench:

@@ -1,104 +1,131 @@
-"""What the controller decides, as scripts: a situation above the line, its decisions below.
+"""What the controller decides, as scripts: `controller_scripts`.
 
-node 1 online          node 2 online, but not heard of: 2 silent
-shard t/0 replicas 1,2 in-sync 1,2 leader 2 epoch 4
----
-2 is offline
-t/0 leader 1 epoch 5
+A script describes a situation, then asks; the answer is indented. A situation begins anew with the
+first line that describes something behind an answer.
+
+    node 2 silent                 registered, but not heard of; also: offline, draining, serves
+    shard t/0 replicas 1,2 in-sync 1,2 leader 2 epoch 4
+    decide                        what is lost, and who leads then
+      2 is offline
+      t/0 leader 1 epoch 5 in-sync 1
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from penstock.meta.controller import (
+    MOVES_MAX,
     Leadership,
+    abandoned_shards,
+    balances,
+    drains,
     failovers,
+    idle_groups,
+    load_of,
     lost_nodes,
     place_shards,
     raft_transfers,
+    storage_nodes,
 )
 from penstock.meta.raft.controller_loop import BEATLESS_ROUNDS, Beats
+from penstock.meta.shard_counts import ShardCounts
 from penstock.meta.state import metadata_commands as cmd
+from penstock.meta.state.answers import Head, Rejected
+from penstock.meta.state.change import Moment
+from penstock.meta.state.metadata_rows import SHARDS
 from penstock.meta.state.model import Node, Shard
+from penstock.meta.state.offset_commands import GroupName
+from penstock.meta.state.shards import assign_leader, change_in_sync
+from penstock.meta.state.view import MemoryView
 
-SCRIPTS = {
-    "nobody is lost": """
-        node 1
-        node 2
-        shard t/0 replicas 1,2 in-sync 1,2 leader 2 epoch 4
-        ---
-        """,
-    "a replica in sync takes over": """
-        node 1
-        node 2 silent
-        shard t/0 replicas 1,2 in-sync 1,2 leader 2 epoch 4
-        ---
-        2 is offline
-        t/0 leader 1 epoch 5
-        """,
-    "a replica that lags must not lead": """
-        node 1
-        node 2 silent
-        shard t/0 replicas 1,2 in-sync 2 leader 2 epoch 4
-        ---
-        2 is offline
-        t/0 leader none epoch 5
-        """,
-    "a shard that waits for its replica is left alone": """
-        node 1
-        node 2 offline
-        shard t/0 replicas 1,2 in-sync 2 leader none epoch 5
-        ---
-        """,
-    "a replica that comes back leads again": """
-        node 1
-        node 2
-        shard t/0 replicas 1,2 in-sync 2 leader none epoch 5
-        ---
-        t/0 leader 2 epoch 6
-        """,
-    "leaders go where fewest are": """
-        node 1
-        node 2 silent
-        node 3
-        shard t/0 replicas 1,2,3 in-sync 1,2,3 leader 2 epoch 1
-        shard t/1 replicas 1,2,3 in-sync 1,2,3 leader 2 epoch 1
-        shard t/2 replicas 1,2,3 in-sync 1,2,3 leader 1 epoch 1
-        ---
-        2 is offline
-        t/0 leader 3 epoch 2
-        t/1 leader 1 epoch 2
-        """,
-    "all are gone": """
-        node 1 silent
-        node 2 silent
-        shard t/0 replicas 1,2 in-sync 1,2 leader 2 epoch 4
-        ---
-        1 is offline
-        2 is offline
-        t/0 leader none epoch 5
-        """,
-}
+SCRIPTS = sorted((Path(__file__).parent / "controller_scripts").glob("*.txt"))
+EPOCH, REVISION = 7, 40
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(one) for one in text.split(","))
 
 
-def _node(words: list[str]) -> tuple[Node, bool]:
-    status = "offline" if words[2:] == ["offline"] else "online"
-    node = Node(
-        node_id=int(words[1]),
-        address="",
-        listeners={},
-        roles=(),
-        boot_id="",
-        epoch=7,
-        status=status,
-        registered_at_ms=0,
-    )
-    return node, status == "online" and words[2:] != ["silent"]
+class Situation:
+    """What a script has described."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.silent: set[int] = set()
+        self.shards: list[Shard] = []
+        self.groups: list[tuple[GroupName, int]] = []
+
+    def describe(self, words: list[str]) -> None:
+        match words:
+            case ["node", number, *states]:
+                self._add_node(int(number), states)
+            case ["shard", _, "replicas", _, "in-sync", _, "leader", _, "epoch", _]:
+                self.shards.append(_shard(words))
+            case ["group", name, "last", last]:
+                self.groups.append((GroupName("default", name), int(last)))
+            case _:
+                raise AssertionError(f"no line of a script: {words}")
+
+    def _add_node(self, number: int, states: list[str]) -> None:
+        statuses = {"offline", "draining"} & set(states)
+        self.nodes.append(
+            Node(
+                node_id=number,
+                address="",
+                listeners={"storage": "host:1"} if "serves" in states else {},
+                roles=(),
+                boot_id="",
+                epoch=EPOCH,
+                status=statuses.pop() if statuses else "online",
+                registered_at_ms=0,
+            )
+        )
+        if "silent" in states:
+            self.silent.add(number)
+
+    def answer(self, words: list[str]) -> list[str] | None:
+        match words:
+            case ["decide"]:
+                return self._decide()
+            case ["balance"]:
+                return [_said(one) for one in balances(self.shards, self._with("online"))]
+            case ["place", count, "from", asking]:
+                return self._place(int(count), 1, int(asking))
+            case ["place", count, "replication", replication, "from", asking]:
+                return self._place(int(count), int(replication), int(asking))
+            case ["expire", "before", before, *kept]:
+                keep = {GroupName("default", name) for name in kept[1:]}
+                return [one.group for one in idle_groups(self.groups, int(before), keep)]
+            case ["abandoned"]:
+                nodes = {node.node_id for node in self.nodes}
+                found = abandoned_shards(self.shards, nodes)
+                return [f"{one.topic_id}/{one.partition}" for one in found]
+        return None
+
+    def _with(self, status: str) -> set[int]:
+        return {
+            node.node_id
+            for node in self.nodes
+            if node.status == status and node.node_id not in self.silent
+        }
+
+    def _decide(self) -> list[str]:
+        lost = lost_nodes(self.nodes, {node.node_id for node in self.nodes} - self.silent)
+        assert all(one.epoch == EPOCH for one in lost), "who has registered again is not meant"
+        online, draining = self._with("online"), self._with("draining")
+        moved = failovers(self.shards, online, draining) or drains(self.shards, online, draining)
+        return [f"{one.node_id} is {one.status}" for one in lost] + [_said(one) for one in moved]
+
+    def _place(self, count: int, replication: int, asking: int) -> list[str]:
+        nodes = storage_nodes(self.nodes, asking)
+        placed = place_shards(range(count), replication, nodes, load_of(self.shards))
+        return [
+            f"{one.partition} replicas {','.join(map(str, one.replicas))} leader {one.leader}"
+            for one in placed
+        ]
 
 
 def _shard(words: list[str]) -> Shard:
@@ -113,51 +140,89 @@ def _shard(words: list[str]) -> Shard:
         active_segment=0,
         first_segment=0,
         status="active",
-        revision=1,
+        revision=REVISION,
     )
 
 
-def _decide(situation: str) -> list[str]:
-    lines = [line.split() for line in situation.strip().splitlines()]
-    found = [_node(words) for words in lines if words[0] == "node"]
-    shards = [_shard(words) for words in lines if words[0] == "shard"]
-    alive = {node.node_id for node, is_alive in found if is_alive}
-    said: list[str] = []
-    for command in [*lost_nodes([node for node, _ in found], alive), *failovers(shards, alive)]:
-        if isinstance(command, cmd.SetNodeStatus):
-            assert command.epoch == 7, "a node that has registered again is not meant"
-            said.append(f"{command.node_id} is {command.status}")
-        else:
-            assert isinstance(command, cmd.AssignLeader)
-            leader = "none" if command.leader is None else command.leader
-            where = f"{command.topic_id}/{command.partition}"
-            said.append(f"{where} leader {leader} epoch {command.epoch}")
-    return said
+def _said(one: cmd.AssignLeader) -> str:
+    assert one.expected_revision == REVISION, "a decision counts for what it was made of"
+    assert one.in_sync is not None
+    leader = "none" if one.leader is None else one.leader
+    in_sync = ",".join(map(str, one.in_sync))
+    return f"{one.topic_id}/{one.partition} leader {leader} epoch {one.epoch} in-sync {in_sync}"
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_decisions(name: str) -> None:
-    situation, _, expected = SCRIPTS[name].partition("---")
-    assert _decide(situation) == [line.strip() for line in expected.strip().splitlines()]
+def _played(script: str) -> str:
+    """Return the script with the answers that were really given."""
+    situation, was_asked = Situation(), False
+    played: list[str] = []
+    for line in script.splitlines():
+        if line.startswith("  "):
+            continue
+        played.append(line)
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        answer = situation.answer(words)
+        if answer is not None:
+            played += [f"  {one}" for one in answer]
+            was_asked = True
+            continue
+        if was_asked:
+            situation, was_asked = Situation(), False
+        situation.describe(words)
+    return "\n".join(played) + "\n"
 
 
-def test_shards_go_where_least_is_held_and_leaders_are_spread() -> None:
-    placed = place_shards(range(6), 2, {1, 2, 3}, {1: 4})
-    assert all(len(set(one.replicas)) == 2 for one in placed)
-    held = {node: sum(node in one.replicas for one in placed) for node in (1, 2, 3)}
-    assert held == {1: 2, 2: 5, 3: 5}
-    led = [sum(one.leader == node for one in placed) for node in (2, 3)]
-    assert max(led) - min(led) <= 2
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_decisions(path: Path) -> None:
+    script = path.read_text()
+    assert _played(script) == script
 
 
-def test_more_replicas_than_nodes_are_as_many_as_there_are_nodes() -> None:
-    (placed,) = place_shards([0], 3, {1, 2}, {})
-    assert set(placed.replicas) == {1, 2}
+def test_balance_moves_a_bounded_number_of_leaders_at_once() -> None:
+    shard = _shard("shard t/0 replicas 1,2 in-sync 1,2 leader 1 epoch 1".split())
+    shards = [shard] * (4 * MOVES_MAX)
+    assert len(balances(shards, {1, 2})) == MOVES_MAX
 
 
-def test_a_shard_with_one_replica_stays_where_it_was_made() -> None:
-    placed = place_shards(range(3), 1, {1, 2, 3}, {2: 50}, preferred=2)
-    assert [one.replicas for one in placed] == [(2,), (2,), (2,)]
+def test_a_decision_that_was_overtaken_changes_nothing() -> None:
+    view = MemoryView()
+    shard = _shard("shard t/0 replicas 1,2,3 in-sync 1,2,3 leader 2 epoch 4".split())
+    SHARDS.put(view, shard, "t", 0)
+    (decided,) = failovers([shard], {1, 3})
+    assert decided.leader == 1
+    # Before it is taken in, the old leader drops the node that was chosen.
+    shrunk = change_in_sync(view, cmd.ChangeInSync("t", 0, 4, (2, 3)), Moment(1, 41, Head()))
+    assert not isinstance(shrunk, Rejected)
+    outcome = assign_leader(view, decided, Moment(1, 42, Head()))
+    assert isinstance(outcome, Rejected)
+    assert outcome.code == "stale"
+    now = SHARDS.get(view, "t", 0)
+    assert now is not None
+    (again,) = failovers([now], {1, 3})
+    assert again.leader == 3
+    assert not isinstance(assign_leader(view, again, Moment(1, 42, Head())), Rejected)
+
+
+def test_what_nodes_hold_is_counted_with_every_change() -> None:
+    view, counts = MemoryView(), ShardCounts()
+    shards = [
+        _shard(f"shard t/{number} replicas 1,2 in-sync 1,2 leader 1 epoch 4".split())
+        for number in range(3)
+    ]
+    SHARDS.put(view, shards[0], "t", 0)
+    counts.reset(view)
+    counts.note([cmd.ShardPut(shards[1]), cmd.ShardPut(shards[2]), cmd.ShardPut(shards[2])])
+    moved = _shard("shard t/1 replicas 2,3 in-sync 2,3 leader 3 epoch 5".split())
+    counts.note([cmd.ShardPut(moved), cmd.ShardDeleted("t", 0), cmd.ShardDeleted("t", 9)])
+    load = counts.load()
+    expected = load_of([moved, shards[2]])
+    assert {node: held for node, held in load.replicas.items() if held} == expected.replicas
+    assert {node: led for node, led in load.leaders.items() if led} == expected.leaders
+    seen = counts.changes
+    counts.note([cmd.NodeRemoved(3)])
+    assert counts.changes > seen
 
 
 def test_leaders_of_offsets_leave_the_leader_of_metadata() -> None:

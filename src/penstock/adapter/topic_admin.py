@@ -30,6 +30,8 @@ from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,
     DeadlineError,
+    NotSupportedError,
+    RetryableError,
     StoreError,
     UnknownTopicError,
 )
@@ -41,6 +43,7 @@ from penstock.meta.client import (
     Topic,
     TopicConfig,
 )
+from penstock.meta.controller import abandoned_shards
 from penstock.meta.state.model import PARTITIONS_MAX
 from penstock.offsets.manager import OffsetManager
 from penstock.record import ShardId
@@ -48,6 +51,8 @@ from penstock.record import ShardId
 TOPIC_TIMEOUT_S: Final = 30.0
 SHARD_TIMEOUT_S: Final = 3.0
 NAME_SIZE_MAX: Final = 1_000
+REPLICATION_MAX: Final = 1
+"""Nothing copies records to other nodes: what a topic promises of its replicas must be true."""
 
 _log: Final = get_logger(__name__)
 
@@ -173,7 +178,7 @@ class TopicAdmin:
 
     def create_storage_resource(self, topic: Topic) -> None:
         """Place the shards that a topic lacks, wait until they are known here, and create them in
-        this node's engine; those that are there stay as they are."""
+        the engines of the nodes that lead them; those that are there stay as they are."""
         ids = [ShardId(topic.topic_id, partition) for partition in range(topic.partitions)]
         known = self._handler.cache.shards
         missing = [shard.partition for shard in ids if shard.name not in known]
@@ -189,10 +194,11 @@ class TopicAdmin:
                 f"{len(late)} of {len(ids)} shards of topic {topic.name!r} were not known here "
                 f"within {SHARD_TIMEOUT_S:g} s, {late[0]!r} among them"
             )
-        for shard in ids:
-            entry = self._handler.find(shard.name)
+        entries = [self._handler.find(shard.name) for shard in ids]
+        for entry in entries:
             if entry.meta is not None and self._handler.node_id in entry.meta.replicas:
                 self._handler.open_shard(entry)
+        self._handler.open_elsewhere(entries)
         self._routes.forget()
 
     def _undo(self, topic: Topic) -> None:
@@ -263,6 +269,12 @@ class TopicAdmin:
             entry = self._handler.find(build_storage_name(topic.topic_id, partition))
             if entry.is_open:
                 self._handler.alter_shard(entry.id, topic.config.storage_type, config)
+                continue
+            try:
+                self._handler.alter_elsewhere(entry, config)
+            except RetryableError as error:
+                # The node that leads it takes the change over when it starts again.
+                _log.warning("shard_not_altered", shard=entry.name, reason=str(error))
 
     # Deleting
 
@@ -324,22 +336,16 @@ class TopicAdmin:
     def _remove_shards(self, topic: Topic) -> bool:
         """Delete what this node has of a topic, and what nobody has any more; return whether
         nothing is left. Other nodes delete what they have."""
-        left = 0
-        gone: list[int] = []
-        nodes: set[int] | None = None
-        for shard in self._meta.list_shards(topic.topic_id):
-            if self._handler.node_id in shard.replicas:
-                self._handler.delete_shard(shard.id, topic.config.storage_type)
-            else:
-                if nodes is None:
-                    nodes = {node.node_id for node in self._meta.list_nodes()}
-                if not nodes.isdisjoint(shard.replicas) or not self._is_controller():
-                    left += 1
-                    continue
-            gone.append(shard.partition)
+        shards = self._meta.list_shards(topic.topic_id)
+        gone = [shard for shard in shards if self._handler.node_id in shard.replicas]
+        for shard in gone:
+            self._handler.delete_shard(shard.id, topic.config.storage_type)
+        if len(gone) < len(shards) and self._is_controller():
+            nodes = {self._handler.node_id, *(node.node_id for node in self._meta.list_nodes())}
+            gone += abandoned_shards(shards, nodes)
         # One request for all: a topic of a thousand partitions needs no thousand syncs.
-        self._meta.delete_shards(topic.topic_id, gone)
-        return left == 0
+        self._meta.delete_shards(topic.topic_id, [shard.partition for shard in gone])
+        return len(gone) == len(shards)
 
     # Describing
 
@@ -371,6 +377,11 @@ class TopicAdmin:
             raise BadRequestError(f"partitions is a number, not {partitions!r}")
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise BadRequestError(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
+        if config.replication > REPLICATION_MAX:
+            raise NotSupportedError(
+                f"replication is {config.replication}: records are kept on one node as yet; "
+                "create the topic with replication = 1"
+            )
         if config.record_size_max > self._record_size_max:
             raise BadRequestError(
                 f"record_size_max is {config.record_size_max}; "

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.adapter.shard_name import build_storage_name
 from penstock.adapter.topic_cache import BrokerCacheManager, TopicKey
-from penstock.engine.storage_cache import StorageCacheManager
+from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
 from penstock.errors import BadRequestError, BusyError
 from penstock.meta.client import DEFAULT_NAMESPACE, Topic, Update
 from penstock.meta.state.metadata_commands import TopicDeleted
@@ -51,9 +51,12 @@ class TopicRoute:
 
 
 class TopicRoutes:
-    def __init__(self, topics: BrokerCacheManager, storage: StorageCacheManager) -> None:
+    def __init__(
+        self, topics: BrokerCacheManager, storage: StorageCacheManager, *, node_id: int = 1
+    ) -> None:
         self._topics: Final = topics
         self._storage: Final = storage
+        self._node_id: Final = node_id
         self._known: Final[dict[TopicKey, TopicRoute]] = {}
         self._ready: dict[str, int] = {}
         self._lock: Final = threading.Lock()
@@ -110,7 +113,12 @@ class TopicRoutes:
         found: list[str] = []
         for partition in range(topic.partitions):
             entry = self._storage.shards.get(build_storage_name(topic.topic_id, partition))
-            if entry is None or not entry.segments or not entry.is_open:
+            if entry is None or not entry.segments or not self._is_ready(entry):
                 break
             found.append(entry.name)
         return tuple(found)
+
+    def _is_ready(self, entry: ShardEntry) -> bool:
+        """A shard of other nodes is ready as far as this one can tell."""
+        meta = entry.meta
+        return entry.is_open or (meta is not None and self._node_id not in meta.replicas)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Annotated, Final
 
 import typer
@@ -13,8 +13,10 @@ from penstock.cli.output import print_line
 from penstock.cli.target import DEFAULT_ADDRESS, Server
 from penstock.clock import SystemClock
 from penstock.errors import BadRequestError, DeadlineError
+from penstock.meta.controller import DRAINING, ONLINE, Load, load_of
 from penstock.meta.proto import meta_pb2 as pb
-from penstock.meta.remote_client import MetaConnection
+from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
+from penstock.meta.state.metadata_rows import NODES, SHARDS
 
 app: Final = typer.Typer(help="The nodes that keep the metadata.", no_args_is_help=True)
 
@@ -42,6 +44,22 @@ def _votes(reply: pb.ClusterStatusReply, node: int) -> bool:
     return bool(reply.groups) and all(node in group.voters for group in reply.groups)
 
 
+def _nodes(connection: MetaConnection, reply: pb.ClusterStatusReply) -> list[str]:
+    """Return a line for each node; a node without a leader can tell, too."""
+    rows = RemoteRows(connection, 0)
+    rows.is_local = True
+    states = {node.node_id: node.status for node in NODES.scan(rows)}
+    load = load_of(SHARDS.scan(rows)) if states else Load()
+    members = {member.node_id: member.address for member in reply.members}
+    lines: list[str] = []
+    for node in sorted({*members, *states}):
+        held, led = load.replicas.get(node, 0), load.leaders.get(node, 0)
+        where = members.get(node, "keeps no metadata")
+        state = states.get(node, "not registered")
+        lines.append(f"node {node}  {where}  {state}, has {held} shards and leads {led}")
+    return lines
+
+
 def _wait_for_voter(connection: MetaConnection, node: int, seconds: float) -> None:
     clock, never = SystemClock(), threading.Event()
     deadline = clock.monotonic() + seconds
@@ -59,11 +77,12 @@ def status(server: Server = None) -> None:
     """Show groups, leaders, terms and how far the members are."""
     with _connection(server) as connection:
         reply = _status(connection)
+        nodes = _nodes(connection, reply)
     print_line(f"cluster {reply.cluster_id}, seen from node {reply.node_id}")
     if not reply.groups:
         print_line("a single node: no group has other members")
-    for member in reply.members:
-        print_line(f"node {member.node_id}  {member.address}")
+    for line in nodes:
+        print_line(line)
     for group in reply.groups:
         voters = ",".join(str(node) for node in group.voters)
         learners = ",".join(str(node) for node in group.learners)
@@ -122,6 +141,19 @@ def remove(
     with _connection(server) as connection:
         connection.call("RemoveNode", pb.RemoveNodeRequest(node_id=node), pb.Nothing)
     print_line(f"node {node} belongs to no group any more")
+
+
+@app.command()
+def drain(
+    node: Annotated[int, typer.Argument(help="Number of the node.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Let it be as the others again.")] = False,
+    server: Server = None,
+) -> None:
+    """Place no new shards on a node, and let others lead what they can."""
+    address = server or DEFAULT_ADDRESS
+    with closing(RemoteMetaClient([address], node_id=node, deadline_s=_DEADLINE_S)) as client:
+        client.set_node_status(node, ONLINE if undo else DRAINING)
+    print_line(f"node {node} {'is as the others again' if undo else 'drains'}")
 
 
 @app.command()

@@ -59,9 +59,11 @@ def wait_for_append(
     shards: Sequence[str],
     has_news: Callable[[], bool],
     seconds: float,
+    pause: float,
 ) -> bool:
-    """Wait until `has_news` is true, which is asked at once and behind every write to `shards`;
-    return whether it became true within `seconds`."""
+    """Wait until `has_news` is true, which is asked at once, behind every write to `shards` that
+    went through this node, and every `pause` seconds; return whether it became true within
+    `seconds`."""
     woken = threading.Event()
     deadline = clock.monotonic() + seconds
     with AppendWatch(cache, shards, woken.set):
@@ -69,6 +71,6 @@ def wait_for_append(
             left = deadline - clock.monotonic()
             if left <= 0:
                 return False
-            clock.wait(woken, left)
+            clock.wait(woken, min(left, pause))
             woken.clear()
         return True

@@ -16,7 +16,7 @@ what `StorageEngine` promises, and raise besides:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -57,12 +57,22 @@ from penstock.record import Offset, Producer, QueueKind, Record, ShardId, Stored
 _BATCH_ENGINES: Final = (SegmentEngine,)
 
 
+_ELSEWHERE_PAUSE_S: Final = 0.1
+"""How often a node looks for records of a shard that another one leads, while somebody waits."""
+
+
 class Forwarder(Protocol):
     """The way to other nodes."""
 
     def engine_of(self, node_id: int, storage_type: str) -> StorageEngine:
         """Return another node's engine: its calls are made there, in one hop, with the same
         answers and the same errors."""
+        ...
+
+    def open_shards(
+        self, node_id: int, topic_id: str, partitions: Sequence[int], revision: int
+    ) -> None:
+        """Have another node create shards that it leads since `revision` of the metadata."""
         ...
 
 
@@ -104,6 +114,26 @@ class StorageEngineHandler:
 
     def alter_shard(self, shard: ShardId, storage_type: str, config: ShardConfig) -> None:
         self.engines.get(storage_type).alter_shard(shard, config)
+
+    def open_elsewhere(self, entries: Iterable[ShardEntry]) -> None:
+        """Have the nodes that lead shards create them, where there is a way to those nodes."""
+        if self._forwarder is None:
+            return
+        with self.cache.lock:
+            revision = self.cache.revision
+            led = [(entry.id, entry.meta.leader) for entry in entries if entry.meta is not None]
+        by_node: dict[tuple[int, str], list[int]] = {}
+        for shard, leader in led:
+            if leader is not None and leader != self.node_id:
+                by_node.setdefault((leader, shard.topic), []).append(shard.partition)
+        for (node, topic_id), partitions in by_node.items():
+            self._forwarder.open_shards(node, topic_id, partitions, revision)
+
+    def alter_elsewhere(self, entry: ShardEntry, config: ShardConfig) -> None:
+        """Have the node that leads a shard use `config`, where there is a way to it."""
+        leader = None if entry.meta is None else entry.meta.leader
+        if leader not in {None, self.node_id} and self._forwarder is not None:
+            self._other_node(entry, leader).alter_shard(entry.id, config)
 
     def delete_shard(self, shard: ShardId, storage_type: str) -> None:
         """Delete a shard from this node's engine; do nothing if it does not have it."""
@@ -175,7 +205,7 @@ class StorageEngineHandler:
         producer: Producer | None = None,
     ) -> Written:
         """Append a checked Kafka batch to a shard whose engine keeps such; see `BatchEngine`."""
-        engine = entry.writer or self._find_writer(entry)
+        engine = entry.writer or self._find_own_writer(entry)
         if not isinstance(engine, _BATCH_ENGINES):
             raise NotSupportedError(f"the engine of {entry.name!r} keeps no batches")
         try:
@@ -189,7 +219,9 @@ class StorageEngineHandler:
         return written
 
     def bounds(self, entry: ShardEntry) -> tuple[int, int]:
-        """Return the earliest and the commit offset of a shard, and nothing that takes longer."""
+        """Return the earliest and the commit offset of a shard that this node leads, and nothing
+        that takes longer."""
+        self.check_led(entry)
         engine = self._reader(entry)
         if isinstance(engine, _BATCH_ENGINES):
             return engine.bounds(entry.id)
@@ -198,6 +230,7 @@ class StorageEngineHandler:
 
     def epoch_end(self, entry: ShardEntry, epoch: int) -> tuple[int, int]:
         """Return the greatest leader epoch that is not above `epoch`, and where it ends."""
+        self.check_led(entry)
         engine = self._reader(entry)
         if isinstance(engine, _BATCH_ENGINES):
             return engine.epoch_end(entry.id, epoch)
@@ -347,7 +380,12 @@ class StorageEngineHandler:
     def wait_for_append(
         self, shards: Sequence[str], has_news: Callable[[], bool], seconds: float
     ) -> bool:
-        return wait_for_append(self.cache, self.clock, shards, has_news, seconds)
+        pause = seconds
+        for name in shards:
+            entry = self._shards.get(name)
+            if entry is not None and entry.meta is not None and entry.meta.leader != self.node_id:
+                pause = _ELSEWHERE_PAUSE_S
+        return wait_for_append(self.cache, self.clock, shards, has_news, seconds, pause)
 
     def _stable_page(
         self,
@@ -437,6 +475,19 @@ class StorageEngineHandler:
             entry.removals += 1
 
     # Who serves a shard
+
+    def check_led(self, entry: ShardEntry) -> None:
+        """Raise `NotLeaderError` when another node leads: for protocols whose clients are told who
+        does and go there."""
+        if entry.reader is not None:
+            return
+        leader = None if entry.meta is None else entry.meta.leader
+        if entry.meta is not None and leader != self.node_id:
+            raise NotLeaderError(entry.name, leader=None if leader is None else str(leader))
+
+    def _find_own_writer(self, entry: ShardEntry) -> StorageEngine:
+        self.check_led(entry)
+        return self._find_writer(entry)
 
     def _reader(self, entry: ShardEntry) -> StorageEngine:
         return entry.reader or self._find_reader(entry)

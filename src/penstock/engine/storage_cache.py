@@ -184,6 +184,10 @@ class StorageCacheManager:
         self._waiters.wait(is_over, seconds)
         return sorted(missing)
 
+    def wait_for_revision(self, revision: int, seconds: float) -> bool:
+        """Wait until everything up to `revision` is known; return whether it is."""
+        return self._waiters.wait(lambda: self.revision >= revision, seconds)
+
     def entries(self) -> Iterator[ShardEntry]:
         with self.lock:
             return iter(list(self.shards.values()))

@@ -301,6 +301,10 @@ class ListenerAnnouncer(Protocol):
         """Tell all nodes where this one serves the clients of a protocol."""
         ...
 
+    def leave(self) -> None:
+        """Tell all nodes that this one stops."""
+        ...
+
 
 class MetaClient(MetadataClient, OffsetClient, Protocol):
     """The whole meta service."""

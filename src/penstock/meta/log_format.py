@@ -10,6 +10,9 @@
 one: index, term, type, context and data. A log of one node is the log of a group with one voter,
 so that either can open what the other wrote.
 
+The data of an entry is a request, or several of them: a node that many ask at once makes one entry
+of what they ask. Those begin with 0xC1, which begins no MessagePack: `(size u32 · request)*`.
+
 Why the applied index lies beside the state and not beside the log: it is written in one batch with
 the rows that it speaks of. Why the state's keys have a generation: a snapshot from another node is
 loaded under the next one, a single write of the applied row switches, and the old rows are removed
@@ -18,9 +21,10 @@ in one range. `docs/designs/2026-11-15-solo-log.md` has the tables below.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
 from penstock.layout import Field, Layout
@@ -32,6 +36,8 @@ OFFSET_LOG: Final = "raft-offset"
 META_STATE: Final = "meta"
 OFFSET_STATE: Final = "offset"
 FAMILIES: Final = (META_LOG, OFFSET_LOG, META_STATE, OFFSET_STATE)
+
+_BUNDLE_HEAD: Final = b"\xc1"
 
 ENTRY_NORMAL: Final = 0
 ENTRY_CONF_CHANGE: Final = 1
@@ -128,6 +134,31 @@ def encode_configuration(configuration: Configuration) -> bytes:
 
 def decode_configuration(row: bytes) -> Configuration:
     return _configuration_decoder.decode(row)
+
+
+def bundle(requests: Sequence[bytes]) -> bytes:
+    """Return the data of an entry that holds these requests, at least one."""
+    if len(requests) == 1:
+        return requests[0]
+    parts = [_BUNDLE_HEAD]
+    for request in requests:
+        parts += (len(request).to_bytes(4, "big"), request)
+    return b"".join(parts)
+
+
+def unbundle(data: bytes) -> list[bytes]:
+    """Return the requests that the data of an entry holds. Raises `ValidationError`."""
+    if data[:1] != _BUNDLE_HEAD:
+        return [data]
+    requests: list[bytes] = []
+    at = 1
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        if end > len(data):
+            raise ValidationError("an entry of several requests is cut short")
+        requests.append(data[at + 4 : end])
+        at = end
+    return requests
 
 
 def encode_entry(entry: Entry) -> bytes:

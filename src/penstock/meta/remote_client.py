@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
 import grpc
@@ -25,6 +25,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.log import get_logger
+from penstock.meta.controller import OFFLINE, Load, load_of, place_shards, storage_nodes
 from penstock.meta.gathering import Gathering
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.founding import group_names
@@ -38,6 +39,7 @@ from penstock.meta.solo_transactions import SoloTransactions
 from penstock.meta.state import metadata_commands as cmd
 from penstock.meta.state import offset_commands as offset_cmd
 from penstock.meta.state.answers import Rejected
+from penstock.meta.state.metadata_rows import NODES, SHARDS
 from penstock.meta.state.view import Row
 from penstock.meta.watch import Update, Watch, Watchers
 
@@ -257,6 +259,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         names = group_names(status.offset_groups)
         self._nonce = entropy(8).hex()
         self._listeners: dict[str, str] = {}
+        self._is_registered = False
         self._requests = 0
         self._counting = threading.Lock()
         self._closing = threading.Event()
@@ -319,12 +322,27 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             self._beating.join()
         self.connection.close()
 
+    def _place(self, partitions: Iterable[int]) -> tuple[cmd.Placement, ...]:
+        rows = RemoteRows(self.connection, 0)
+        rows.is_local = True
+        nodes = storage_nodes(NODES.scan(rows), self._node_id)
+        # Whoever is alone in question need not be compared.
+        load = load_of(SHARDS.scan(rows)) if len(nodes) > 1 else Load()
+        return place_shards(partitions, 1, nodes, load)
+
+    def leave(self) -> None:
+        """Say that this node stops; see `RaftMetaClient.leave`."""
+        self._closing.set()
+        self.set_node_status(self._node_id, OFFLINE)
+
     def _register(self) -> None:
         self.register_node("", listeners=self._listeners, boot_id=self._nonce)
+        self._is_registered = True
 
     def announce(self, protocol: str, address: str) -> None:
         """Tell all nodes where this one serves the clients of a protocol."""
         self._listeners[protocol] = address
+        self._is_registered = False
         self._register()
 
     def _beat(self) -> None:
@@ -334,7 +352,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             try:
                 # Without an id: a beat may count twice, and needs no place among the answers.
                 answer = group.propose(encode_checked(cmd.Request(self._clock.now_ms(), beat)))
-                if isinstance(answer, Rejected):
+                if isinstance(answer, Rejected) or not self._is_registered:
                     self._register()
             except StoreError as error:
                 # No majority, or no way to it: the next beat tries again.

@@ -417,9 +417,9 @@ class SoloGroup(Generic[RequestT, AnswerT]):
 
     def _replay(self, entries: list[fmt.Entry]) -> None:
         requests = [self._decode_logged(entry) for entry in entries]
-        for entry, request in zip(entries, requests, strict=True):
+        for entry, held in zip(entries, requests, strict=True):
             overlay = self.reader.working.overlay()
-            if request is not None:
+            for request in held:
                 self._machine.apply(overlay, request)
             self.reader.publish(overlay.changes, overlay.size)
             self._applied = entry.index
@@ -427,16 +427,16 @@ class SoloGroup(Generic[RequestT, AnswerT]):
         if not self.is_written:
             self.write_state()
 
-    def _decode_logged(self, entry: fmt.Entry) -> RequestT | None:
+    def _decode_logged(self, entry: fmt.Entry) -> list[RequestT]:
         if entry.kind != fmt.ENTRY_NORMAL:
             raise NotAStoreError(
                 f"{self._database.path}: entry {entry.index} of {self.name.name} changes the "
                 "group's members and was not applied; start the node in its cluster first"
             )
         if not entry.data:
-            return None  # what a Raft leader writes when its term begins
+            return []  # what a Raft leader writes when its term begins
         try:
-            return self._machine.decode(entry.data)
+            return [self._machine.decode(request) for request in fmt.unbundle(entry.data)]
         except MsgspecError as error:
             raise NotAStoreError(
                 f"{self._database.path}: entry {entry.index} of {self.name.name} cannot be read by "

@@ -15,6 +15,7 @@ from zlib import crc32
 from penstock.clock import Clock
 from penstock.errors import BadRequestError
 from penstock.meta.client import GroupInfo
+from penstock.meta.controller import idle_groups
 from penstock.meta.rejections import check_text, encode_checked, error_of
 from penstock.meta.solo_group import GroupLog
 from penstock.meta.state import offset_commands as cmd
@@ -126,12 +127,11 @@ class SoloOffsets:
         kept = frozenset(keep)
         gone: list[cmd.GroupName] = []
         for home in self._offset_groups:
-            idle = [
-                cmd.GroupName(namespace, name)
+            groups = (
+                (cmd.GroupName(namespace, name), group.last_commit_ms)
                 for namespace, name, group in scan_groups(home.reader, None, with_deleted=True)
-                if group.last_commit_ms < before_ms
-            ]
-            idle = [name for name in idle if name not in kept]
+            )
+            idle = idle_groups(groups, before_ms, kept)
             for start in range(0, len(idle), cmd.ROWS_MAX):
                 gone += self._expire(home, idle[start : start + cmd.ROWS_MAX], before_ms)
         return sorted(gone)

@@ -6,6 +6,7 @@ way get `GRACE_S` to end, then the node puts everything on the device.
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,18 +16,25 @@ from typing import TYPE_CHECKING, Final, Self, cast
 
 from penstock.api import EmbeddedBackend
 from penstock.engine.segment.twin import native_only
-from penstock.errors import NotSupportedError
+from penstock.errors import NotSupportedError, RetryableError, StoreError
 from penstock.log import get_logger
+from penstock.meta.client import ListenerAnnouncer
+from penstock.meta.controller import STORAGE_LISTENER
 from penstock.meta.service import meta_handlers
 from penstock.node import Node
+from penstock.remote.forwarding import NodeForwarder
 from penstock.remote.http import MonitoringServer
 from penstock.remote.service import start_server
+from penstock.remote.shard_service import shard_handlers
 from penstock.settings import Settings
+from penstock.settings.tree import ServerSettings
 
 if TYPE_CHECKING:
     from penstock.brokers.kafka.server import KafkaServer
 
 GRACE_S: Final = 10.0
+LEAVE_S: Final = 2.0
+_ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
 
 _log: Final = get_logger(__name__)
 
@@ -72,12 +80,14 @@ class Server:
     ) -> None:
         """`stopping` ends the wait for a cluster."""
         listen = settings.server
-        self.node: Final = Node(path, settings, stopping=stopping)
+        self._forwarder: Final = NodeForwarder() if settings.node.peers else None
+        self.node: Final = Node(path, settings, forwarder=self._forwarder, stopping=stopping)
         try:
             backend = EmbeddedBackend(self.node)
-            meta = meta_handlers(self.node.meta.service())
-            self._rpc, self.port = start_server(backend, listen.host, listen.port, also=[meta])
+            also = [meta_handlers(self.node.meta.service()), shard_handlers(self.node.handler)]
+            self._rpc, self.port = start_server(backend, listen.host, listen.port, also=also)
             try:
+                self._enter_cluster(listen)
                 self._http: Final = MonitoringServer(
                     listen.host, listen.http_port, self.node.registry, self._health
                 )
@@ -90,6 +100,38 @@ class Server:
             raise
         self.host: Final = listen.host
         self.http_port: Final = self._http.port
+
+    def _enter_cluster(self, listen: ServerSettings) -> None:
+        """Learn where the other nodes are, and tell them where this one is."""
+        meta = self.node.meta
+        if self._forwarder is None or not isinstance(meta, ListenerAnnouncer):
+            return
+        self._forwarder.follow(meta)
+        host = listen.advertised_host or listen.host
+        if host in _ALL_ADDRESSES:
+            host = socket.gethostname()
+        address = f"{host}:{listen.advertised_port or self.port}"
+        try:
+            meta.announce(STORAGE_LISTENER, address)
+        except RetryableError as error:
+            # Nobody decides at the moment; the rounds of the controller say it again.
+            _log.warning("node_not_announced", address=address, reason=str(error))
+
+    def _leave_cluster(self) -> None:
+        """Say that this node stops, if somebody takes it in soon."""
+        meta = self.node.meta
+        if self._forwarder is None or not isinstance(meta, ListenerAnnouncer):
+            return
+
+        def leave() -> None:
+            try:
+                meta.leave()
+            except StoreError as error:
+                _log.debug("leaving_not_told", reason=str(error))
+
+        telling = threading.Thread(target=leave, name="penstock-leaving", daemon=True)
+        telling.start()
+        telling.join(LEAVE_S)
 
     def _health(self) -> dict[str, object]:
         return {
@@ -104,7 +146,10 @@ class Server:
             self.kafka.close()
         self._http.close()
         self._rpc.stop(GRACE_S).wait()
+        self._leave_cluster()
         self.node.close()
+        if self._forwarder is not None:
+            self._forwarder.close()
 
     def __enter__(self) -> Self:
         return self

@@ -288,7 +288,7 @@ def start_server(
             ("grpc.so_reuseport", 0),
         ],
     )
-    handlers = service_handlers(pb, SERVICE, StorageService(backend), _abort)
+    handlers = service_handlers(pb, SERVICE, StorageService(backend), abort)
     server.add_generic_rpc_handlers((handlers, *also))
     try:
         bound = server.add_insecure_port(f"{host}:{port}")
@@ -300,7 +300,8 @@ def start_server(
     return server, bound
 
 
-def _abort(context: grpc.ServicerContext, error: StoreError) -> None:
+def abort(context: grpc.ServicerContext, error: StoreError) -> None:
+    """End a call with an error that keeps its type."""
     code = next((c for kind, c in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
     context.set_trailing_metadata(((wire.ERROR_KEY, wire.error_to_wire(error)),))
     context.abort(code, str(error)[:1024])

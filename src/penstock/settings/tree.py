@@ -60,6 +60,17 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=0, le=65535, description="Port of `/metrics` and `/health`; 0 takes any."),
     ] = 9191
+    advertised_host: Annotated[
+        str,
+        Meta(
+            description="Host at which the cluster's other nodes reach the storage API; empty: "
+            "`host`, or this machine's name when that is all addresses."
+        ),
+    ] = ""
+    advertised_port: Annotated[
+        int,
+        Meta(ge=0, le=65535, description="Port that the other nodes are told; 0: `port`."),
+    ] = 0
 
 
 class KafkaSettings(Struct, frozen=True, kw_only=True):
@@ -267,6 +278,10 @@ class TopicSettings(Struct, frozen=True, kw_only=True):
         Meta(description="The engine that keeps its records."),
     ] = "segment"
     partitions: Annotated[int, Meta(ge=1, le=10_000, description="Its partitions.")] = 1
+    replication: Annotated[
+        int,
+        Meta(ge=1, le=100, description="Nodes that keep each record; more than 1 is refused yet."),
+    ] = 1
     partitioner: Annotated[
         Literal["round_robin", "key"],
         Meta(description="How a record without a partition gets one."),

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from tests.meta.raft.cluster_in_process import free_ports, wait_until
 from typer.testing import CliRunner
 
 import penstock
+from penstock.api import Store
 from penstock.cli import build
+from penstock.errors import NotSupportedError, RetryableError
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 
@@ -37,6 +40,8 @@ class Servers:
             "node.peers": json.dumps(self.peers),
             "kafka.enabled": "false",
             "server.http_port": 0,
+            "engine.compact_interval_ms": 1_000,
+            "engine.upkeep_interval_ms": 500,
         }
         pairs = [f"{name}={value}" for name, value in settings.items()]
         for pair in [*pairs, *extra]:
@@ -49,18 +54,27 @@ class Servers:
         process.terminate()
         assert process.wait(60) == 0
 
+    def kill(self, node: int) -> None:
+        process = self.running.pop(node)
+        process.kill()
+        process.wait()
+
     def cluster(self, *arguments: str, node: int = 1) -> str:
         result = CliRunner().invoke(build(), ["cluster", *arguments, "-s", self.addresses[node]])
         return result.output if result.exit_code == 0 else ""
+
+    def nodes_that(self, state: str, node: int = 1) -> int:
+        """Return how many nodes are in a state, as a node sees them."""
+        shown = self.cluster("status", node=node)
+        return sum(line.startswith("node ") and state in line for line in shown.splitlines())
 
     def all_vote(self) -> bool:
         shown = self.cluster("status")
         return len(re.findall("voters 1,2,3", shown)) == 2
 
     def close(self) -> None:
-        for process in self.running.values():
-            process.kill()
-            process.wait()
+        for node in list(self.running):
+            self.kill(node)
 
 
 @pytest.fixture
@@ -106,18 +120,103 @@ def test_three_servers_share_topics_and_offsets(servers: Servers) -> None:
     assert servers.cluster("add", "9", "127.0.0.1:1", "--wait", "0.1", node=2) == ""
 
 
-@pytest.mark.timeout(180)
-def test_a_node_without_the_role_meta_uses_the_cluster(servers: Servers) -> None:
+def _values(store: Store, topic: str, partition: int) -> list[bytes]:
+    return [record.value or b"" for record in store.topic(topic).read(partition)]
+
+
+def _leaders(store: Store, topic: str) -> dict[int, int | None]:
+    return {one.partition: one.leader for one in store.topic(topic).describe().partitions}
+
+
+def _knows(store: Store, topic: str) -> bool:
+    return topic in store.topics()
+
+
+@pytest.mark.timeout(240)
+def test_shards_are_spread_over_the_nodes_and_any_node_serves_them(servers: Servers) -> None:
+    wait_until(lambda: servers.nodes_that("online") == 3, "all nodes are registered")
     with penstock.connect(servers.addresses[1]) as store:
-        store.create_topic("orders", storage="rocksdb")
+        wait_until(lambda: _is_spread(servers, store), "all nodes say where they serve")
+        with pytest.raises(NotSupportedError, match="replication is 2"):
+            store.create_topic("twice", storage="rocksdb", replication=2)
+        assert "twice" not in store.topics()
+    for node in (1, 2, 3):
+        with penstock.connect(servers.addresses[node]) as store:
+            wait_until(partial(_knows, store, "orders"), "topics are pushed")
+            for partition in range(3):
+                store.topic("orders").write(f"{node}".encode(), partition=partition)
+    for node in (1, 2, 3):
+        with penstock.connect(servers.addresses[node]) as store:
+            for partition in range(3):
+                assert sorted(_values(store, "orders", partition)) == [b"1", b"2", b"3"]
+    _lose_and_bring_back(servers)
+    # Who drains gets nothing new.
+    assert "node 2 drains" in servers.cluster("drain", "2")
+    with penstock.connect(servers.addresses[2]) as store:
+        store.create_topic("elsewhere", partitions=4, storage="rocksdb").write(b"one")
+        assert set(_leaders(store, "elsewhere").values()) == {1, 3}
+        store.topic("orders").delete()
+    assert "as the others again" in servers.cluster("drain", "2", "--undo")
+    wait_until(lambda: servers.nodes_that("has 2 shards") == 2, "each node deletes its own")
+    _use_a_node_without_the_role_meta(servers)
+
+
+def _is_spread(servers: Servers, store: Store) -> bool:
+    """Create a topic that has a shard on each node; before all have said that they serve requests,
+    some get none."""
+    topic = store.create_topic("orders", partitions=3, storage="rocksdb")
+    if servers.nodes_that("has 1 shards and leads 1") == 3:
+        return True
+    topic.delete()
+    return False
+
+
+def _lose_and_bring_back(servers: Servers) -> None:
+    with penstock.connect(servers.addresses[1]) as store:
+        leaders = _leaders(store, "orders")
+        lost = next(partition for partition, leader in leaders.items() if leader == 3)
+        servers.kill(3)
+        wait_until(lambda: servers.nodes_that("offline, has 1 shards and leads 0") == 1, "a loss")
+        with pytest.raises(RetryableError):
+            store.topic("orders").write(b"nobody", partition=lost)
+        for partition in leaders.keys() - {lost}:
+            store.topic("orders").write(b"more", partition=partition)
+        servers.start(3)
+        wait_until(lambda: servers.nodes_that("has 1 shards and leads 1") == 3, "it leads again")
+        wait_until(partial(_writes, store, lost), "it serves again")
+        found = _values(store, "orders", lost)
+        assert sorted(found[:3]) == [b"1", b"2", b"3"]
+        assert set(found[3:]) == {b"again"}
+
+
+def _writes(store: Store, partition: int) -> bool:
+    try:
+        store.topic("orders").write(b"again", partition=partition)
+    except RetryableError:
+        return False
+    return True
+
+
+def _use_a_node_without_the_role_meta(servers: Servers) -> None:
     storage = [f"{node}@{address}" for node, address in servers.addresses.items()]
     servers.addresses[4] = f"127.0.0.1:{free_ports(1)[0]}"
     servers.start(4, "node.roles=[]", f"node.peers={json.dumps(storage)}")
-    wait_until(lambda: "seen from node 4" in servers.cluster("status", node=4), "node 4 serves")
+    wait_until(
+        lambda: servers.nodes_that("keeps no metadata  online", node=4) == 1, "node 4 serves"
+    )
     with penstock.connect(servers.addresses[4]) as store:
-        assert store.topics() == ["orders"]
-        topic = store.create_topic("of-four", storage="rocksdb")
-        topic.write(b"four")
-        assert [record.value for record in topic.read(0)] == [b"four"]
+        assert store.topics() == ["elsewhere"]
+        wait_until(partial(_creates_on, store, 4), "node 4 gets shards, too")
+        for partition in range(8):
+            store.topic("of-all").write(b"four", partition=partition)
     with penstock.connect(servers.addresses[2]) as store:
-        wait_until(lambda: "of-four" in store.topics(), "it is pushed")
+        wait_until(partial(_knows, store, "of-all"), "it is pushed")
+        assert [_values(store, "of-all", partition) for partition in range(8)] == [[b"four"]] * 8
+
+
+def _creates_on(store: Store, node: int) -> bool:
+    topic = store.create_topic("of-all", partitions=8, storage="rocksdb")
+    if set(_leaders(store, topic.name).values()) == {1, 2, 3, node}:
+        return True
+    topic.delete()
+    return False

@@ -58,7 +58,10 @@ class LogDirs:
         found: list[Answer] = []
         for index in indexes:
             try:
-                info = self._broker.handler.shard_info(build_storage_name(topic_id, index))
+                handler = self._broker.handler
+                entry = handler.find(build_storage_name(topic_id, index))
+                handler.check_led(entry)
+                info = handler.shard_info(entry.name)
             except StoreError:
                 continue
             found.append({"partition_index": index, "partition_size": info.size, "offset_lag": 0})

@@ -77,6 +77,7 @@ class PartitionWriter:
                     ErrorCode.invalid_record, "records of a compacted topic have a key"
                 )
             if not partition.is_raw:
+                self._handler.check_led(partition.entry)
                 return self._handler.batch_write(partition.shard, records, producer=producer)
         newest = head.max_ms if head.max_ms >= 0 else self._broker.clock.now_ms()
         return self._handler.write_batch(

@@ -20,9 +20,9 @@ from typing import Final, Self
 from msgspec import Struct
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import SettingsError, StoreError
+from penstock.errors import RetryableError, SettingsError, StoreError
 from penstock.meta import log_format as fmt
-from penstock.meta.controller import ONLINE, place_shards
+from penstock.meta.controller import OFFLINE, place_shards, storage_nodes
 from penstock.meta.database import Database, RocksDatabase
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
 from penstock.meta.raft.controller_loop import ControllerLoop
@@ -43,18 +43,21 @@ from penstock.meta.raft.node import GroupHandle, NodeTiming, RaftNode
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.raft.transport import Transport
 from penstock.meta.raft.wire import Greeting, Hello, Join, Refusal, Standing
+from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
+from penstock.meta.shard_counts import ShardCounts
 from penstock.meta.solo_client import MetadataMachine, OffsetMachine
 from penstock.meta.solo_group import GroupLog, LogLimits
 from penstock.meta.solo_metadata import SoloMetadata
 from penstock.meta.solo_offsets import SoloOffsets
 from penstock.meta.solo_transactions import SoloTransactions
 from penstock.meta.state import metadata_commands as cmd
-from penstock.meta.state.metadata_rows import MEMBERS, NODES, SHARDS
+from penstock.meta.state.metadata_rows import MEMBERS, NODES
 from penstock.meta.state.model import Member
 from penstock.meta.watch import Watchers
 
 _PAUSE_SECONDS: Final = 0.2
+_DECISIONS_AT_ONCE: Final = 256
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -129,13 +132,19 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         )
         names = group_names(identity.offset_groups)
 
+        counts: Final = ShardCounts()
+
         def note(answer: cmd.Answer) -> None:
             watchers.note(answer)
+            if isinstance(answer, cmd.Applied) and not answer.repeated:
+                counts.note(answer.events)
             self._watchers_thread_wake.set()
 
         self._metadata: Final[GroupHandle[cmd.Request, cmd.Answer]] = self.node.add_group(
             names[0], 0, MetadataMachine(), on_applied=note, on_reset=self._note_reset
         )
+        counts.reset(self._metadata.local)
+        self._counts: Final = counts
         self._offset_handles: Final = [
             self.node.add_group(name, number, OffsetMachine())
             for number, name in enumerate(names[1:], start=1)
@@ -162,8 +171,9 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             identity.node_id,
             clock=clock,
             rows=self._metadata.local,
+            counts=counts,
             status=lambda: self.node.status[0],
-            decide=self._propose,
+            decide=self._decide,
             register=self._register,
         )
         self._start(peers)
@@ -340,14 +350,16 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         return self._request_id("")
 
     def _place(self, partitions: Iterable[int]) -> tuple[cmd.Placement, ...]:
-        local = self._metadata.local
-        nodes = {node.node_id for node in NODES.scan(local) if node.status == ONLINE}
-        load: dict[int, int] = {}
-        for shard in SHARDS.scan(local):
-            for node in shard.replicas:
-                load[node] = load.get(node, 0) + 1
-        nodes.add(self._node_id)
-        return place_shards(partitions, 1, nodes, load, preferred=self._node_id)
+        nodes = storage_nodes(NODES.scan(self._metadata.local), self._node_id)
+        return place_shards(partitions, 1, nodes, self._counts.load())
+
+    def _decide(self, commands: Sequence[cmd.Command]) -> None:
+        for start in range(0, len(commands), _DECISIONS_AT_ONCE):
+            requests = [
+                cmd.Request(self._clock.now_ms(), one, self._request_id(""))
+                for one in commands[start : start + _DECISIONS_AT_ONCE]
+            ]
+            self._metadata.propose_many([encode_checked(one) for one in requests])
 
     def _register(self) -> None:
         members = {member.node_id: member.address for member in self.node.members}
@@ -357,7 +369,17 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def announce(self, protocol: str, address: str) -> None:
         """Tell all nodes where this one serves the clients of a protocol."""
         self._listeners[protocol] = address
-        self._register()
+        try:
+            self._register()
+        except RetryableError:
+            self._controller.register_again()
+            raise
+
+    def leave(self) -> None:
+        """Say that this node stops: nobody needs to find out by its silence. `DeadlineError` when
+        nobody takes it in."""
+        self._controller.leave()
+        self.set_node_status(self._node_id, OFFLINE)
 
     def _record_member(self, member: Member) -> None:
         command = cmd.PutMember(member.node_id, member.address, member.incarnation)
@@ -369,6 +391,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             self.remove_node(node)
 
     def _note_reset(self) -> None:
+        self._counts.reset(self._metadata.local)
         self._watchers.note_reset(self._metadata.local)
         self._watchers_thread_wake.set()
 

@@ -3,7 +3,7 @@
 Every node runs the loop; only the one that leads the group `metadata` decides. A member that Raft
 has not heard of for `SILENT_ROUNDS` rounds is lost, and so is another node whose heartbeats stay
 out for `BEATLESS_ROUNDS`. What is decided is a command like any other, and
-is refused when the world has moved on.
+is refused when the world has moved on. Shards are looked at when one of them, or a node, changed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,17 @@ from typing import Final, Protocol
 from penstock.clock import Clock
 from penstock.errors import StoreError
 from penstock.log import get_logger
-from penstock.meta.controller import ONLINE, failovers, lost_nodes
+from penstock.meta.controller import (
+    DRAINING,
+    OFFLINE,
+    ONLINE,
+    balances,
+    drains,
+    failovers,
+    lost_nodes,
+)
 from penstock.meta.raft.status import RaftStatus
+from penstock.meta.shard_counts import ShardCounts
 from penstock.meta.state import metadata_commands as cmd
 from penstock.meta.state.metadata_rows import NODES, SHARDS, read_beats
 from penstock.meta.state.model import Node
@@ -27,6 +36,9 @@ _log: Final = get_logger(__name__)
 ROUND_SECONDS: Final = 0.5
 SILENT_ROUNDS: Final = 4
 BEATLESS_ROUNDS: Final = 5
+BALANCE_ROUNDS: Final = 20
+"""Leaders are moved for balance so rarely that a node which comes and goes does not pull them
+along."""
 
 
 class Liveness:
@@ -77,17 +89,23 @@ class ControllerLoop:
         *,
         clock: Clock,
         rows: Reader,
+        counts: ShardCounts,
         status: Callable[[], RaftStatus],
-        decide: Callable[[cmd.Command], object],
+        decide: Callable[[Sequence[cmd.Command]], object],
         register: Registration,
     ) -> None:
         self._node_id = node_id
         self._clock = clock
         self._rows = rows
+        self._counts = counts
         self._status = status
         self._decide = decide
         self._register = register
         self._is_registered = False
+        self._is_leaving = False
+        self._rounds = 0
+        self._seen_changes = self._balanced_changes = -1
+        """Up to which change of shards and nodes there is nothing to decide."""
         self._liveness = Liveness()
         self._beats = Beats()
         self._stopping = threading.Event()
@@ -95,6 +113,14 @@ class ControllerLoop:
 
     def start(self) -> None:
         self._thread.start()
+
+    def register_again(self) -> None:
+        """Register this node with the next round."""
+        self._is_registered = False
+
+    def leave(self) -> None:
+        """Register this node no more: it is about to stop."""
+        self._is_leaving = True
 
     def close(self) -> None:
         self._stopping.set()
@@ -110,21 +136,46 @@ class ControllerLoop:
 
     def _round(self) -> None:
         mine = NODES.get(self._rows, self._node_id)
-        if not self._is_registered or mine is None or mine.status != ONLINE:
-            self._register()
+        is_missing = mine is None or mine.status == OFFLINE or not self._is_registered
+        if is_missing and not self._is_leaving:
             self._is_registered = True
+            try:
+                self._register()
+            except StoreError:
+                self._is_registered = False
+                raise
         status = self._status()
         if status.role != "leader":
             self._liveness.forget()
             self._beats.forget()
+            self._seen_changes = self._balanced_changes = -1
             return
         nodes = list(NODES.scan(self._rows))
-        for command in lost_nodes(nodes, self._alive(status, nodes)):
-            _log.warning("node_lost", node=getattr(command, "node_id", 0))
-            self._decide(command)
-        online = {node.node_id for node in NODES.scan(self._rows) if node.status == ONLINE}
-        for command in failovers(list(SHARDS.scan(self._rows)), online):
-            self._decide(command)
+        lost = lost_nodes(nodes, self._alive(status, nodes))
+        if lost:
+            _log.warning("nodes_lost", nodes=", ".join(str(one.node_id) for one in lost))
+            self._decide(lost)
+        self._rounds += 1
+        self._look_after_shards(is_balancing=self._rounds % BALANCE_ROUNDS == 0)
+
+    def _look_after_shards(self, *, is_balancing: bool) -> None:
+        changes = self._counts.changes
+        is_balancing = is_balancing and changes != self._balanced_changes
+        if changes == self._seen_changes and not is_balancing:
+            return
+        nodes = list(NODES.scan(self._rows))
+        online = {node.node_id for node in nodes if node.status == ONLINE}
+        draining = {node.node_id for node in nodes if node.status == DRAINING}
+        shards = list(SHARDS.scan(self._rows))
+        commands = failovers(shards, online, draining) or drains(shards, online, draining)
+        if not commands and is_balancing:
+            commands = balances(shards, online)
+            self._balanced_changes = changes
+        if commands:
+            # What is refused, or fails, is decided again with what is known then.
+            self._decide(commands)
+        else:
+            self._seen_changes = changes
 
     def _alive(self, status: RaftStatus, nodes: Sequence[Node]) -> set[int]:
         members = {*status.configuration.voters, *status.configuration.learners}

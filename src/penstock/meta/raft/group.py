@@ -428,7 +428,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
     def _apply(self, entries: list[Committed]) -> None:
         """Apply committed entries, in steps of a bounded size, then answer who waits here."""
         overlay = self.reader.working.overlay()
-        answers: list[tuple[bytes, AnswerT]] = []
+        answers: list[tuple[bytes, list[AnswerT]]] = []
         for number, (index, term, kind, context, data) in enumerate(entries, start=1):
             assert index == self._applied + 1, "entries are applied in order, each once"
             if kind != fmt.ENTRY_NORMAL:
@@ -438,11 +438,9 @@ class RaftGroup(Generic[RequestT, AnswerT]):
                 self._change_members(kind, data)
                 self._answer_change(context)
             elif data:
-                proposal = self._proposals.find(context)
-                request = None if proposal is None else proposal.request
-                if request is None:
-                    request = self._decode(index, data)
-                answers.append((context, self._machine.apply(overlay, request)))
+                requests = self._proposals.requests(context) or self._decode(index, data)
+                apply = self._machine.apply
+                answers.append((context, [apply(overlay, request) for request in requests]))
             self._applied, self._applied_term = index, term
             if overlay.size >= UNWRITTEN_SIZE_MAX or number == len(entries):
                 self.reader.publish(overlay.changes, overlay.size)
@@ -463,11 +461,11 @@ class RaftGroup(Generic[RequestT, AnswerT]):
     def _answer_change(self, context: bytes) -> None:
         proposal = self._proposals.find(context)
         if proposal is not None and proposal.changes:
-            self._proposals.answer(context, None)  # type: ignore[arg-type] # a change has no answer
+            self._proposals.answer(context, [None])  # type: ignore[list-item] # it has no answer
 
-    def _decode(self, index: int, data: bytes) -> RequestT:
+    def _decode(self, index: int, data: bytes) -> list[RequestT]:
         try:
-            return self._machine.decode(data)
+            return [self._machine.decode(request) for request in fmt.unbundle(data)]
         except MsgspecError as error:
             raise NotAStoreError(
                 f"{self._database.path}: entry {index} of {self.name.name} cannot be read by this "
@@ -491,11 +489,12 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._written = self._applied
         self._unwritten_ticks = 0
 
-    def _tell(self, answers: list[tuple[bytes, AnswerT]]) -> None:
-        for context, answer in answers:
+    def _tell(self, answers: list[tuple[bytes, list[AnswerT]]]) -> None:
+        for context, outcomes in answers:
             if self._on_applied is not None:
-                self._on_applied(answer)
-            self._proposals.answer(context, answer)
+                for answer in outcomes:
+                    self._on_applied(answer)
+            self._proposals.answer(context, outcomes)
 
     # -- for others -----------------------------------------------------------------------------
 

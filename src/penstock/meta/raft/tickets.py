@@ -4,20 +4,30 @@ A proposal is answered by the node that took it, when that node applies it: any 
 request, and what it answered it can read. A message to the leader may be lost, or the leader may
 fall: the proposal is then sent again. The log may so hold it twice, which is why a request must
 carry an id, or change nothing when it is repeated.
+
+Proposals that wait at the same moment travel together, as one entry of the log: what an entry costs
+on every node is paid once for all of them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 from penstock.errors import DeadlineError, StoreError
+from penstock.meta import log_format as fmt
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
 
 RESEND_TICKS: Final = 20
+BUNDLE_MAX: Final = 1_024
+_BUNDLED_OVERHEAD: Final = 4
+
+
+def _nobody(_outcome: object) -> None:
+    """Those who travel together are answered one by one."""
 
 
 class Proposal(Generic[RequestT, AnswerT]):
@@ -30,6 +40,7 @@ class Proposal(Generic[RequestT, AnswerT]):
         "data",
         "done",
         "leader",
+        "members",
         "request",
         "resend_age",
         "sends",
@@ -45,6 +56,8 @@ class Proposal(Generic[RequestT, AnswerT]):
     ) -> None:
         self.data = data
         self.request = request
+        self.members: list[Proposal[RequestT, AnswerT]] = []
+        """Those that travel in this one; empty: it travels alone."""
         self.done = done
         self.changes = changes
         """Changes of the members: (kind, node). Empty: `data` is a request."""
@@ -92,6 +105,7 @@ class Proposals(Generic[RequestT, AnswerT]):
             if first.context not in self._waiting:
                 self._unsent.popleft()
                 continue
+            first = self._bundled(size_max)
             size += len(first.data)
             if size > size_max and size > len(first.data):
                 return True
@@ -103,6 +117,36 @@ class Proposals(Generic[RequestT, AnswerT]):
             first.resend_age = first.age + (RESEND_TICKS << first.sends)
             first.sends += 1
         return False
+
+    def _bundled(self, size_max: int) -> Proposal[RequestT, AnswerT]:
+        """Make one of the first unsent proposals, as many as fit, and return it."""
+        members: list[Proposal[RequestT, AnswerT]] = []
+        size = 0
+        while self._unsent and len(members) < BUNDLE_MAX:
+            one = self._unsent[0]
+            if one.context not in self._waiting:
+                self._unsent.popleft()
+                continue
+            if one.changes or one.members or one.sends:
+                break
+            size += len(one.data) + _BUNDLED_OVERHEAD
+            if size > size_max and members:
+                break
+            members.append(one)
+            self._unsent.popleft()
+        if len(members) < 2:
+            self._unsent.extendleft(members)
+            return self._unsent[0]
+        together: Proposal[RequestT, AnswerT]
+        together = Proposal(fmt.bundle([one.data for one in members]), None, _nobody)
+        together.members = members
+        together.age = members[0].age
+        together.context = members[0].context
+        for one in members:
+            del self._waiting[one.context]
+        self._waiting[together.context] = together
+        self._unsent.appendleft(together)
+        return together
 
     def tick(self, leader: tuple[int, int], *, is_leader: bool) -> None:
         """Grow older: give up what is too old, send again what may be lost. A leader has its own
@@ -120,26 +164,36 @@ class Proposals(Generic[RequestT, AnswerT]):
                 self._unsent.append(proposal)
         for proposal in late:
             del self._waiting[proposal.context]
-            proposal.done(
-                DeadlineError(
-                    f"group {self._group}: no answer in time; the outcome is unknown, "
-                    "the same request may be sent again"
-                )
+            error = DeadlineError(
+                f"group {self._group}: no answer in time; the outcome is unknown, "
+                "the same request may be sent again"
             )
+            for one in proposal.members or [proposal]:
+                one.done(error)
 
     def find(self, context: bytes) -> Proposal[RequestT, AnswerT] | None:
         return self._waiting.get(context)
 
-    def answer(self, context: bytes, answer: AnswerT) -> None:
+    def requests(self, context: bytes) -> list[RequestT] | None:
+        """Return the requests of an entry of our own that waits, decoded before."""
+        proposal = self._waiting.get(context)
+        if proposal is None:
+            return None
+        found = [one.request for one in proposal.members or [proposal] if one.request is not None]
+        return found or None
+
+    def answer(self, context: bytes, answers: Sequence[AnswerT]) -> None:
         proposal = self._waiting.pop(context, None)
         if proposal is not None:
-            proposal.done(answer)
+            for one, answer in zip(proposal.members or [proposal], answers, strict=True):
+                one.done(answer)
 
     def refuse(self, error: StoreError) -> None:
         waiting, self._waiting = self._waiting, {}
         self._unsent.clear()
         for proposal in waiting.values():
-            proposal.done(error)
+            for one in proposal.members or [proposal]:
+                one.done(error)
 
 
 ReadDone = Callable[[StoreError | None], None]

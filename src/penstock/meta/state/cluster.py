@@ -71,7 +71,7 @@ def remove_node(view: View, command: RemoveNode, _moment: Moment) -> Change | Re
 
 def heartbeat(view: View, command: Heartbeat, moment: Moment) -> Change | Rejected:
     node = NODES.get(view, command.node_id)
-    if node is None or node.status != "online" or node.boot_id != command.boot_id:
+    if node is None or node.status == "offline" or node.boot_id != command.boot_id:
         return _unknown_node(command.node_id)
     view.put(encode_key(BEATS_TABLE, command.node_id), moment.revision.to_bytes(8, "big"))
     return Change(Done())

@@ -97,6 +97,8 @@ class AssignLeader(Struct, frozen=True, array_like=True, tag="assign-leader"):
     epoch: Positive
     replicas: Nodes | None = None
     in_sync: Nodes | None = None
+    expected_revision: Count | None = None
+    """The shard's, when this was decided: who was in sync then may not be so any more."""
 
 
 class ChangeInSync(Struct, frozen=True, array_like=True, tag="change-in-sync"):

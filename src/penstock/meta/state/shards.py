@@ -126,6 +126,12 @@ def assign_leader(view: View, command: AssignLeader, moment: Moment) -> Change |
             f"epoch {command.epoch} of {shard.name} is not after {shard.leader_epoch}",
             shard.name,
         )
+    if command.expected_revision not in {None, shard.revision}:
+        return Rejected(
+            "stale",
+            f"{shard.name} is at revision {shard.revision}, not {command.expected_revision}",
+            shard.name,
+        )
     replicas = shard.replicas if command.replicas is None else command.replicas
     if command.in_sync is not None:
         in_sync = command.in_sync

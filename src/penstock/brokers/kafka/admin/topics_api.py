@@ -99,7 +99,7 @@ class TopicsApi:
             raise _RefusedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
         replication = request.number("replication_factor", -1)
         if replication not in {-1, 1}:
-            reason = f"{replication} replicas were asked for, and there is one node"
+            reason = f"{replication} replicas were asked for; records are kept on one node"
             raise _RefusedError(ErrorCode.invalid_replication_factor, reason)
         partitions = request.number("num_partitions", -1)
         if partitions == -1:

@@ -1,0 +1,158 @@
+"""`ShardService`: this node's shards for the other nodes of its cluster.
+
+Only shards that this node leads: a request for another one ends with `NotLeaderError`, it is never
+passed on a second time. What counts segments, wakes readers and hides open transactions happens
+here, as for a request that came straight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, TypeVar
+
+import grpc
+import msgspec
+
+from penstock.engine.contract import AdapterOffsetStrategy, Isolation, ShardConfig
+from penstock.engine.handler import StorageEngineHandler
+from penstock.engine.storage_cache import ShardEntry
+from penstock.errors import BadRequestError, DeadlineError, NotLeaderError
+from penstock.grpc_methods import service_handlers
+from penstock.record import Offset, Producer, ShardId, StoredRecord
+from penstock.remote import shards_pb2 as pb
+from penstock.remote import storage_pb2, wire
+from penstock.remote.service import abort
+
+SERVICE: Final = "penstock.storage.v1.ShardService"
+KNOWN_WITHIN_S: Final = 3.0
+"""How long after another node this one may learn of a shard."""
+
+
+class ShardService:
+    def __init__(self, handler: StorageEngineHandler) -> None:
+        self._handler: Final = handler
+
+    def open(self, request: pb.ShardNames) -> storage_pb2.Nothing:
+        cache = self._handler.cache
+        if not cache.wait_for_revision(request.revision, KNOWN_WITHIN_S):
+            raise DeadlineError(
+                f"node {self._handler.node_id} knows the metadata up to {cache.revision}, and not "
+                f"up to {request.revision} within {KNOWN_WITHIN_S:g} s"
+            )
+        for partition in request.partitions:
+            self._handler.open_shard(self._led(ShardId(request.topic_id, partition).name))
+        return storage_pb2.Nothing()
+
+    def alter(self, request: pb.ShardAlteration) -> storage_pb2.Nothing:
+        entry = self._led(request.shard)
+        config = msgspec.json.decode(request.config, type=ShardConfig)
+        self._handler.alter_shard(entry.id, entry.topic.storage_type, config)
+        return storage_pb2.Nothing()
+
+    def seal(self, request: pb.ShardName) -> storage_pb2.Nothing:
+        self._handler.seal_shard(self._led(request.shard).name)
+        return storage_pb2.Nothing()
+
+    def info(self, request: pb.ShardName) -> storage_pb2.JsonReply:
+        info = self._handler.shard_info(self._led(request.shard).name)
+        return storage_pb2.JsonReply(json=msgspec.json.encode(info).decode())
+
+    def write(self, request: pb.ShardWrite) -> pb.ShardWritten:
+        entry = self._led(request.shard)
+        records = [wire.record_from_wire(record) for record in request.records]
+        producer = None
+        if request.HasField("producer"):
+            who = request.producer
+            producer = Producer(who.id, who.epoch, who.sequence)
+        written = self._handler.batch_write(entry.name, records, producer=producer)
+        return pb.ShardWritten(
+            first=written.first, count=written.count, repeated_write=written.repeated
+        )
+
+    def read(self, request: pb.ShardRead) -> storage_pb2.RecordsReply:
+        found = self._handler.read_by_offset(
+            self._led(request.shard).name,
+            Offset(request.offset),
+            max_records=request.max_records,
+            max_size=request.max_size,
+            isolation=_word(Isolation, request.isolation),
+        )
+        return _records(found)
+
+    def read_by_tag(self, request: pb.ShardTagRead) -> storage_pb2.RecordsReply:
+        found = self._handler.read_by_tag(
+            self._led(request.shard).name,
+            wire.to_text(request.tag),
+            start_offset=Offset(request.start_offset),
+            max_records=request.max_records,
+            max_size=request.max_size,
+        )
+        return _records(found)
+
+    def read_by_key(self, request: pb.ShardKey) -> storage_pb2.RecordsReply:
+        found = self._handler.read_by_key(self._led(request.shard).name, request.key)
+        return _records([] if found is None else [found])
+
+    def query_by_key(self, request: pb.ShardKey) -> storage_pb2.RecordsReply:
+        found = self._handler.query_by_key(
+            self._led(request.shard).name,
+            request.key,
+            begin_ms=request.begin_ms,
+            end_ms=request.end_ms if request.HasField("end_ms") else None,
+            limit=request.limit,
+        )
+        return _records(found)
+
+    def delete_by_key(self, request: pb.ShardKey) -> storage_pb2.CountReply:
+        count = self._handler.delete_by_key(self._led(request.shard).name, request.key)
+        return storage_pb2.CountReply(count=count)
+
+    def delete_by_offset(self, request: pb.ShardPlace) -> storage_pb2.CountReply:
+        name = self._led(request.shard).name
+        is_deleted = self._handler.delete_by_offset(name, Offset(request.offset))
+        return storage_pb2.CountReply(count=int(is_deleted))
+
+    def delete_before(self, request: pb.ShardPlace) -> storage_pb2.CountReply:
+        name = self._led(request.shard).name
+        earliest = self._handler.delete_records_before(name, Offset(request.offset))
+        return storage_pb2.CountReply(count=earliest)
+
+    def offset_at(self, request: pb.ShardMoment) -> storage_pb2.CountReply:
+        offset = self._handler.get_offset_by_timestamp(
+            self._led(request.shard).name,
+            request.timestamp_ms,
+            _word(AdapterOffsetStrategy, request.strategy),
+        )
+        return storage_pb2.CountReply(count=offset)
+
+    def compact(self, request: pb.ShardName) -> storage_pb2.CompactReply:
+        done = self._handler.compact(self._led(request.shard).name)
+        return storage_pb2.CompactReply(records=done.records, size=done.size)
+
+    def _led(self, shard: str) -> ShardEntry:
+        entry = self._handler.cache.shards.get(shard)
+        if entry is None:
+            # Gone, or not known here yet: the node that asks will know.
+            raise NotLeaderError(shard, leader=None)
+        self._handler.check_led(entry)
+        return entry
+
+
+W = TypeVar("W", bound=Enum)
+
+
+def _word(kind: type[W], text: str) -> W:
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise BadRequestError(f"{text!r} is no {kind.__name__}") from error
+
+
+def _records(found: Sequence[StoredRecord]) -> storage_pb2.RecordsReply:
+    return storage_pb2.RecordsReply(records=[wire.stored_to_wire(record) for record in found])
+
+
+def shard_handlers(handler: StorageEngineHandler) -> grpc.GenericRpcHandler:
+    """Return the service as a gRPC server takes it."""
+    return service_handlers(pb, SERVICE, ShardService(handler), abort)
