@@ -167,15 +167,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         self._deliverer = threading.Thread(
             target=self._deliver, name="penstock-meta-watch", daemon=True
         )
-        self._controller: Final = ControllerLoop(
-            identity.node_id,
-            clock=clock,
-            rows=self._metadata.local,
-            counts=counts,
-            status=lambda: self.node.status[0],
-            decide=self._decide,
-            register=self._register,
-        )
+        self._controller: Final = self._build_controller()
         self._start(peers)
 
     def _build_membership(self) -> Membership:
@@ -185,6 +177,17 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             find=lambda node: MEMBERS.get(self._metadata.reader, node),
             record=self._record_member,
             forget=self._forget_member,
+        )
+
+    def _build_controller(self) -> ControllerLoop:
+        return ControllerLoop(
+            self._node_id,
+            clock=self._clock,
+            rows=self._metadata.local,
+            counts=self._counts,
+            status=lambda: self.node.status[0],
+            decide=self._decide,
+            register=self._register,
         )
 
     def _start(self, peers: Sequence[Peer]) -> None:
