@@ -3,27 +3,30 @@
 Sketch first: an upload is a read of the log, a pass to move records, one to check them, and a PUT:
 with records of 1 KB some hundred MB/s of CPU work, then what the provider takes. A cold read in
 order should be as fast as the same ranged GETs in any order, because eight of them are on their way
-at any time; a reader that waits for each answer gets one part per round trip: with 20 ms a request,
-4 MB / (20 ms + transfer).
+at any time and a checksum is cheaper than a copy; a reader that waits for each answer gets one part
+per round trip: with 20 ms a request, 4 MB / (20 ms + transfer).
 
     python -m bench.tiered --mb 256 --latency-ms 0 --latency-ms 20
     python -m bench.tiered --url s3://bucket/prefix --set endpoint=…
 
-Latency is added in the client, in front of every GET. Prints one JSON line per case: the median and
-the range of three runs.
+Latency is added in the client, in front of every GET. The readers of one latency take turns; the
+table has the median and the range of five runs. MB are 2^20 bytes. The memory of a stream is what
+the resident set of a process grows by at most while it reads, once as fast as it can and once with
+a reader that takes 30 ms for each chunk, so that everything asked for has come.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
@@ -32,11 +35,14 @@ from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.dispatcher import upload_shard
 from penstock.tiered.fetcher import Fetcher
 from penstock.tiered.providers import ObjectBytes, ObjectInfo, TierProvider
+from penstock.tiered.providers.contract import get_range_into
 from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_reader import TierQuery
 
 MB = 1 << 20
+RUNS = 5
 SHARD = ShardId("bench", 0)
+SLOW_READER_S = 0.03
 
 
 class Slow:
@@ -58,6 +64,15 @@ class Slow:
         if self.latency_s:
             time.sleep(self.latency_s)
         return self.inner.get_range(key, start, size)
+
+    def get_range_into(
+        self, key: str, start: int, size: int, take: Callable[[], memoryview]
+    ) -> None:
+        with self._lock:
+            self.gets += 1
+        if self.latency_s:
+            time.sleep(self.latency_s)
+        get_range_into(self.inner, key, start, size, take)
 
     def get(self, key: str) -> ObjectBytes:
         if self.latency_s:
@@ -83,16 +98,31 @@ class Slow:
         self.inner.close()
 
 
-def tell(case: str, unit: str, runs: list[float], **more: object) -> None:
-    found = sorted(runs)
-    line = {
-        "case": case,
-        "unit": unit,
-        "median": round(statistics.median(found), 2),
-        "range": [round(found[0], 2), round(found[-1], 2)],
-        **more,
-    }
-    print(json.dumps(line), flush=True)
+class Table:
+    """Rows as they are measured on stderr, and all of them at the end."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, ...]] = [("case", "median", "range", "unit", "aim", "")]
+
+    def add(self, case: str, unit: str, runs: list[float], aim: tuple[str, float] | None) -> float:
+        found = sorted(runs)
+        median = statistics.median(found)
+        spread = f"{found[0]:.4g} - {found[-1]:.4g}" if len(found) > 1 else ""
+        wanted = verdict = ""
+        if aim is not None:
+            sign, limit = aim
+            wanted = f"{sign} {limit:g}"
+            met = median >= limit if sign == ">=" else median <= limit
+            verdict = "met" if met else "MISSED"
+        self._rows.append((case, f"{median:.4g}", spread, unit, wanted, verdict))
+        print(*self._rows[-1], file=sys.stderr, flush=True)
+        return median
+
+    def print(self) -> None:
+        widths = [max(map(len, column)) for column in zip(*self._rows, strict=True)]
+        for row in self._rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            print("  ".join(cells).rstrip(), flush=True)
 
 
 def fill(directory: str, size_mb: int, record_size: int) -> SegmentStore:
@@ -114,87 +144,134 @@ def timed(work: Callable[[], int]) -> float:
     return work() / MB / (time.perf_counter() - started)
 
 
-def read_ordered(config: TierConfig, provider: TierProvider) -> int:
+def read_ordered(config: TierConfig, provider: TierProvider, fetcher: Fetcher) -> int:
+    flat = CompositeFlatFile(config, SHARD, provider=provider, fetcher=fetcher)
+    return sum(len(chunk.data) for chunk in flat.reader.stream())
+
+
+def read_pages(config: TierConfig, provider: TierProvider) -> int:
+    """Every record as an object, by pages, as a consumer of the topic gets them."""
     flat = CompositeFlatFile(config, SHARD, provider=provider)
-    size = sum(len(chunk.data) for chunk in flat.reader.stream())
+    offset = size = 0
+    while (page := flat.reader.read(TierQuery(offset))).records:
+        offset = page.next_offset
+        size += sum(len(one.value or b"") for one in page.records)
     flat.fetcher.close()
     return size
 
 
 def read_unordered(config: TierConfig, provider: TierProvider, threads: int) -> int:
-    """The same ranges, eight at a time, in whatever order they come."""
+    """The same ranges, as many at a time, in whatever order they come."""
     flat = CompositeFlatFile(config, SHARD, provider=provider)
     flat.refresh()
     fetcher = Fetcher(provider, config.fetch)
     jobs = [
-        (flat.manifest.prefix + entry.name, begin, end - begin)
+        (flat.manifest.prefix + entry.name, span.begin, span.end - span.begin)
         for entry in flat.manifest.chunks_from(0)
-        for begin, end in fetcher._spans(entry)
+        for span in fetcher.spans(entry)
     ]
     with ThreadPoolExecutor(threads) as pool:
         return sum(pool.map(lambda job: len(provider.get_range(*job)), jobs))
 
 
-def measure_latency(config: TierConfig, inner: TierProvider, latency_ms: float) -> None:
+def measure_latency(
+    table: Table, config: TierConfig, inner: TierProvider, latency_ms: float
+) -> None:
     slow = Slow(inner, latency_ms / 1000)
+    fetcher = config.fetcher(slow)
     cases: dict[str, Callable[[], int]] = {
         "unordered GETs": lambda: read_unordered(config, slow, config.fetch.window),
-        "ordered cold read": lambda: read_ordered(config, slow),
+        "ordered cold read": lambda: read_ordered(config, slow, fetcher),
         "stop and wait": lambda: read_unordered(config, slow, 1),
+        "pages of records": lambda: read_pages(config, slow),
     }
-    found: dict[str, float] = {}
-    for name, work in cases.items():
-        slow.gets = 0
-        runs = [timed(work) for _ in range(3)]
-        size = work() / MB
-        tell(name, "MB/s", runs, latency_ms=latency_ms, gets_per_mb=round(slow.gets / size / 4, 3))
-        found[name] = statistics.median(runs)
-    print(
-        json.dumps(
-            {
-                "case": "ratios",
-                "latency_ms": latency_ms,
-                "ordered_to_unordered": round(
-                    found["ordered cold read"] / found["unordered GETs"], 2
-                ),
-                "ordered_to_stop_and_wait": round(
-                    found["ordered cold read"] / found["stop and wait"], 2
-                ),
-            }
-        ),
-        flush=True,
-    )
-    first_record(config, slow, latency_ms)
+    runs: dict[str, list[float]] = {name: [] for name in cases}
+    gets: list[float] = []
+    for number in range(-1, RUNS):
+        for name, work in cases.items():
+            slow.gets = 0
+            speed = timed(work)
+            if number >= 0:
+                runs[name].append(speed)
+            if name == "ordered cold read":
+                gets.append(slow.gets / (work_size(config, inner) / MB))
+    where = f"{latency_ms:g} ms"
+    found = {name: table.add(f"{name}, {where}", "MB/s", runs[name], None) for name in cases}
+    ordered = found["ordered cold read"]
+    ratio = ordered / found["unordered GETs"]
+    table.add(f"ordered / unordered, {where}", "x", [ratio], (">=", 0.9))
+    if latency_ms:
+        ratio = ordered / found["stop and wait"]
+        table.add(f"ordered / stop and wait, {where}", "x", [ratio], (">=", 5.0))
+    table.add(f"GETs of the ordered read, {where}", "per MB", [gets[-1]], ("<=", 0.25))
+    fetcher.close()
+    first_record(table, config, slow, where)
 
 
-def first_record(config: TierConfig, slow: Slow, latency_ms: float) -> None:
+def work_size(config: TierConfig, provider: TierProvider) -> int:
+    """Return the bytes of all objects that a whole read gets."""
+    manifest = CompositeFlatFile(config, SHARD, provider=provider).refresh()
+    return 0 if manifest is None else manifest.object_size
+
+
+def first_record(table: Table, config: TierConfig, slow: Slow, where: str) -> None:
     runs: list[float] = []
     gets: list[int] = []
     flat = CompositeFlatFile(config, SHARD, provider=slow)
-    for n in range(20):
-        entry = next(flat.manifest.chunks_from(0, flat.current()))
+    for entry in list(flat.manifest.chunks_from(0, flat.current()))[:20]:
         flat.fetcher.footer(flat.manifest.prefix, entry)
         before = slow.gets
         started = time.perf_counter()
-        offset = entry.first_offset + n * 97 % max(1, entry.units)
-        page = flat.reader.read(TierQuery(offset, max_records=1))
+        page = flat.reader.read(TierQuery(entry.first_offset + entry.units // 2, max_records=1))
         runs.append((time.perf_counter() - started) * 1000)
         gets.append(slow.gets - before)
         assert len(page.records) == 1
-    tell("first record, index cached", "ms", runs, latency_ms=latency_ms, gets_max=max(gets))
+    table.add(f"first record, index cached, {where}", "ms", runs, None)
+    table.add(f"GETs of a first record, {where}", "", [float(max(gets))], ("<=", 1.0))
     flat.fetcher.close()
 
 
-def memory_of_stream(config: TierConfig, provider: TierProvider) -> None:
-    flat = CompositeFlatFile(config, SHARD, provider=provider)
+def resident(field: str) -> float:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 1024
+    raise LookupError(field)
+
+
+def stream_once(url: str, options: dict[str, str], pause_s: float) -> None:
+    """Read a tier in this process and print by how many MB it grew at most."""
+    flat = CompositeFlatFile(TierConfig(url=url, options=options), SHARD)
     flat.refresh()
-    tracemalloc.start()
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = resident("VmRSS")
     for _ in flat.reader.stream():
-        pass
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    flat.fetcher.close()
-    tell("memory of one stream", "MB", [peak / MB])
+        time.sleep(pause_s)
+    print(resident("VmHWM") - before)
+
+
+def memory_of_stream(table: Table, url: str, settings: list[str]) -> None:
+    for name, pause_s in (("fast", 0.0), ("slow", SLOW_READER_S)):
+        command = [sys.executable, "-m", "bench.tiered", "--url", url, "--stream", str(pause_s)]
+        for each in settings:
+            command += ["--set", each]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+        table.add(f"memory of a stream, {name} reader", "MB", [float(done.stdout)], ("<=", 32.0))
+
+
+def offload(table: Table, config: TierConfig, provider: TierProvider, store: SegmentStore) -> None:
+    runs: list[float] = []
+    by_processor: list[float] = []
+    for _ in range(3):
+        CompositeFlatFile(config, SHARD, provider=provider).destroy()
+        flat = CompositeFlatFile(config, SHARD, provider=provider)
+        flat.acquire()
+        used = time.process_time()
+        begun = time.perf_counter()
+        size = upload_shard(store, flat) / MB
+        runs.append(size / (time.perf_counter() - begun))
+        by_processor.append(size / (time.process_time() - used))
+    table.add("offload", "MB/s", runs, None)
+    table.add("offload by processor time", "MB/s", by_processor, None)
 
 
 def main() -> None:
@@ -204,26 +281,23 @@ def main() -> None:
     parser.add_argument("--url", default="")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--latency-ms", type=float, action="append", default=[])
+    parser.add_argument("--stream", type=float, default=None, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    options = dict(each.split("=", 1) for each in arguments.set)
+    if arguments.stream is not None:
+        stream_once(arguments.url, options, arguments.stream)
+        return
+    table = Table()
     with tempfile.TemporaryDirectory() as directory:
         url = arguments.url or f"file://{directory}/tier"
-        options = dict(each.split("=", 1) for each in arguments.set)
         config = TierConfig(url=url, options=options)
         provider = config.open()
         with fill(f"{directory}/store", arguments.mb, arguments.record_size) as store:
-            runs = []
-            for _ in range(3):
-                flat = CompositeFlatFile(config, SHARD, provider=provider)
-                flat.destroy()
-                flat = CompositeFlatFile(config, SHARD, provider=provider)
-                flat.acquire()
-                cpu = time.process_time()
-                runs.append(timed(lambda flat=flat: upload_shard(store, flat)))
-                cpu = time.process_time() - cpu
-            tell("offload", "MB/s", runs, cpu_mb_per_s=round(arguments.mb / cpu, 1))
+            offload(table, config, provider, store)
         for latency_ms in arguments.latency_ms or [0.0, 20.0]:
-            measure_latency(config, provider, latency_ms)
-        memory_of_stream(config, provider)
+            measure_latency(table, config, provider, latency_ms)
+        memory_of_stream(table, url, arguments.set)
+    table.print()
 
 
 if __name__ == "__main__":

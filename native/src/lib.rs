@@ -77,5 +77,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tier::copy_records, module)?)?;
     module.add_function(wrap_pyfunction!(tier::place_records, module)?)?;
     module.add_function(wrap_pyfunction!(tier::index_records, module)?)?;
+    module.add_function(wrap_pyfunction!(tier::block_sums, module)?)?;
     Ok(())
 }

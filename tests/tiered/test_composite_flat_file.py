@@ -82,9 +82,10 @@ def test_a_stream_has_every_record_in_order(store: SegmentStore) -> None:
     flat = opened()
     upload(store, flat)
     found: list[int] = []
-    for entry, footer, data in flat.reader.stream():
+    for chunk in flat.reader.stream():
+        entry, footer = chunk.entry, chunk.footer
         records, _, _, damage = core.read_records(
-            data, entry.position, footer.units, entry.units_offset, "orders", 0,
+            chunk.data, entry.position, footer.units, entry.units_offset, "orders", 0,
             10_000, 1 << 30, [], 0, None, None,
         )  # fmt: skip
         assert damage is None

@@ -45,7 +45,7 @@ class _Data(NamedTuple):
 
     entry: ChunkEntry
     footer: Footer
-    data: bytes
+    data: bytes | memoryview
     position: int
     first: int
     stop: int
@@ -88,6 +88,7 @@ class TierRangeReader:
                 for data in self._fetched(self._entries(offset)):
                     yield from self._whole(data, offset)
                     offset, tries = data.entry.end_offset, 0
+                    del data  # a chunk that waits for the next one is one too many in memory
                 return
             except ObjectMissingError as error:
                 if tries:
@@ -136,9 +137,10 @@ class TierRangeReader:
         first = 1 if entries and self._is_part(entries[0]) else 0
         for entry in entries[:first]:
             yield from self._part_of(entry)
-        for entry, footer, data in self._fetcher.stream(self._prefix, entries[first:last]):
+        for chunk in self._fetcher.stream(self._prefix, entries[first:last]):
+            entry, footer = chunk.entry, chunk.footer
             self._count(entry.size)
-            yield _Data(entry, footer, data, entry.position, *self._units(entry, footer))
+            yield _Data(entry, footer, chunk.data, entry.position, *self._units(entry, footer))
         for entry in entries[max(first, last) :]:
             yield from self._part_of(entry)
 

@@ -16,6 +16,7 @@ import struct
 import zlib
 from bisect import bisect_left
 from collections.abc import Set
+from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -105,13 +106,17 @@ class Footer(NamedTuple):
 
     def check_blocks(self, name: str, first_block: int, data: bytes | memoryview) -> None:
         """Raise `CorruptionError` unless `data`, which begins with a block, is what was written."""
-        view = memoryview(data)
-        for n, start in enumerate(range(0, len(view), BLOCK_SIZE), first_block):
-            (expected,) = _SUM.unpack_from(self.sums, n * _SUM.size)
-            if zlib.crc32(view[start : start + BLOCK_SIZE]) != expected:
-                raise CorruptionError(
-                    name, position=n * BLOCK_SIZE, reason="the checksum of this block is wrong"
-                )
+        found = core.block_sums(data, BLOCK_SIZE)
+        expected = self.sums[first_block * _SUM.size :][: len(found)]
+        if found == expected:
+            return
+        sums = enumerate(zip_longest(_SUM.iter_unpack(found), _SUM.iter_unpack(expected)))
+        wrong = next(n for n, (one, other) in sums if one != other)
+        raise CorruptionError(
+            name,
+            position=(first_block + wrong) * BLOCK_SIZE,
+            reason="the checksum of this block is wrong",
+        )
 
 
 def key_hash(key: bytes) -> int:
@@ -197,11 +202,7 @@ def build_chunk(
         raise CorruptionError(
             shard.name, position=damage.position - where.position, reason=damage.reason
         )
-    view = memoryview(data)
-    sums = b"".join(
-        _SUM.pack(zlib.crc32(view[start : start + BLOCK_SIZE]))
-        for start in range(0, len(data), BLOCK_SIZE)
-    )
+    sums = core.block_sums(data, BLOCK_SIZE)
     count = len(units) // unit_size
     footer = units + keys + sums
     trailer = _TRAILER.pack(
@@ -243,7 +244,7 @@ def build_chunk(
     return whole, entry
 
 
-def read_footer(name: str, tail: bytes) -> tuple[Footer, ChunkEntry]:
+def read_footer(name: str, tail: bytes | memoryview) -> tuple[Footer, ChunkEntry]:
     """Return the footer that `tail`, the end of a chunk, holds, checked; and its entry, without
     the filter of keys."""
     if len(tail) < TRAILER_SIZE:
@@ -262,7 +263,7 @@ def read_footer(name: str, tail: bytes) -> tuple[Footer, ChunkEntry]:
     start = len(tail) - TRAILER_SIZE - sum(sizes)
     if start < 0:
         raise CorruptionError(name, position=data_size, reason="the footer is cut short")
-    body = tail[start:-TRAILER_SIZE]
+    body = bytes(tail[start:-TRAILER_SIZE])
     if zlib.crc32(body) != found[15]:
         raise CorruptionError(name, position=data_size, reason="the footer is damaged")
     keys_at = sizes[0]

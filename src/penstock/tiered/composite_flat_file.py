@@ -37,9 +37,10 @@ from penstock.tiered import manifest_changes as changes
 from penstock.tiered.append_result import AppendResult, BoundaryType
 from penstock.tiered.chunk import ChunkEntry, ChunkRange, build_chunk, derive_units, read_units
 from penstock.tiered.chunk_files import ChunkFiles
+from penstock.tiered.chunk_stream import FetchedChunk
 from penstock.tiered.composite_access import DispatchRequest
 from penstock.tiered.composite_upkeep import CompositeUpkeep
-from penstock.tiered.fetcher import FetchedChunk, Fetcher
+from penstock.tiered.fetcher import Fetcher
 from penstock.tiered.file_segment import FileSegmentMetadata
 from penstock.tiered.flat_file import FlatFile
 from penstock.tiered.manifest import Manifest
@@ -477,7 +478,7 @@ class CompositeFlatFile:
 
     def live_records(self, chunk: FetchedChunk, manifest: Manifest) -> list[StoredRecord]:
         """Return the records of a fetched chunk that are not deleted."""
-        entry, footer, data = chunk
+        entry, footer, data = chunk.entry, chunk.footer, chunk.data
         if not footer.units:
             return []
         deleted = self.reader.deleted(manifest)

@@ -4,16 +4,15 @@
                 with the footer, so that a chunk read as a whole costs no extra request
     block       64 KiB, the unit of checksums and of single records
 
-A stream has at most `window` parts under way or in hand (8 × 4 MB), in order, across chunks; so its
+A stream (`chunk_stream.py`) has at most `window` parts under way or in hand, 8 × 4 MB; so its
 memory is bounded whatever its reader does. Parts and footers that pages need are cached.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -21,8 +20,10 @@ from msgspec import Struct
 from penstock.errors import CorruptionError
 from penstock.tiered.block_cache import BlockCache
 from penstock.tiered.chunk import BLOCK_SIZE, ChunkEntry, Footer, read_footer
+from penstock.tiered.chunk_stream import ChunkStream, FetchedChunk, Span, Take
 from penstock.tiered.disk_cache import DiskCache
-from penstock.tiered.providers.contract import TierProvider
+from penstock.tiered.part_buffers import SpareBuffers
+from penstock.tiered.providers.contract import TierProvider, get_range_into
 
 
 class FetchSettings(Struct, frozen=True, kw_only=True):
@@ -35,14 +36,6 @@ class FetchSettings(Struct, frozen=True, kw_only=True):
     disk_cache_path: str = ""
     """A directory of this process's own for parts that were read; empty: none."""
     disk_cache_size: int = 0
-
-
-class FetchedChunk(NamedTuple):
-    """A whole chunk: its data is a log file whose base is the chunk's position."""
-
-    entry: ChunkEntry
-    footer: Footer
-    data: bytes
 
 
 class FetchedRange(NamedTuple):
@@ -62,6 +55,7 @@ class Fetcher:
             self.settings.footer_cache_size, lambda footer: footer.memory_size
         )
         self._disk: Final = _disk_cache(self.settings)
+        self._spare: Final = SpareBuffers(self.settings.window - 1)
         self._lock: Final = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
 
@@ -76,7 +70,7 @@ class Fetcher:
         tail = self._get(key, entry.data_size, entry.footer_size)
         return self._checked_footer(key, entry, tail)
 
-    def _checked_footer(self, key: str, entry: ChunkEntry, tail: bytes) -> Footer:
+    def _checked_footer(self, key: str, entry: ChunkEntry, tail: bytes | memoryview) -> Footer:
         footer, found = read_footer(self._name(key), tail)
         known = (entry.first_offset, entry.end_offset, entry.position, entry.data_size)
         if (found.first_offset, found.end_offset, found.position, found.data_size) != known:
@@ -163,76 +157,30 @@ class Fetcher:
     # Streams
 
     def stream(self, prefix: str, entries: Iterable[ChunkEntry]) -> Iterator[FetchedChunk]:
-        """Yield whole chunks in order, while the next are on their way."""
-        window: deque[tuple[ChunkEntry, int, Future[bytes]]] = deque()
-        jobs = ((entry, part) for entry in entries for part in range(len(self._spans(entry))))
-        pool = self._pool()
-        held = 0
-        assembling: bytearray | None = None
+        """Yield whole chunks in order, while the next are on their way. Nothing of them is kept
+        here: what streams by would only drive out what others come back to."""
+        spans = (span for entry in entries for span in self.spans(entry))
 
-        def fill() -> None:
-            # What is being put together counts, too, and so do the chunk that is handed over and
-            # the one before, which the reader may still hold.
-            while len(window) + held < self.settings.window - 2:
-                wanted = next(jobs, None)
-                if wanted is None:
-                    return
-                entry, part = wanted
-                begin, end = self._spans(entry)[part]
-                key = prefix + entry.name
-                job = self._get_checked if end - begin == entry.size else self._get_part
-                window.append((entry, part, pool.submit(job, key, entry, begin, end)))
+        def get(span: Span, take: Take) -> None:
+            with self._lock:
+                self.requests += 1
+            key, size = prefix + span.entry.name, span.end - span.begin
+            get_range_into(self.provider, key, span.begin, size, take)
 
-        fill()
-        while window:
-            entry, part, future = window.popleft()
-            spans = self._spans(entry)
-            piece = future.result()
-            if len(spans) == 1:
-                whole: bytes | bytearray = piece
-            else:
-                assembling = bytearray(entry.size) if assembling is None else assembling
-                assembling[spans[part][0] : spans[part][1]] = piece
-                held += 1
-                whole = assembling
-            del piece, future
-            if part == len(spans) - 1:
-                held, assembling = 0, None
-                fill()
-                yield self._checked_chunk(prefix, entry, whole, checked=len(spans) == 1)
-            else:
-                fill()
+        def check(entry: ChunkEntry, whole: memoryview) -> Footer:
+            key = prefix + entry.name
+            footer = self._checked_footer(key, entry, whole[entry.data_size :])
+            footer.check_blocks(self._name(key), 0, whole[: entry.data_size])
+            return footer
 
-    def _get_part(self, key: str, _: ChunkEntry, begin: int, end: int) -> bytes:
-        return self._get(key, begin, end - begin)
+        return ChunkStream(spans, self.settings.window, get, check, self._spare).chunks()
 
-    def _get_checked(self, key: str, entry: ChunkEntry, begin: int, end: int) -> bytes:
-        """Get a whole object and check its blocks, in the thread that got it."""
-        whole = self._get(key, begin, end - begin)
-        view = memoryview(whole)
-        footer = self._checked_footer(key, entry, bytes(view[entry.data_size :]))
-        footer.check_blocks(self._name(key), 0, view[: entry.data_size])
-        self._footers.get(key, lambda: footer)
-        return whole
-
-    def _checked_chunk(
-        self, prefix: str, entry: ChunkEntry, whole: bytes | bytearray, *, checked: bool
-    ) -> FetchedChunk:
-        key = prefix + entry.name
-        view = memoryview(whole)
-        footer = self._footers.peek(key) if checked else None
-        if footer is None:
-            footer = self._checked_footer(key, entry, bytes(view[entry.data_size :]))
-        if not checked:
-            footer.check_blocks(self._name(key), 0, view[: entry.data_size])
-        # The store's reader takes the whole object: units never point behind the data.
-        return FetchedChunk(entry, footer, whole if isinstance(whole, bytes) else bytes(whole))
-
-    def _spans(self, entry: ChunkEntry) -> list[tuple[int, int]]:
+    def spans(self, entry: ChunkEntry) -> list[Span]:
         """Return the requests that get a whole object, of about the size of a part each."""
         count = max(1, -(-entry.size * 4 // (self.settings.part_size * 5)))
         size = -(-entry.size // count)
-        return [(begin, min(begin + size, entry.size)) for begin in range(0, entry.size, size)]
+        begins = range(0, entry.size, size)
+        return [Span(entry, begin, min(begin + size, entry.size)) for begin in begins]
 
     def _part_bounds(self, entry: ChunkEntry) -> list[tuple[int, int]]:
         count = max(1, -(-entry.data_size * 4 // (self.settings.part_size * 5)))
@@ -262,6 +210,7 @@ class Fetcher:
             executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
+        self._spare.take()
         if self._disk is not None:
             self._disk.close()
 

@@ -27,8 +27,8 @@ from penstock.tiered.chunk import (
     key_hash,
     read_units,
 )
+from penstock.tiered.chunk_stream import FetchedChunk
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.fetcher import FetchedChunk
 from penstock.tiered.manifest import Manifest, SegmentEntry, describe_segment
 from penstock.tiered.moving import move_record
 from penstock.tiered.names import chunk_name
@@ -171,7 +171,7 @@ def _everything(
 
 def records_of(flat: CompositeFlatFile, chunk: FetchedChunk) -> list[StoredRecord]:
     """Return every record of a chunk, deleted ones too, all checked."""
-    entry, footer, data = chunk
+    entry, footer, data = chunk.entry, chunk.footer, chunk.data
     if not footer.units:
         return []
     return read_units(flat.shard, flat.kind, data, entry.position, footer.units, entry.units_offset)
@@ -252,7 +252,7 @@ def _rewrite_chunk(
 ) -> ChunkEntry | None:
     """Put a chunk again without its dead records, at its old place; the same entry when none of
     it is dead, None when all of it is. It never grows, so that the tiered log keeps its order."""
-    entry, footer, data = chunk
+    entry, footer, data = chunk.entry, chunk.footer, chunk.data
     kept: list[bytes] = []
     position = entry.position
     first: int | None = None
@@ -262,7 +262,7 @@ def _rewrite_chunk(
             dead = True
             continue
         first = start if first is None else first
-        raw = data[at - entry.position : at - entry.position + size]
+        raw = bytes(data[at - entry.position : at - entry.position + size])
         kept.append(move_record(raw, position))
         position += size
     if not dead:

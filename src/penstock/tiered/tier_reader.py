@@ -17,7 +17,8 @@ from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError
 from penstock.record import QueueKind, ShardId, StoredRecord
 from penstock.tiered.chunk import ChunkEntry, Footer
-from penstock.tiered.fetcher import FetchedChunk, FetchedRange, Fetcher
+from penstock.tiered.chunk_stream import FetchedChunk
+from penstock.tiered.fetcher import FetchedRange, Fetcher
 from penstock.tiered.manifest import Manifest
 from penstock.tiered.shard_manifest import ShardManifest
 

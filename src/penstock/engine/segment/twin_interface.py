@@ -527,6 +527,10 @@ class Core(Protocol):
         the least and the greatest timestamp, and damage."""
         ...
 
+    def block_sums(self, data: Buffer, block_size: int) -> bytes:
+        """Return the CRC-32 of every block of `data`, the last of which may be short, as u32s."""
+        ...
+
     def index_lookup(
         self,
         index: Buffer,

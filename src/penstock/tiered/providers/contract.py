@@ -15,8 +15,8 @@ General promises:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from penstock.errors import StoreError
 
@@ -76,3 +76,26 @@ class TierProvider(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class FillsBuffers(Protocol):
+    """What a provider may have besides: ranges that need no memory of their own."""
+
+    def get_range_into(
+        self, key: str, start: int, size: int, take: Callable[[], memoryview]
+    ) -> None:
+        """Fill the buffer of `size` bytes that `take` gives with what `get_range` would return.
+        `take` is called when the answer begins, since it may wait for memory; called again it
+        gives the same buffer. When this raises, what the buffer holds is not known."""
+        ...
+
+
+def get_range_into(
+    provider: TierProvider, key: str, start: int, size: int, take: Callable[[], memoryview]
+) -> None:
+    """Fill a buffer, whatever the provider has."""
+    if isinstance(provider, FillsBuffers):
+        provider.get_range_into(key, start, size, take)
+    else:
+        take()[:] = provider.get_range(key, start, size)

@@ -7,7 +7,7 @@ what a lost answer means is settled by `settling.py`, for every provider alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, cast
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MULTIPART_SIZE: Final = 32 << 20
 """Larger objects are sent in parts, which cannot be made conditional: their names are unique."""
 PART_SIZE: Final = 8 << 20
+_PIECE_SIZE: Final = 256 << 10
 _TIMEOUT_S: Final = 60.0
 _RETRIES: Final = 5
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -105,6 +106,24 @@ class ObjectStoreProvider:
         with self._errors(key):
             data = self._obstore.get_range(self._store, key, start=start, length=size)
             return exactly(bytes(data), size, self.url, key)
+
+    def get_range_into(
+        self, key: str, start: int, size: int, take: Callable[[], memoryview]
+    ) -> None:
+        """The answer is taken piece by piece, so that it is in memory once."""
+        filled = 0
+        with self._errors(key):
+            wanted = (start, start + size)
+            found = self._obstore.get(self._store, key, options={"range": wanted})
+            buffer = take()
+            for piece in found.stream(min_chunk_size=_PIECE_SIZE):
+                end = filled + len(piece)
+                if end > size:
+                    break
+                buffer[filled:end] = memoryview(piece)
+                filled = end
+        if filled != size:
+            exactly(b"", size, self.url, key)
 
     def head(self, key: str) -> ObjectInfo | None:
         try:

@@ -14,7 +14,7 @@ import hashlib
 import os
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
@@ -83,6 +83,18 @@ class PosixProvider:
         return ObjectBytes(data, _version(data))
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
+        with self._opened(key) as descriptor:
+            return exactly(os.pread(descriptor, size, start), size, self.url, key)
+
+    def get_range_into(
+        self, key: str, start: int, size: int, take: Callable[[], memoryview]
+    ) -> None:
+        with self._opened(key) as descriptor:
+            if os.preadv(descriptor, [take()], start) != size:
+                exactly(b"", size, self.url, key)
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[int]:
         path = self._path(key)
         with self._errors(path):
             try:
@@ -90,7 +102,7 @@ class PosixProvider:
             except FileNotFoundError:
                 raise ObjectMissingError(self.url, key) from None
             try:
-                return exactly(os.pread(descriptor, size, start), size, self.url, key)
+                yield descriptor
             finally:
                 os.close(descriptor)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from penstock.tiered.providers.contract import ObjectBytes, ObjectInfo, TierProvider
+from penstock.tiered.providers.contract import ObjectBytes, ObjectInfo, TierProvider, get_range_into
 
 
 class PrefixedProvider:
@@ -28,6 +28,11 @@ class PrefixedProvider:
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
         return self._inner.get_range(self._prefix + key, start, size)
+
+    def get_range_into(
+        self, key: str, start: int, size: int, take: Callable[[], memoryview]
+    ) -> None:
+        get_range_into(self._inner, self._prefix + key, start, size, take)
 
     def head(self, key: str) -> ObjectInfo | None:
         found = self._inner.head(self._prefix + key)

@@ -22,6 +22,7 @@ from penstock.tiered.providers.contract import (
     ObjectInfo,
     ObjectMissingError,
     TierProvider,
+    get_range_into,
 )
 
 ATTEMPTS: Final = 5
@@ -85,6 +86,11 @@ class SettlingProvider:
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
         return self._repeat(lambda: self.inner.get_range(key, start, size))
+
+    def get_range_into(
+        self, key: str, start: int, size: int, take: Callable[[], memoryview]
+    ) -> None:
+        self._repeat(lambda: get_range_into(self.inner, key, start, size, take))
 
     def head(self, key: str) -> ObjectInfo | None:
         return self._repeat(lambda: self.inner.head(key))

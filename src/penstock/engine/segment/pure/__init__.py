@@ -22,6 +22,7 @@ from penstock.engine.segment.pure.reading import read_batches, read_records
 from penstock.engine.segment.pure.single import index_newest, read_one
 from penstock.engine.segment.pure.sync_turns import SyncTurns
 from penstock.engine.segment.pure.tier_records import (
+    block_sums,
     copy_records,
     index_records,
     place_records,
@@ -34,6 +35,7 @@ __all__ = [
     "SyncTurns",
     "WriteLock",
     "all_fit",
+    "block_sums",
     "check_log",
     "copy_records",
     "crc_patch",

@@ -99,6 +99,16 @@ def place_records(
     return bytes(placed), first, end
 
 
+def block_sums(data: Buffer, block_size: int) -> bytes:
+    """Return the CRC-32 of every block, one behind the other; see `Core.block_sums`."""
+    if block_size < 1:
+        raise BadRequestError("a block has at least a byte")
+    view = view_of(data)
+    starts = range(0, len(view), block_size)
+    sums = (zlib.crc32(view[start : start + block_size]) for start in starts)
+    return b"".join(each.to_bytes(4, "big") for each in sums)
+
+
 def index_records(
     data: Buffer,
     base: int,

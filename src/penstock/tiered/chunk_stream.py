@@ -1,0 +1,252 @@
+"""Whole chunks of a tier in order, while the next are on their way.
+
+    under way   at most `window` requests of about 4 MB each, across chunks
+    in memory   one part less; what has come counts until its reader asks for the next chunk
+
+A tier that is far away gets the whole window: all of it is latency. One that answers at once, such
+as files in the page cache, gets little of it, and the reader's own thread gets every second part:
+what lies about only takes memory, which costs more when it is first touched than the copy into it
+does, and a thread that must be woken costs as much again.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from penstock.clock import SystemClock
+from penstock.errors import BadRequestError
+from penstock.tiered.chunk import ChunkEntry, Footer
+from penstock.tiered.part_buffers import PartBuffers, SpareBuffers
+
+_WINDOW_MIN: Final = 2
+_PREPARED_MAX: Final = 8 << 20
+_LATENCIES: Final = 4
+_AT_ONCE_S: Final = 0.003
+
+
+class FetchedChunk:
+    """A whole chunk: its data is a log file whose base is the chunk's position.
+
+    It is the reader's until it asks for the next one; who needs the bytes longer keeps `data`."""
+
+    __slots__ = ("_data", "entry", "footer")
+
+    def __init__(self, entry: ChunkEntry, footer: Footer, data: memoryview) -> None:
+        self.entry: Final = entry
+        self.footer: Final = footer
+        self._data: memoryview | None = data
+
+    @property
+    def data(self) -> memoryview:
+        if self._data is None:
+            raise BadRequestError(
+                f"chunk {self.entry.name!r} ended with the next one: keep `data` to read it later"
+            )
+        return self._data
+
+    def release(self) -> None:
+        self._data = None
+
+
+class Span(NamedTuple):
+    """One request: the bytes [begin, end) of a chunk's object."""
+
+    entry: ChunkEntry
+    begin: int
+    end: int
+
+    @property
+    def is_last(self) -> bool:
+        return self.end == self.entry.size
+
+
+Take = Callable[[], memoryview]
+"""Gives the buffer for an answer that has begun; the same one when it is called again."""
+Get = Callable[[Span, Take], None]
+Check = Callable[[ChunkEntry, memoryview], Footer]
+
+
+class _Asked(NamedTuple):
+    span: Span
+    chunk: _Buffer
+    done: Future[Footer | None] | None
+    """None: the reader's own thread gets it when it comes to it."""
+    asked: float
+
+
+class _Buffer:
+    """Where a chunk goes: taken when the first of its bytes come."""
+
+    def __init__(self, buffers: PartBuffers, number: int, size: int) -> None:
+        self._buffers: Final = buffers
+        self._number: Final = number
+        self._size: Final = size
+        self._lock: Final = threading.Lock()
+        self._view: memoryview | None = None
+        self.requests = 0
+
+    def whole(self) -> memoryview:
+        with self._lock:
+            if self._view is None:
+                self._view = self._buffers.take(self._number, self._size)
+            return self._view
+
+    def give_back(self) -> None:
+        self._buffers.give_back(self.whole(), self.requests)
+
+
+class ChunkStream:
+    """Gets the chunks that spans ask for: each whole chunk is checked in the thread that got it,
+    and one in several parts when the last of them has come."""
+
+    def __init__(
+        self,
+        spans: Iterable[Span],
+        window: int,
+        get: Get,
+        check: Check,
+        spare: SpareBuffers | None = None,
+    ) -> None:
+        self._clock: Final = SystemClock()
+        self._spans: Final = iter(spans)
+        self._window_max: Final = window
+        self._get: Final = get
+        self._check: Final = check
+        # Its own threads: those of a reader that pauses wait for memory.
+        self._pool: Final = ThreadPoolExecutor(window, thread_name_prefix="penstock-stream")
+        self._buffers: Final = PartBuffers(max(1, window - 1), spare)
+        self._window_min: Final = min(window, _WINDOW_MIN)
+        self._lock: Final = threading.Lock()
+        self._size = self._window_min
+        self._is_near = False
+        self._there = 0
+        self._latencies: Final[deque[float]] = deque(maxlen=_LATENCIES)
+        self._latency_s = math.inf
+        self._number = 0
+        self._under_way = 0
+        self._asked: Final[deque[_Asked]] = deque()
+        self._filling: _Buffer | None = None
+        """That of a chunk of which only the first parts were asked for."""
+        self._failure: Exception | None = None
+        """Why it is not known what to ask for next."""
+
+    def chunks(self) -> Iterator[FetchedChunk]:
+        try:
+            self._fill()
+            while self._asked:
+                asked = self._asked.popleft()
+                footer = self._wait_for(asked)
+                entry = asked.span.entry
+                if asked.span.is_last:
+                    whole = asked.chunk.whole()
+                    footer = self._check(entry, whole) if footer is None else footer
+                    chunk = FetchedChunk(entry, footer, whole.toreadonly())
+                    yield chunk
+                    chunk.release()
+                    asked.chunk.give_back()
+                self._fill()
+            if self._failure is not None:
+                raise self._failure
+        finally:
+            self._buffers.close()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _wait_for(self, head: _Asked) -> Footer | None:
+        """Return what a request brought; while that takes, get ready for more."""
+        if head.done is None:
+            return self._load(head.span, head.chunk)
+        if head.done.done():
+            self._found_there()
+            return head.done.result()
+        self._there = 0
+        try:
+            return head.done.result(_AT_ONCE_S)
+        except TimeoutError:
+            if self._latency_s < _AT_ONCE_S:
+                return head.done.result()
+        self._widen()
+        size = head.span.entry.size
+        while not head.done.done() and size <= _PREPARED_MAX and self._buffers.prepare(size):
+            pass
+        return head.done.result()
+
+    def _found_there(self) -> None:
+        """Answers come in bursts; a reader that never waits through a whole window is slow."""
+        self._there += 1
+        if self._there > self._window_max and self._size > self._window_min:
+            self._there = 0
+            self._size -= 1
+
+    def _answered(self, latency_s: float) -> None:
+        """An answer began: the least of a few says how far away the tier is, since others wait
+        for the processor, too."""
+        with self._lock:
+            self._latencies.append(latency_s)
+            self._latency_s = min(self._latencies)
+        is_near = self._latency_s < _AT_ONCE_S
+        if is_near and not self._is_near:
+            self._is_near = True
+            self._size = self._window_min
+        elif self._is_near and not is_near:
+            self._widen()
+
+    def _widen(self) -> None:
+        """The tier is far away: all of the window is latency."""
+        self._is_near = False
+        self._size = self._window_max
+        self._fill()
+
+    def _fill(self) -> None:
+        """Ask for more: as many as the window has room for, and half as many again while the
+        first of them keeps those behind it waiting."""
+        with self._lock:
+            while self._under_way < self._size and len(self._asked) < self._size * 3 // 2:
+                span = self._next_span()
+                if span is None:
+                    return
+                if self._filling is None:
+                    self._filling = _Buffer(self._buffers, self._number, span.entry.size)
+                chunk = self._filling
+                chunk.requests += 1
+                self._number += 1
+                done = None
+                if not self._is_near or self._number % 2:
+                    self._under_way += 1
+                    done = self._pool.submit(self._load_and_go_on, span, chunk)
+                self._asked.append(_Asked(span, chunk, done, self._clock.monotonic()))
+                if span.is_last:
+                    self._filling = None
+
+    def _next_span(self) -> Span | None:
+        try:
+            return None if self._failure else next(self._spans, None)
+        except Exception as error:  # noqa: BLE001 - the reader gets it, behind what it was told of
+            self._failure = error
+            return None
+
+    def _load_and_go_on(self, span: Span, chunk: _Buffer) -> Footer | None:
+        try:
+            return self._load(span, chunk)
+        finally:
+            with self._lock:
+                self._under_way -= 1
+            if not self._buffers.closed:
+                self._fill()
+
+    def _load(self, span: Span, chunk: _Buffer) -> Footer | None:
+        begun = self._clock.monotonic()
+        latency: list[float] = []
+
+        def take() -> memoryview:
+            latency.append(self._clock.monotonic() - begun)
+            return chunk.whole()[span.begin : span.end]
+
+        self._get(span, take)
+        self._answered(latency[0])
+        is_whole = span.begin == 0 and span.is_last
+        return self._check(span.entry, chunk.whole()) if is_whole else None
