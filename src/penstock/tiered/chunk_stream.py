@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple
 
@@ -135,7 +135,7 @@ class ChunkStream:
         self._failure: Exception | None = None
         """Why it is not known what to ask for next."""
 
-    def chunks(self) -> Iterator[FetchedChunk]:
+    def chunks(self) -> Generator[FetchedChunk, None, None]:
         try:
             self._fill()
             while self._asked:
