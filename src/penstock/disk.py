@@ -11,6 +11,7 @@ come out as `OSError`, untouched: what an ENOSPC or an EIO means is decided by t
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -108,10 +109,20 @@ class Disk(Protocol):
 
     def remove_tree(self, path: str) -> None: ...
 
+    def remove_empty(self, path: str) -> bool:
+        """Remove a directory that holds nothing; return False when it holds something."""
+        ...
+
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Make `path` hold exactly `data`: readers, and a later start, see the old or the new
         bytes, never a mixture. When `durable`, they are on the device when this returns, and that
         holds after a power cut, too; otherwise only while the machine runs."""
+        ...
+
+    def replace_together(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Make each path hold its data, durably, for less than a `replace` of each costs. A power
+        cut on the way leaves each file old or new, and none new whose predecessor in another
+        directory is old."""
         ...
 
     def sync_directory(self, path: str) -> None:

@@ -19,7 +19,10 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import groupby
 from typing import Final
 
 from penstock.disk import Usage
@@ -27,6 +30,8 @@ from penstock.errors import LockedError
 
 _ZEROS: Final = bytes(1 << 20)
 _RANGES_MAX: Final = 1024
+_SYNCS_AT_ONCE: Final = 8
+_CREATIONS_MAX: Final = 3
 _NO_SEEK_DATA: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 
@@ -213,11 +218,12 @@ class LocalDisk:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
         if not create:
             return LocalFile(path, os.open(path, flags))
-        try:
-            return LocalFile(path, os.open(path, flags | os.O_CREAT, 0o644))
-        except FileNotFoundError:
+        for _ in range(_CREATIONS_MAX):
+            with contextlib.suppress(FileNotFoundError):
+                return LocalFile(path, os.open(path, flags | os.O_CREAT, 0o644))
+            # Another thread may remove the directory again while it is empty.
             self.make_directory(_directory_of(path))
-            return LocalFile(path, os.open(path, flags | os.O_CREAT, 0o644))
+        return LocalFile(path, os.open(path, flags | os.O_CREAT, 0o644))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -254,6 +260,15 @@ class LocalDisk:
         else:
             self.remove(path)
 
+    def remove_empty(self, path: str) -> bool:
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return error.errno == errno.ENOENT
+        return True
+
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         with _aside_of(path) as aside:
             try:
@@ -265,6 +280,30 @@ class LocalDisk:
                 raise
         if durable:
             self.sync_directory(_directory_of(path))
+
+    def replace_together(self, files: Sequence[tuple[str, bytes]]) -> None:
+        if len(files) == 1:
+            self.replace(*files[0])
+            return
+        with contextlib.ExitStack() as stack:
+            asides = [stack.enter_context(_aside_of(path)) for path, _ in files]
+            try:
+                # Syncs that wait at the same time share the device's.
+                with ThreadPoolExecutor(min(_SYNCS_AT_ONCE, len(files))) as pool:
+                    write = partial(self._write_new, durable=True)
+                    list(pool.map(write, asides, (data for _, data in files)))
+                paths = [path for path, _ in files]
+                for directory, some in groupby(
+                    zip(asides, paths, strict=True), key=lambda each: _directory_of(each[1])
+                ):
+                    for aside, path in some:
+                        os.replace(aside, path)
+                    self.sync_directory(directory)
+            except BaseException:
+                for aside in asides:
+                    with contextlib.suppress(OSError):
+                        os.unlink(aside)
+                raise
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -251,6 +251,28 @@ def test_replacing_a_directory_raises_and_leaves_nothing(disk: Disk, root: str) 
     assert disk.list(root) == ["directory"]
 
 
+def test_many_files_are_replaced_together(disk: Disk, root: str) -> None:
+    disk.replace(f"{root}/a/0", b"long old bytes")
+    files = [(f"{root}/{part}/{n}", b"%d" % n) for part in ("a", "b") for n in range(20)]
+    disk.replace_together(files)
+    for path, data in files:
+        file = disk.open(path)
+        assert file.read_at(0, 100) == data
+        file.close()
+    assert len(disk.list(f"{root}/a")) == len(disk.list(f"{root}/b")) == 20
+
+
+def test_files_replaced_together_are_not_replaced_when_one_cannot_be(disk: Disk, root: str) -> None:
+    disk.replace(f"{root}/a", b"old")
+    disk.make_directory(f"{root}/b")
+    with pytest.raises(IsADirectoryError):
+        disk.replace_together([(f"{root}/b", b"new"), (f"{root}/a", b"new")])
+    file = disk.open(f"{root}/a")
+    assert file.read_at(0, 100) == b"old"
+    file.close()
+    assert disk.list(root) == ["a", "b"]
+
+
 def test_names_are_listed_in_order(disk: Disk, root: str) -> None:
     for name in ("b", "a", "c/d"):
         disk.replace(f"{root}/{name}", b"")

@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -85,6 +85,11 @@ class CountedDisk(LocalDisk):
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         self._bomb.step()
         super().replace(path, data, durable=durable)
+
+    def replace_together(self, files: Sequence[tuple[str, bytes]]) -> None:
+        # One by one: a process that dies between two of them leaves what the real one would.
+        for path, data in files:
+            self.replace(path, data)
 
 
 def record(n: int) -> Record:

@@ -29,6 +29,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
+from itertools import groupby
 from typing import Final
 
 from penstock.clock import Clock
@@ -231,23 +232,44 @@ class FaultyDisk:
                 entry.clear()
             self._unlink(path)
 
+    def remove_empty(self, path: str) -> bool:
+        with self.guard:
+            self.faults.enter("remove", path)
+            entry = self._find(path)
+            if entry is not None and not isinstance(entry, MemoryDirectory):
+                raise _os_error(errno.ENOTDIR, path)
+            if entry is not None and entry.entries:
+                return False
+            self._unlink(path)
+            return True
+
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         with self.guard:
-            self.faults.enter("replace", path)
-            if isinstance(self._find(path), MemoryDirectory):
-                raise _os_error(errno.EISDIR, path)
-            file = MemoryFile(self._page_size, self.now_ms())
-            if self.fitting_size(file, 0, len(data)) < len(data):
-                raise _os_error(errno.ENOSPC, path)
-            file.write(0, data)
-            if durable:
-                file.sync()
-            directory, name = _split(path)
-            self._make_directory(directory)
-            self._directory(directory).entries[name] = file
+            self._replace(path, data, durable=durable)
             if durable:
                 # A call of its own, as on the local disk: when it fails the new bytes are there.
+                self.sync_directory(_split(path)[0])
+
+    def replace_together(self, files: Sequence[tuple[str, bytes]]) -> None:
+        with self.guard:
+            for directory, some in groupby(files, key=lambda each: _split(each[0])[0]):
+                for path, data in some:
+                    self._replace(path, data, durable=True)
                 self.sync_directory(directory)
+
+    def _replace(self, path: str, data: bytes, *, durable: bool) -> None:
+        self.faults.enter("replace", path)
+        if isinstance(self._find(path), MemoryDirectory):
+            raise _os_error(errno.EISDIR, path)
+        file = MemoryFile(self._page_size, self.now_ms())
+        if self.fitting_size(file, 0, len(data)) < len(data):
+            raise _os_error(errno.ENOSPC, path)
+        file.write(0, data)
+        if durable:
+            file.sync()
+        directory, name = _split(path)
+        self._make_directory(directory)
+        self._directory(directory).entries[name] = file
 
     def sync_directory(self, path: str) -> None:
         with self.guard:

@@ -13,6 +13,7 @@ import random
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.disk import File, Mapping
@@ -116,6 +117,11 @@ class TrappedDisk(LocalDisk):
         self._trap.step("replace", "before")
         LocalDisk().replace(path, data, durable=durable)
         self._trap.step("replace", "after")
+
+    def replace_together(self, files: Sequence[tuple[str, bytes]]) -> None:
+        # One by one: a process that dies between two of them leaves what the real one would.
+        for path, data in files:
+            self.replace(path, data)
 
     def remove(self, path: str) -> None:
         self._trap.step("remove", "before")

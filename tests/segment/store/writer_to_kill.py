@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Sequence
 
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk, LocalFile
@@ -60,6 +61,11 @@ class SuicidalDisk(LocalDisk):
         self._count()
         super().replace(path, data, durable=durable)
         self._count()
+
+    def replace_together(self, files: Sequence[tuple[str, bytes]]) -> None:
+        # One by one: a process that dies between two of them leaves what the real one would.
+        for path, data in files:
+            self.replace(path, data)
 
     def remove(self, path: str) -> None:
         self._count()

@@ -117,9 +117,10 @@ class Checkpointer:
         self._unsaved.add(log.shard)
         self._unpublished.add(log.shard)
 
-    def touch_all(self) -> None:
-        for log in self._table:
-            self.touch(log)
+    def note_gone(self, shard: ShardId) -> None:
+        """Take a shard that is no more out of the files of states, next time."""
+        self._unsaved.add(shard)
+        self._unpublished.add(shard)
 
     def publish(self) -> None:
         """Show readers in other processes what is committed now."""
@@ -190,7 +191,8 @@ class Checkpointer:
     def _sync_shards(self, dirty: set[ShardId]) -> None:
         for shard in sorted(dirty):
             log = self._table.find(shard)
-            if log is None:
+            if log is None or log.state.dropped:
+                # A file that a power cut brings back is cut again by the start behind it.
                 continue
             with log.lock:
                 log.units.sync()

@@ -36,6 +36,7 @@ from penstock.engine.segment.recovery import (
 )
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
+from penstock.engine.segment.shard_directories import remove_directories
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
@@ -173,6 +174,7 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     point = read_derived(disk, paths.derived)
     files = StateFiles(disk, paths.shards, paths.copies)
     states, damaged = files.load_all(expected=() if point is None else point.buckets)
+    _forget_gone(parts, states)
     durable = max(_durable_position(parts), 0 if point is None else point.position)
     # What an earlier process published may be ahead of a log that lost its tail.
     parts.checkpointer.remove_live()
@@ -219,6 +221,16 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     log.attach(end)
     report.seconds = parts.clock.monotonic() - started
     _write_down(parts, unclean=unclean, bounded=bounded)
+
+
+def _forget_gone(parts: StoreParts, states: dict[ShardId, ShardState]) -> None:
+    """Forget deleted shards of which the log holds nothing any more; see `shard_purge`."""
+    start = parts.log.files.start
+    gone = {shard: state.kind for shard, state in states.items() if state.is_gone(start)}
+    remove_directories(parts.disk, parts.paths, gone.items())
+    for shard in gone:
+        del states[shard]
+        parts.checkpointer.note_gone(shard)
 
 
 def _durable_position(parts: StoreParts) -> int:

@@ -331,7 +331,7 @@ class Replay:
             state = self._states.get(shard)
             if state is not None and raw.position >= state.folded_until:
                 state.clear()
-                state.dropped = True
+                state.drop(raw.position + raw.size)
             return
         if raw.position < log.state.folded_until:
             return
@@ -340,7 +340,7 @@ class Replay:
         if log.next_unit and (not last or int.from_bytes(last[:8]) < raw.position):
             log.clear_queue()
             log.state.note_truncation(raw.position + raw.size, 0)
-        log.forget()
+        log.forget(raw.position + raw.size)
         self.latest[shard] = 0
         self._folded.pop(shard, None)
         self.touched.add(shard)

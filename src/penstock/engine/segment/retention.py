@@ -24,6 +24,7 @@ from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.format import TIME_BLOCK, Damage
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.shard_log import ShardLog, UnitRow
+from penstock.engine.segment.shard_purge import purge_shards
 from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError, DiskFullError, SettingsError
 from penstock.log import get_logger
@@ -271,6 +272,7 @@ class Retention:
                 log.units.remove_before(log.unit_of(log.earliest))
                 log.times.drop_before(log.earliest // TIME_BLOCK)
         parts.index.remove_before(start)
+        purge_shards(parts)
 
     def _move_control_floors(self) -> None:
         files = self._parts.log.files

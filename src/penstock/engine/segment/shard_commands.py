@@ -15,7 +15,7 @@ from penstock.engine.segment.recovery import fold_appended
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.errors import DiskFullError
-from penstock.record import Offset, QueueKind, ShardId
+from penstock.record import Offset, QueueKind
 
 
 class ShardCommands:
@@ -35,7 +35,7 @@ class ShardCommands:
         """Write into the journal that the shard exists."""
         shard = log.shard
         line = KeepShard(topic=shard.topic, partition=shard.partition, kind=log.kind, config=config)
-        self._writer.write(self._system_shard(JOURNAL), encode_line(line))
+        self._writer.write(self._journal(), encode_line(line))
         log.state.config = config
         self._checkpointer.touch(log)
 
@@ -79,7 +79,7 @@ class ShardCommands:
 
         The caller holds the checkpointer's `pause`, as for `cut`.
         """
-        journal = self._system_shard(JOURNAL)
+        journal = self._journal()
         record = encode_line(DropShard(topic=log.shard.topic, partition=log.shard.partition))
         appender = self._log.appender
 
@@ -101,7 +101,7 @@ class ShardCommands:
         for each in (log, self._table.find(control.control_shard(log.shard))):
             if each is not None and not each.state.dropped:
                 self.cut(each, 0)
-                each.forget()
+                each.forget(self._log.end)
 
     @staticmethod
     def _apply(log: ShardLog, command: control.Command, offset: int) -> None:
@@ -110,19 +110,23 @@ class ShardCommands:
             log.note_state()
 
     def _companion(self, log: ShardLog) -> ShardLog:
-        companion = self._system_shard(control.control_shard(log.shard))
-        if companion.state.dropped:
-            companion.state.dropped = False
-            companion.note_state()
-            log.state.control_offset = Offset(0)
+        name = control.control_shard(log.shard)
+        with self._log.lock:
+            companion = self._table.find(name)
+            if companion is None:
+                companion = self._table.add(name, ShardState(QueueKind.SIMPLE), 0, 0)
+            elif companion.state.dropped:
+                companion.state.dropped = False
+                companion.note_state()
+                log.state.control_offset = Offset(0)
         companion.set_flush(log.flush)
         return companion
 
-    def _system_shard(self, name: ShardId) -> ShardLog:
-        found = self._table.find(name)
+    def _journal(self) -> ShardLog:
+        found = self._table.find(JOURNAL)
         if found is None:
             with self._log.lock:
-                found = self._table.find(name)
+                found = self._table.find(JOURNAL)
                 if found is None:
-                    found = self._table.add(name, ShardState(QueueKind.SIMPLE), 0, 0)
+                    found = self._table.add(JOURNAL, ShardState(QueueKind.SIMPLE), 0, 0)
         return found

@@ -445,11 +445,12 @@ class ShardLog:
             self.times.clear()
             self.note_rebuilt(0)
 
-    def forget(self) -> None:
-        """The shard was deleted: its queue is cut, its state knows nothing any more."""
+    def forget(self, position: int) -> None:
+        """The shard was deleted when the log ended at `position`: its queue is cut, its state
+        knows nothing any more."""
         with self.lock:
             self.state.clear()
-            self.state.dropped = True
+            self.state.drop(position)
             self.epoch = 0
             self.note_state()
 

@@ -54,6 +54,7 @@ class _Packed(Struct, array_like=True, gc=False):
     dropped: bool = False
     config: bytes = b""
     lost: list[int] = []
+    dropped_at: int = 0
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -70,6 +71,7 @@ class ShardState:
         "config",
         "control_offset",
         "dropped",
+        "dropped_at",
         "floor_offset",
         "folded_until",
         "kind",
@@ -104,6 +106,8 @@ class ShardState:
         """How the engine above keeps this shard; opaque here."""
         self.dropped = False
         """The shard was deleted; what the log still holds of it is dead."""
+        self.dropped_at = Position(0)
+        """Where the log ended when it was deleted: nothing behind speaks of it."""
         self.truncations: tuple[tuple[int, int], ...] = ()
         """(position, offset): when the log ended at `position`, this shard was cut to `offset`. A
         replay of the log must do the same, or the dead records would come back."""
@@ -250,6 +254,16 @@ class ShardState:
         self._deleted = self._lost = self._producers = self._epochs = None
         self.config = b""
 
+    def drop(self, position: int) -> None:
+        """The shard exists no more; the log ends at `position`."""
+        self.dropped = True
+        self.dropped_at = Position(position)
+
+    def is_gone(self, log_start: int) -> bool:
+        """Return whether the shard was deleted and a log that starts there says nothing of it: it
+        may be forgotten that it ever was, for no replay can bring it back."""
+        return self.dropped and self.dropped_at <= log_start
+
     def start_at(self, offset: int) -> None:
         """Hold nothing, and go on at `offset`: a replica so far behind that its leader no longer
         has what comes next."""
@@ -283,6 +297,7 @@ class ShardState:
                 dropped=self.dropped,
                 config=self.config,
                 lost=[] if self._lost is None else self._lost.to_steps(),
+                dropped_at=self.dropped_at,
             )
         )
 
@@ -312,6 +327,8 @@ class ShardState:
         state.queue_crc = packed.queue_crc
         state.truncations = tuple(packed.truncations)
         state.dropped = packed.dropped
+        # Earlier releases did not say when: the state was saved after that.
+        state.dropped_at = Position(packed.dropped_at or packed.folded_until)
         state.config = packed.config
         if packed.deleted:
             state._deleted = DeletedRanges.from_steps(packed.deleted)

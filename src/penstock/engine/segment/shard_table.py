@@ -131,6 +131,11 @@ class ShardTable:
         self.handles[shard] = handle
         return log
 
+    def remove(self, log: ShardLog) -> None:
+        """Forget a shard that was deleted. The caller holds the log's lock."""
+        self._log.appender.remove_queue(log.handle)
+        del self._by_shard[log.shard], self._by_handle[log.handle], self.handles[log.shard]
+
     def restart(self, log: ShardLog, next_offset: int, next_unit: int) -> None:
         """Let a shard's queue go on further ahead than the appender knows."""
         self._log.appender.remove_queue(log.handle)

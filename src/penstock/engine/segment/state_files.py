@@ -83,9 +83,9 @@ class StateFiles:
         for bucket in range(BUCKETS):
             try:
                 found = self._newest(bucket) if published else self._durable(bucket)
-                if bucket in needed and not found:
+                if found is None and bucket in needed:
                     damaged.append(self._path(bucket))
-                states.update(found)
+                states.update(found or ())
             except CorruptionError as error:
                 damaged.append(error.path)
         self._rebuild_members(states)
@@ -94,7 +94,7 @@ class StateFiles:
     def load(self, shard: ShardId) -> ShardState | None:
         """Return the newest state of one shard that is on disk now, for a reader in another
         process; raise CorruptionError when its file is damaged."""
-        for _, state in self._newest(bucket_of(shard), only=shard):
+        for _, state in self._newest(bucket_of(shard), only=shard) or ():
             return state
         return None
 
@@ -118,17 +118,18 @@ class StateFiles:
         }
 
     def write(self, packed: Mapping[int, bytes], *, durable: bool) -> None:
-        for bucket, data in packed.items():
-            path = self._path(bucket)
-            if not durable:
-                self._disk.replace(path + PUBLISHED_SUFFIX, data, durable=False)
-                continue
-            if self._copies is not None:
-                # The copy first: it is then never older than the file.
-                self._disk.replace(f"{self._copies}/{bucket:02d}", data, durable=True)
-            self._disk.replace(path, data, durable=True)
-            # Older than what was saved just now.
-            self._disk.remove(path + PUBLISHED_SUFFIX)
+        if not durable:
+            for bucket, data in packed.items():
+                self._disk.replace(self._path(bucket) + PUBLISHED_SUFFIX, data, durable=False)
+        elif packed:
+            copies = (
+                [] if self._copies is None else [(self._copy_path(n), packed[n]) for n in packed]
+            )
+            # The copies first: a copy is then never older than its file.
+            self._disk.replace_together([*copies, *((self._path(n), packed[n]) for n in packed)])
+            for bucket in packed:
+                # Older than what was saved just now.
+                self._disk.remove(self._path(bucket) + PUBLISHED_SUFFIX)
 
     def discard_published(self) -> None:
         """Remove published copies that an earlier process left: they may be ahead of a log that
@@ -158,7 +159,9 @@ class StateFiles:
         for shard in states:
             self._members[bucket_of(shard)][shard] = None
 
-    def _newest(self, bucket: int, only: ShardId | None = None) -> list[tuple[ShardId, ShardState]]:
+    def _newest(
+        self, bucket: int, only: ShardId | None = None
+    ) -> list[tuple[ShardId, ShardState]] | None:
         path = self._path(bucket) + PUBLISHED_SUFFIX
         data = read_whole(self._disk, path)
         if data is not None:
@@ -171,7 +174,8 @@ class StateFiles:
 
     def _durable(
         self, bucket: int, only: ShardId | None = None
-    ) -> list[tuple[ShardId, ShardState]]:
+    ) -> list[tuple[ShardId, ShardState]] | None:
+        """Return what was saved, or None when nothing was."""
         path = self._path(bucket)
         try:
             data = read_whole(self._disk, path)
@@ -182,13 +186,13 @@ class StateFiles:
             if copy is None:
                 raise
             return copy
-        return self._copy(bucket, only) or []
+        return self._copy(bucket, only)
 
     def _copy(self, bucket: int, only: ShardId | None) -> list[tuple[ShardId, ShardState]] | None:
         """Return what the second copy holds, or None when it is of no use either."""
         if self._copies is None:
             return None
-        path = f"{self._copies}/{bucket:02d}"
+        path = self._copy_path(bucket)
         data = read_whole(self._disk, path)
         if data is None:
             return None
@@ -201,6 +205,9 @@ class StateFiles:
 
     def _path(self, bucket: int) -> str:
         return f"{self._directory}/{bucket:02d}"
+
+    def _copy_path(self, bucket: int) -> str:
+        return f"{self._copies}/{bucket:02d}"
 
 
 def bucket_of(shard: ShardId) -> int:

@@ -230,6 +230,12 @@ class TimeBlocks:
         self._settle()
         self._damaged = False
 
+    def note_removed(self) -> None:
+        """Somebody removed the file: there is nothing."""
+        self._table = None
+        self._dropped = 0
+        self._stale = self._damaged = False
+
     def unload(self) -> None:
         """Give the memory back; the next use reads the file again."""
         if not self._stale:
