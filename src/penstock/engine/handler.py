@@ -55,6 +55,7 @@ from penstock.record import Offset, Producer, QueueKind, Record, ShardId, Stored
 
 # A check for a Protocol looks at every method; this one is made for every batch.
 _BATCH_ENGINES: Final = (SegmentEngine,)
+_CHANGING_LOCKS: Final = 64
 
 
 _ELSEWHERE_PAUSE_S: Final = 0.1
@@ -98,19 +99,24 @@ class StorageEngineHandler:
         self._forwarder: Final = forwarder
         self._shards: Final = cache.shards
         self._creating: Final = threading.Lock()
-        """Held while an engine creates or deletes a shard: one that the metadata has dropped is
-        never created again behind its deletion."""
+        """Held while an engine creates a shard; before one of the next ones."""
+        self._changing: Final = tuple(threading.Lock() for _ in range(_CHANGING_LOCKS))
+        """One is held while an engine creates or deletes a shard, always the same for a shard: one
+        that the metadata has dropped is never created again behind its deletion."""
 
     # Shards
 
     def create_shard(self, shard: ShardId, storage_type: str, config: ShardConfig) -> None:
         """Create a shard in this node's engine; do nothing if it has it."""
         engine = self.engines.get(storage_type)
-        with self._creating:
+        with self._creating, self._changing_lock(shard):
             engine.create_shard(shard, config)
             entry = self._shards.get(shard.name)
             if entry is not None:
                 entry.is_open = True
+
+    def _changing_lock(self, shard: ShardId) -> threading.Lock:
+        return self._changing[hash(shard) % _CHANGING_LOCKS]
 
     def alter_shard(self, shard: ShardId, storage_type: str, config: ShardConfig) -> None:
         self.engines.get(storage_type).alter_shard(shard, config)
@@ -138,7 +144,7 @@ class StorageEngineHandler:
     def delete_shard(self, shard: ShardId, storage_type: str) -> None:
         """Delete a shard from this node's engine; do nothing if it does not have it."""
         engine = self.engines.get(storage_type)
-        with self._creating:
+        with self._changing_lock(shard):
             entry = self._shards.get(shard.name)
             if entry is not None:
                 with self.cache.lock:
@@ -529,7 +535,7 @@ class StorageEngineHandler:
         if not entry.is_open:
             # It exists for everybody else: an engine that could not create it when it was
             # asked to (a full disk) does so with the first request that it can serve.
-            with self._creating:
+            with self._creating, self._changing_lock(entry.id):
                 if entry.meta is None:
                     raise UnknownShardError(entry.name)
                 engine.create_shard(entry.id, entry.topic.config)

@@ -72,9 +72,9 @@ def test_a_deleted_shard_is_forgotten_when_no_log_file_speaks_of_it(store: Store
 def test_a_deleted_shard_is_remembered_while_a_log_file_speaks_of_it(store: Store) -> None:
     store.rig.store.retention.set_policy(EVENTS, RetentionPolicy(keep=True))
     for number in range(30):
-        each = record(number, size=900)
-        store.rig.store.append(EVENTS, each)
-        store.model.append([each])
+        written = record(number, size=900)
+        store.rig.store.append(EVENTS, written)
+        store.model.append([written])
     store.rig.store.run_upkeep()
     assert (
         store.rig.store.bounds(EVENTS).start_position < store.rig.store.bounds(EVENTS).end_position

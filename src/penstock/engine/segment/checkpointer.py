@@ -192,7 +192,7 @@ class Checkpointer:
         for shard in sorted(dirty):
             log = self._table.find(shard)
             if log is None or log.state.dropped:
-                # A file that a power cut brings back is cut again by the start behind it.
+                # Nobody looks at the files of a deleted shard: see `shard_purge`.
                 continue
             with log.lock:
                 log.units.sync()

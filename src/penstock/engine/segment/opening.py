@@ -36,7 +36,7 @@ from penstock.engine.segment.recovery import (
 )
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
-from penstock.engine.segment.shard_directories import remove_directories
+from penstock.engine.segment.shard_directories import remove_directories, remove_files
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
@@ -227,6 +227,8 @@ def _forget_gone(parts: StoreParts, states: dict[ShardId, ShardState]) -> None:
     """Forget deleted shards of which the log holds nothing any more; see `shard_purge`."""
     start = parts.log.files.start
     gone = {shard: state.kind for shard, state in states.items() if state.is_gone(start)}
+    for shard, kind in gone.items():
+        remove_files(parts.disk, parts.paths, shard, kind)
     remove_directories(parts.disk, parts.paths, gone.items())
     for shard in gone:
         del states[shard]

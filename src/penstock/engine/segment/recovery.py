@@ -340,7 +340,9 @@ class Replay:
         if log.next_unit and (not last or int.from_bytes(last[:8]) < raw.position):
             log.clear_queue()
             log.state.note_truncation(raw.position + raw.size, 0)
-        log.forget(raw.position + raw.size)
+        log.state.clear()
+        log.state.drop(raw.position + raw.size)
+        log.epoch = 0
         self.latest[shard] = 0
         self._folded.pop(shard, None)
         self.touched.add(shard)

@@ -24,7 +24,7 @@ from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.format import TIME_BLOCK, Damage
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.shard_log import ShardLog, UnitRow
-from penstock.engine.segment.shard_purge import purge_shards
+from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError, DiskFullError, SettingsError
 from penstock.log import get_logger
@@ -62,11 +62,13 @@ class Retention:
     def __init__(
         self,
         parts: StoreParts,
+        purge: ShardPurge,
         delete_before: Callable[[ShardId, int], int],
         read_between: Callable[[ShardLog, int, int], list[StoredRecord]],
     ) -> None:
         """`read_between` returns the live records of a range of offsets."""
         self._parts: Final = parts
+        self._purge: Final = purge
         self._delete_before: Final = delete_before
         self._read_between: Final = read_between
         self._policies: dict[ShardId, RetentionPolicy] = {}
@@ -272,7 +274,7 @@ class Retention:
                 log.units.remove_before(log.unit_of(log.earliest))
                 log.times.drop_before(log.earliest // TIME_BLOCK)
         parts.index.remove_before(start)
-        purge_shards(parts)
+        self._purge.run()
 
     def _move_control_floors(self) -> None:
         files = self._parts.log.files

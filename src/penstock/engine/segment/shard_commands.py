@@ -100,7 +100,7 @@ class ShardCommands:
     def _forget(self, log: ShardLog) -> None:
         for each in (log, self._table.find(control.control_shard(log.shard))):
             if each is not None and not each.state.dropped:
-                self.cut(each, 0)
+                self._checkpointer.touch(each)
                 each.forget(self._log.end)
 
     @staticmethod
@@ -116,8 +116,7 @@ class ShardCommands:
             if companion is None:
                 companion = self._table.add(name, ShardState(QueueKind.SIMPLE), 0, 0)
             elif companion.state.dropped:
-                companion.state.dropped = False
-                companion.note_state()
+                companion.revive()
                 log.state.control_offset = Offset(0)
         companion.set_flush(log.flush)
         return companion

@@ -1,4 +1,4 @@
-"""The directories of derived files that each shard has: its queue, page checksums, times."""
+"""The directories of derived files that shards have: of queues, of page checksums, of times."""
 
 from __future__ import annotations
 
@@ -9,19 +9,26 @@ from penstock.engine.segment.paths import StorePaths, sums_root
 from penstock.record import QueueKind, ShardId
 
 
+def remove_files(disk: Disk, paths: StorePaths, shard: ShardId, kind: QueueKind) -> None:
+    """Remove everything derived of a shard that is no more."""
+    for root in _roots(paths, kind):
+        disk.remove_tree(f"{root}/{shard.topic}/{shard.partition}")
+
+
 def remove_directories(
     disk: Disk, paths: StorePaths, shards: Iterable[tuple[ShardId, QueueKind]]
 ) -> None:
-    """Remove everything derived that lies in a directory of one of `shards`, durably."""
+    """Remove the directories of topics that hold nothing since the files of `shards` are gone, and
+    make that durable. One sync does for many."""
     changed: dict[str, None] = {}
     for shard, kind in shards:
-        roots = (paths.queue_root(kind), f"{paths.sums}/{sums_root(kind)}", paths.times)
-        for root in roots:
+        for root in _roots(paths, kind):
             topic = f"{root}/{shard.topic}"
-            if not disk.exists(topic):
-                continue
-            disk.remove_tree(f"{topic}/{shard.partition}")
             changed[root if disk.remove_empty(topic) else topic] = None
     for directory in changed:
         if disk.exists(directory):
             disk.sync_directory(directory)
+
+
+def _roots(paths: StorePaths, kind: QueueKind) -> tuple[str, ...]:
+    return paths.queue_root(kind), f"{paths.sums}/{sums_root(kind)}", paths.times

@@ -446,12 +446,41 @@ class ShardLog:
             self.note_rebuilt(0)
 
     def forget(self, position: int) -> None:
-        """The shard was deleted when the log ended at `position`: its queue is cut, its state
-        knows nothing any more."""
+        """The shard was deleted when the log ended at `position`: its queue is empty, its state
+        knows nothing any more. Its files are of no use and go later (`remove_files`)."""
         with self.lock:
+            if self.next_offset or self.next_unit:
+                self.log.appender.cut_queue(self.handle, 0, 0)
+                self.state.note_truncation(position, 0)
+            state = self.state
+            state.queue_first = state.queue_units = state.queue_crc = 0
+            self._checked, self._suspect = True, False
+            self._last_lookup = (0, 0)
+            self._files_read = None
             self.state.clear()
             self.state.drop(position)
             self.epoch = 0
+            self.note_state()
+
+    def remove_files(self) -> bool:
+        """Remove what a deleted shard has on disk; return False when it is not deleted. The caller
+        makes that durable."""
+        with self.lock:
+            if not self.state.dropped:
+                return False
+            self.units.remove_all()
+            self.times.remove()
+            return True
+
+    def revive(self) -> None:
+        """Let a deleted shard exist again, empty. Nothing of what it was may come back, also after
+        a power cut."""
+        with self.lock:
+            if self.units.names():
+                self.units.remove_all()
+                self.units.sync_removal()
+            self.times.clear()
+            self.state.dropped = False
             self.note_state()
 
     def restore_checksum(self, stop: int) -> None:

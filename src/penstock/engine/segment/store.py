@@ -35,12 +35,12 @@ from penstock.engine.segment.recovery import Progress, RecoveryReport
 from penstock.engine.segment.retention import Retention
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.shard_commands import ShardCommands
-from penstock.engine.segment.shard_log import ShardLog
+from penstock.engine.segment.shard_lives import ShardLives
+from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.topics_file import TopicsFile
 from penstock.engine.segment.upkeep import Upkeep
 from penstock.errors import (
-    AlreadyExistsError,
     BadRequestError,
     ClosedError,
     NotSupportedError,
@@ -78,6 +78,8 @@ class SegmentStore:
         self._writer: Final = parts.writer
         self._put: Final = parts.writer.intake.put
         self._commands: Final = ShardCommands(parts)
+        purge = ShardPurge(parts)
+        self._lives: Final = ShardLives(parts, self._commands, purge)
         self._reader: Final = ShardReader(
             parts.log.files,
             parts.index,
@@ -93,7 +95,9 @@ class SegmentStore:
         )
         if not parts.report.was_in_order:
             self._topics.note_change()
-        self.retention: Final = Retention(parts, self.delete_before, self._reader.live_between)
+        self.retention: Final = Retention(
+            parts, purge, self.delete_before, self._reader.live_between
+        )
         self.dispatch: Final = DispatchPipeline(
             parts.disk,
             parts.paths.dispatch,
@@ -103,7 +107,7 @@ class SegmentStore:
             clock=parts.clock,
             metrics=parts.metrics,
         )
-        self._upkeep: Final = Upkeep(parts, self.retention, self.dispatch, self._topics)
+        self._upkeep: Final = Upkeep(parts, self.retention, self.dispatch, self._topics, purge)
         self._closed = False
         self._batch_keys: Final = BatchShards(parts, self._reader, self._dispatch_bounds)
         self.kafka: Final = KafkaBatches(parts, self._reader)
@@ -166,35 +170,10 @@ class SegmentStore:
         self._check_open()
         if kind is QueueKind.BATCH:
             self._batch_keys.need()
-        with self._log.lock:
-            found = self._table.find(shard)
-            if found is None:
-                found = self._table.add(shard, ShardState(kind), 0, 0)
-            elif found.state.dropped:
-                self._revive(found, kind)
-            elif found.kind is not kind:
-                raise AlreadyExistsError(
-                    f"shard {shard.name!r} exists with {found.kind.value} queues"
-                )
-            else:
-                return
-            found.set_flush(flush)
-        try:
-            self._commands.keep(found, config)
-        except BaseException:
-            found.state.dropped = True
-            found.note_state()
-            raise
-        self._topics.note_change()
-
-    def _revive(self, log: ShardLog, kind: QueueKind) -> None:
-        if log.kind is not kind:
-            raise NotSupportedError(
-                f"shard {log.shard.name!r} had {log.kind.value} queues before it was deleted; "
-                "give the new one another name"
-            )
-        log.state.dropped = False
-        log.note_state()
+        with disk_errors(self._parts.paths.root):
+            created = self._lives.create(shard, kind, flush, config)
+        if created:
+            self._topics.note_change()
 
     def set_flush(self, shard: ShardId, flush: Flush) -> None:
         self._table.get(shard).set_flush(flush)
@@ -206,21 +185,20 @@ class SegmentStore:
     def delete_shard(self, shard: ShardId) -> None:
         """Forget `shard` and its records; a shard of that name may be created again, empty. That
         survives what an append to the shard survives."""
-        log = self._table.find(shard)
-        if log is None or log.state.dropped:
+        if not self._table.has_user_shard(shard):
             return
         self._check_not_closed()
-        with self._parts.checkpointer.pause:
-            if not self._table.has_user_shard(shard):
-                return
-            written = self._commands.drop(log)
+        flush = self._table.get(shard).flush
+        written = self._lives.delete(shard)
+        if written is None:
+            return
         self.dispatch.cut(shard, 0)
         self._batch_keys.cut(shard, 0)
         self._topics.note_deleted(shard.topic)
         if not written:
             self.checkpoint()
             return
-        if log.flush is Flush.SYNC:
+        if flush is Flush.SYNC:
             self._log.wait_durable(self._log.end)
         self._upkeep.publish_soon()
 

@@ -230,8 +230,9 @@ class TimeBlocks:
         self._settle()
         self._damaged = False
 
-    def note_removed(self) -> None:
-        """Somebody removed the file: there is nothing."""
+    def remove(self) -> None:
+        """Remove the file, in a directory that the caller syncs."""
+        self._disk.remove(self._path)
         self._table = None
         self._dropped = 0
         self._stale = self._damaged = False

@@ -232,9 +232,19 @@ class UnitFiles:
             self._files.disk.remove(f"{self._sums_root}/{shard.topic}/{shard.partition}/{name}")
 
     def remove_all(self) -> None:
+        """Remove the files and their directory; the caller syncs the one above, if it must."""
         for name in self.names():
             self.remove_file(f"{self.directory}/{name}")
         self._files.disk.remove_tree(self.directory)
+        if self._sums_root is not None:
+            shard = self._shard
+            self._files.disk.remove_tree(f"{self._sums_root}/{shard.topic}/{shard.partition}")
+        self._dirty = self._filled = None
+        self._created = False
+
+    def sync_removal(self) -> None:
+        """Put it on the device that there is no directory."""
+        self._files.disk.sync_directory(self.directory.rpartition("/")[0])
 
     def sync(self) -> None:
         """Put what was written since the last call on the device."""

@@ -21,6 +21,7 @@ from penstock.engine.segment.dispatch import DispatchPipeline
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.rebuild import rebuild_index
 from penstock.engine.segment.retention import Retention
+from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.topics_file import TopicsFile
 from penstock.errors import StoreError
 from penstock.log import get_logger
@@ -33,6 +34,8 @@ _WARM_INDEX_SIZE: Final = 2 << 20
 _WATCH_IDLE_S: Final = 0.02
 """How long a dispatcher waits at most for the first record after a quiet time."""
 _KEEPER_TICK_S: Final = 0.1
+_SWEEP: Final = 50
+"""Deleted shards whose files are removed in one turn of the keeper."""
 _JOIN_S: Final = 60.0
 _PUBLISH_PAUSE: Final = 6
 """From one publication to the next, at least this many times as long as it took."""
@@ -45,11 +48,13 @@ class Upkeep:
         retention: Retention,
         dispatch: DispatchPipeline,
         topics: TopicsFile,
+        purge: ShardPurge,
     ) -> None:
         self._parts: Final = parts
         self._retention: Final = retention
         self._dispatch: Final = dispatch
         self._topics: Final = topics
+        self._purge: Final = purge
         self._stopping: Final = threading.Event()
         self._threads: list[threading.Thread] = []
         now = parts.clock.monotonic()
@@ -80,6 +85,8 @@ class Upkeep:
         parts.writer.save_index()
         parts.log.prepare_next()
         self._retention.run()
+        while self._purge.sweep(_SWEEP):
+            pass
         parts.checkpointer.publish()
         self.checkpoint()
         self._dispatch.run_once()
@@ -91,9 +98,9 @@ class Upkeep:
         self._checkpointed = self._parts.clock.monotonic()
 
     def publish_soon(self) -> None:
-        """Show other processes what changed: at once, unless that has just been done and the
-        background will do it again."""
-        if not self._threads or self._parts.clock.monotonic() >= self._publish_at:
+        """Show other processes what changed: the background does so within `publish_interval_ms`,
+        for all that changed meanwhile; without it, at once."""
+        if not self._threads:
             self._publish()
 
     def _publish(self) -> None:
@@ -135,6 +142,7 @@ class Upkeep:
             (due and parts.checkpointer.is_due) or behind >= settings.derived_bytes_max
         ):
             self.checkpoint()
+        self._purge.sweep(_SWEEP)
         if now - self._retained >= _RETENTION_INTERVAL_S:
             self._retention.run()
             parts.log.files.unmap_idle()

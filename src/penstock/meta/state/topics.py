@@ -21,9 +21,9 @@ from penstock.meta.state.metadata_commands import (
     TopicPut,
     TopicResult,
 )
-from penstock.meta.state.metadata_rows import NAMES_TABLE, SHARDS, TOPICS, find_topic_id
+from penstock.meta.state.metadata_rows import NAMES_TABLE, TOPICS, find_topic_id
 from penstock.meta.state.model import Topic, TopicConfig
-from penstock.meta.state.shards import check_placements, open_shards
+from penstock.meta.state.shards import check_placements, has_shards, open_shards
 from penstock.meta.state.view import View
 from penstock.meta.state.vocabulary import (
     ACTIVE,
@@ -103,7 +103,7 @@ def delete_topic(view: View, command: DeleteTopic, moment: Moment) -> Change | R
         return _unknown(command.topic_id)
     deleted = replace(topic, status=DELETING, revision=moment.revision)
     view.delete(encode_key(NAMES_TABLE, topic.namespace, topic.name))
-    if next(SHARDS.scan(view, topic.topic_id), None) is None:
+    if not has_shards(view, topic):
         TOPICS.delete(view, topic.topic_id)
     else:
         TOPICS.put(view, deleted, topic.topic_id)
