@@ -65,11 +65,11 @@ class ShardCommands:
 
     def cut(self, log: ShardLog, offset: int) -> int:
         """Cut the tail of a shard; return where it ends now. The caller holds the checkpointer's
-        `pause` and the log's lock."""
+        `pause` and the log's lock, makes a checkpoint, then trims the files."""
         self._checkpointer.touch(log)
         if log.next_offset <= offset:
             return log.next_offset
-        end = log.cut(offset)
+        end = log.cut(offset, with_files=False)
         log.state.note_truncation(self._log.end, end)
         return end
 

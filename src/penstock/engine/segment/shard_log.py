@@ -416,9 +416,13 @@ class ShardLog:
             return True
         return stop - 1 - (stop - 1) % self.units.file_units in self.units.first_units()
 
-    def cut(self, offset: int, *, with_state: bool = True) -> int:
+    def cut(self, offset: int, *, with_state: bool = True, with_files: bool = True) -> int:
         """Drop everything from `offset` on from the queue; the log's bytes stay, dead. A batch
-        that reaches past `offset` goes whole; returns where the shard ends now."""
+        that reaches past `offset` goes whole; returns where the shard ends now.
+
+        Without `with_files`, the caller calls `trim_files` when the state is saved: until then
+        readers in other processes, and a start, believe the old one.
+        """
         with self.lock:
             unit = self.unit_of(offset)
             if self.kind is QueueKind.BATCH and unit < self.next_unit:
@@ -427,7 +431,10 @@ class ShardLog:
             self.log.appender.cut_queue(self.handle, offset, unit)
             first_held, _ = self.log.appender.held_units(self.handle)
             if unit <= first_held:
-                self.units.cut(unit)
+                if with_files:
+                    self.units.cut(unit)
+                else:
+                    self.units.reopen(unit)
                 self.restore_checksum(unit)
             self.times.cut_from(offset // TIME_BLOCK)
             if with_state:
@@ -436,6 +443,11 @@ class ShardLog:
             self._last_lookup = (0, 0)
             self._files_read = None
             return offset
+
+    def trim_files(self) -> None:
+        """Clear the files behind the last unit that was moved there."""
+        with self.lock:
+            self.units.cut(self.log.appender.held_units(self.handle)[0])
 
     def clear_queue(self) -> None:
         """Drop the whole queue, also when its files are gone already."""

@@ -297,7 +297,7 @@ class ShardState:
                 dropped=self.dropped,
                 config=self.config,
                 lost=[] if self._lost is None else self._lost.to_steps(),
-                dropped_at=self.dropped_at,
+                dropped_at=self.dropped_at if self.dropped else 0,
             )
         )
 
@@ -327,8 +327,9 @@ class ShardState:
         state.queue_crc = packed.queue_crc
         state.truncations = tuple(packed.truncations)
         state.dropped = packed.dropped
-        # Earlier releases did not say when: the state was saved after that.
-        state.dropped_at = Position(packed.dropped_at or packed.folded_until)
+        if packed.dropped:
+            # Earlier releases did not say when: the state was saved after that.
+            state.dropped_at = Position(packed.dropped_at or packed.folded_until)
         state.config = packed.config
         if packed.deleted:
             state._deleted = DeletedRanges.from_steps(packed.deleted)

@@ -466,6 +466,8 @@ class SegmentStore:
         self.dispatch.cut(shard, end)
         self._batch_keys.cut(shard, end)
         self.checkpoint()
+        with self._parts.checkpointer.pause, disk_errors(log.units.directory):
+            log.trim_files()
         return end
 
     # Upkeep

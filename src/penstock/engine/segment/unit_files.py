@@ -211,6 +211,12 @@ class UnitFiles:
                 self.note_sealed(path)
                 self._remove_sums(path)
 
+    def reopen(self, unit: int) -> None:
+        """Units are about to be written again from `unit` on: those files are not filled."""
+        for path in self.filled:
+            if int(path.rpartition("/")[2]) // self.unit_size + self.file_units > unit:
+                self.note_sealed(path)
+
     def remove_before(self, unit: int) -> None:
         """Remove the files that hold only units below `unit`."""
         for first in self.first_units():
