@@ -9,15 +9,18 @@ calls.
     python bench/kafka.py --kafka-up PATH/kafka-up.sh      # also Kafka, started by that script
     python bench/kafka.py --kafka-at 127.0.0.1:9092@PID --only large     # beside one that runs
 
-Both servers get the same number of messages in turn, the one that begins alternates, and the table
-shows medians with their range: messages a second as the client sees them, and the CPU time that the
-server took for each. A script given by --kafka-up (or PENSTOCK_BENCH_KAFKA_UP) is called with a
-port and a data directory and writes DIRECTORY.pid.
+Both servers get the same number of messages in turn, the one that begins alternates. A bar on
+standard error shows how far it is; at the end one table says, for every row, medians and ranges:
+messages a second as the client sees them, Penstock's ratio to Kafka in the same round (above 1:
+better than Kafka), and the CPU time that each server took for a message. A script given by
+--kafka-up (or PENSTOCK_BENCH_KAFKA_UP) is called with a port and a data directory and writes
+DIRECTORY.pid; it is called again with the same directory for every cold start.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -29,12 +32,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 TIMEOUT_S = 120.0
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -48,11 +53,22 @@ class Peer:
     name: str
     address: str
     pid: int
-    cold_start_s: float
+    cold_starts_s: list[float] = field(default_factory=list)
 
     def cpu_s(self) -> float:
         parts = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(parts[11]) + int(parts[12])) / TICKS
+
+    def stop(self) -> None:
+        """End it and wait until it is gone."""
+        os.kill(self.pid, signal.SIGTERM)
+        started = time.perf_counter()
+        while Path(f"/proc/{self.pid}/stat").exists():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, os.WNOHANG)
+            if time.perf_counter() - started > TIMEOUT_S:
+                raise TimeoutError(f"{self.name} does not stop")
+            time.sleep(0.02)
 
     def anonymous_mb(self) -> float:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
@@ -97,7 +113,19 @@ def first_acknowledged(address: str, started: float) -> float:
     return time.perf_counter() - started
 
 
-def start_penstock(directory: Path) -> Peer:
+def start_often(start: Callable[[Path], tuple[Peer, float]], directory: Path, times: int) -> Peer:
+    """Start a server on a directory that it made before, several times; the last one stays."""
+    peer, _ = start(directory)
+    seconds = []
+    for _ in range(times):
+        peer.stop()
+        peer, cold = start(directory)
+        seconds.append(cold)
+    peer.cold_starts_s = seconds
+    return peer
+
+
+def start_penstock(directory: Path) -> tuple[Peer, float]:
     port = free_port()
     started = time.perf_counter()
     process = subprocess.Popen(
@@ -109,22 +137,23 @@ def start_penstock(directory: Path) -> Peer:
         stdout=subprocess.DEVNULL,
     )
     address = f"127.0.0.1:{port}"
-    return Peer("penstock", address, process.pid, first_acknowledged(address, started))
+    cold = first_acknowledged(address, started)
+    return Peer("penstock", address, process.pid), cold
 
 
 def find_peer(name: str, given: str) -> Peer:
     """Take a server that runs already: ADDRESS@PID."""
     address, pid = given.split("@")
-    return Peer(name, address, int(pid), 0.0)
+    return Peer(name, address, int(pid))
 
 
-def start_kafka(script: str, directory: Path) -> Peer:
+def start_kafka(script: str, directory: Path) -> tuple[Peer, float]:
     port = free_port()
     started = time.perf_counter()
     subprocess.run(["bash", script, str(port), str(directory)], check=True, stdout=sys.stderr)
     address = f"127.0.0.1:{port}"
     cold = first_acknowledged(address, started)
-    return Peer("kafka", address, int(Path(f"{directory}.pid").read_text()), cold)
+    return Peer("kafka", address, int(Path(f"{directory}.pid").read_text())), cold
 
 
 def make_topic(address: str, name: str, partitions: int) -> None:
@@ -223,8 +252,31 @@ def latencies_ms(address: str, topic: str, rate: int, seconds: float) -> list[fl
     return sorted(arrived)
 
 
+class Bar:
+    """How far a run is, on standard error."""
+
+    WIDTH = 30
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._done = 0
+        self._started = time.perf_counter()
+
+    def show(self, what: str) -> None:
+        filled = self.WIDTH * self._done // self._steps
+        seconds = time.perf_counter() - self._started
+        bar = "#" * filled + "." * (self.WIDTH - filled)
+        end = "\r" if sys.stderr.isatty() else "\n"
+        line = f"[{bar}] {self._done}/{self._steps}  {seconds:5.0f} s  {what:<60}"
+        print(line, end=end, file=sys.stderr, flush=True)
+
+    def step(self) -> None:
+        self._done += 1
+
+
 class Bench:
-    def __init__(self, peers: list[Peer], messages: int, rounds: int) -> None:
+    def __init__(self, peers: list[Peer], messages: int, rounds: int, steps: int) -> None:
+        self._bar = Bar(steps * rounds)
         self._peers = peers
         self._messages = messages
         self._rounds = rounds
@@ -235,6 +287,7 @@ class Bench:
         """Let `work` tell the seconds and the messages it took on each server, round by round."""
         row = Row(name, unit)
         for number in range(self._rounds):
+            self._bar.show(f"{name}, round {number + 1}")
             peers = self._peers if number % 2 == 0 else self._peers[::-1]
             for peer in peers:
                 cpu = peer.cpu_s()
@@ -242,11 +295,8 @@ class Bench:
                 row.results.setdefault(peer.name, []).append(count / took)
                 used = (peer.cpu_s() - cpu) / count * 1e6
                 row.cpu_us.setdefault(peer.name, []).append(used)
-        self.add(row)
-
-    def add(self, row: Row) -> None:
+            self._bar.step()
         self.rows.append(row)
-        print(line_of(row), flush=True)
 
     def produce_and_consume(
         self, name: str, size: int, partitions: int, options: Options, *, share: float = 1.0
@@ -310,12 +360,13 @@ class Bench:
     def latency(self) -> None:
         half, late = Row("end to end p50, 1 k msg/s", "ms", False), Row("… p99", "ms", False)
         for number in range(self._rounds):
+            self._bar.show(f"{half.name}, round {number + 1}")
             for peer in self._peers if number % 2 == 0 else self._peers[::-1]:
                 times = latencies_ms(peer.address, f"lat-{self._run}-{number}", 1_000, 4)
                 half.results.setdefault(peer.name, []).append(times[len(times) // 2])
                 late.results.setdefault(peer.name, []).append(times[len(times) * 99 // 100])
-        self.add(half)
-        self.add(late)
+            self._bar.step()
+        self.rows += [half, late]
 
     def many_topics(self, count: int = 1_000) -> None:
         def work(peer: Peer, topic: str) -> tuple[float, int]:
@@ -335,31 +386,59 @@ class Bench:
             Row("anonymous memory at the end", "MB", False),
         )
         for peer in self._peers:
-            cold.results[peer.name] = [peer.cold_start_s]
+            if peer.cold_starts_s:
+                cold.results[peer.name] = peer.cold_starts_s
             memory.results[peer.name] = [peer.anonymous_mb()]
-        self.add(cold)
-        self.add(memory)
+        self.rows += [cold, memory] if cold.results else [memory]
 
 
-def line_of(row: Row) -> str:
-    cells = [f"{row.name:<44}"]
-    for name, values in row.results.items():
-        middle = statistics.median(values)
-        cpu = f" {statistics.median(row.cpu_us[name]):7.2f} µs" if name in row.cpu_us else ""
-        cells.append(f"{name} {middle:11,.2f} [{min(values):,.2f}–{max(values):,.2f}]{cpu}")
-    if len(row.results) == 2:
-        ours, theirs = (statistics.median(values) for values in row.results.values())
-        ratio = ours / theirs if row.more_is_better else theirs / ours
-        cells.append(f"ratio {ratio:.2f}")
-    return "  ".join(cells) + f"  ({row.unit})"
+def table_of(rows: Sequence[Row]) -> str:
+    """Return all rows as a table of Markdown."""
+    names = list(dict.fromkeys(name for row in rows for name in row.results))
+    head = ["row", "unit", *names, *(["ratio"] if len(names) == 2 else [])]
+    head += [f"CPU µs, {name}" for name in names]
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        cells = [row.name, row.unit, *(_spread(row.results.get(name, [])) for name in names)]
+        if len(names) == 2:
+            cells.append(_spread(ratios_of(row, *names)))
+        cells += [_spread(row.cpu_us.get(name, [])) for name in names]
+        lines.append(cells)
+    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
+    return "\n".join(
+        "| "
+        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        + " |"
+        for line in lines
+    )
+
+
+def ratios_of(row: Row, ours: str, theirs: str) -> list[float]:
+    """Return how many times better we were, round by round."""
+    pairs = zip(row.results.get(ours, []), row.results.get(theirs, []), strict=False)
+    return [a / b if row.more_is_better else b / a for a, b in pairs if a and b]
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    digits = 0 if statistics.median(values) >= 1_000 else 2
+    middle, low, high = statistics.median(values), min(values), max(values)
+    return f"{middle:,.{digits}f} [{low:,.{digits}f}–{high:,.{digits}f}]"
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
-    "small": lambda bench: bench.produce_and_consume("100 B", 100, 1, {}),
+    "small": lambda bench: bench.produce_and_consume("100 B, acks=1", 100, 1, {"acks": 1}),
+    "all": lambda bench: bench.produce_and_consume("100 B, acks=all", 100, 1, {"acks": "all"}),
     "eight": lambda bench: bench.produce_and_consume(
         "100 B, 8 partitions, acks=all", 100, 8, {"acks": "all"}
     ),
-    "large": lambda bench: bench.produce_and_consume("1 KB", 1_000, 1, {}, share=0.25),
+    "large": lambda bench: bench.produce_and_consume(
+        "1 KB, acks=1", 1_000, 1, {"acks": 1}, share=0.25
+    ),
+    "large-eight": lambda bench: bench.produce_and_consume(
+        "1 KB, 8 partitions, acks=all", 1_000, 8, {"acks": "all"}, share=0.25
+    ),
     "lz4": lambda bench: bench.produce_and_consume(
         "1 KB, lz4", 1_000, 1, {"compression.type": "lz4"}, share=0.25
     ),
@@ -375,6 +454,16 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 }
 
 
+STEPS: dict[str, int] = {
+    "transactions": 1,
+    "single": 1,
+    "latency": 1,
+    "topics": 1,
+    "standing": 0,
+}
+"""What a part counts on the bar; the others produce and consume."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--messages", type=int, default=500_000)
@@ -387,23 +476,27 @@ def main() -> None:
     root = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     peers: list[Peer] = []
     try:
-        peers.append(start_penstock(root / "penstock"))
+        parts = list(given.only or PARTS)
+        times = given.rounds if "standing" in parts else 0
+        peers.append(start_often(start_penstock, root / "penstock", times))
         if given.kafka_up:
-            peers.append(start_kafka(given.kafka_up, root / "kafka"))
+            script = partial(start_kafka, given.kafka_up)
+            peers.append(start_often(script, root / "kafka", times))
         elif given.kafka_at:
             peers.append(find_peer("kafka", given.kafka_at))
-        bench = Bench(peers, given.messages, given.rounds)
-        for part in given.only or PARTS:
+        steps = sum(STEPS.get(part, 2) for part in parts)
+        bench = Bench(peers, given.messages, given.rounds, max(1, steps))
+        for part in parts:
             PARTS[part](bench)
+        print(file=sys.stderr)
+        print(table_of(bench.rows), flush=True)
         if given.json:
             with Path(given.json).open("a") as out:
                 rows = [{"row": row.name, "unit": row.unit, **row.results} for row in bench.rows]
                 out.write(json.dumps(rows) + "\n")
     finally:
-        for peer in peers:
-            if peer.cold_start_s:
-                os.kill(peer.pid, signal.SIGTERM)
-        time.sleep(3)
+        for peer in peers[: 1 if given.kafka_at else 2]:
+            peer.stop()
         shutil.rmtree(root, ignore_errors=True)
 
 
