@@ -27,6 +27,7 @@ pub struct Batch<'a> {
     pub born_ms: i64,
     pub producer: Option<&'a [u8]>,
     pub is_kafka: bool,
+    pub tag_header: Option<&'a [u8]>,
 }
 
 impl State {
@@ -109,6 +110,7 @@ impl State {
         let tail = Tail {
             inner: Some((offset, batch.count)),
             kafka: batch.is_kafka,
+            tag_header: batch.tag_header,
             producer: batch.producer,
             ..Tail::default()
         };

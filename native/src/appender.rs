@@ -14,7 +14,7 @@ use crate::append::{Batch, Stamp};
 use crate::bytes::View;
 use crate::encode::Hosts;
 use crate::errors::{poisoned, Refusal};
-use crate::extract::{int64, take_producer, take_record, Bound64, Columns, Many};
+use crate::extract::{int64, take_producer, take_record, take_tag_header, Bound64, Columns, Many};
 use crate::message::Message;
 use crate::python::{damage_or_none, text, Encoded, Reserved};
 use crate::queue::{Gate, Kind};
@@ -443,6 +443,9 @@ impl Appender {
     }
 
     #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (
+        handle, body, count, now_ms, epoch, born_ms, producer, kafka, tag_header=None
+    ))]
     fn append_batch(
         &self,
         py: Python<'_>,
@@ -454,9 +457,11 @@ impl Appender {
         born_ms: &Bound<'_, PyAny>,
         producer: &Bound<'_, PyAny>,
         kafka: bool,
+        tag_header: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<i64> {
         let stamp = Stamp { now_ms, epoch: int64(epoch, "epoch")? };
         let producer = take_producer(producer)?;
+        let tag_header = take_tag_header(tag_header)?;
         let body = View::readable(body)?;
         let batch = Batch {
             body: body.bytes(),
@@ -464,6 +469,7 @@ impl Appender {
             born_ms: int64(born_ms, "born_ms")?,
             producer: producer.as_ref().map(Encoded::bytes),
             is_kafka: kafka,
+            tag_header: tag_header.as_ref().map(Encoded::bytes),
         };
         let work = |state: &mut State| state.append_batch(handle, &batch, stamp);
         let done = if batch.body.len() > ATTACHED_SIZE_MAX {

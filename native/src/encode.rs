@@ -95,6 +95,8 @@ pub struct Tail<'a> {
     /// Base offset and count of messages, in batch queues.
     pub inner: Option<(i64, i64)>,
     pub kafka: bool,
+    /// The header of a Kafka batch whose values are tags, where its topic says which.
+    pub tag_header: Option<&'a [u8]>,
     pub producer: Option<&'a [u8]>,
     /// Bytes of the group, in its first record; 0 while it is not known.
     pub group: Option<u64>,
@@ -112,6 +114,9 @@ impl Tail<'_> {
         }
         if self.kafka {
             size += 11;
+        }
+        if let Some(name) = self.tag_header {
+            size += 11 + name.len();
         }
         if let Some(producer) = self.producer {
             size += 10 + producer.len();
@@ -136,6 +141,9 @@ impl Tail<'_> {
         }
         if self.kafka {
             out.property(b"PSTK_KFK", b"1");
+        }
+        if let Some(name) = self.tag_header {
+            out.property(b"PSTK_TAG", &[b"=", name].concat());
         }
         if let Some(producer) = self.producer {
             out.property(b"PSTK_PRD", producer);

@@ -36,7 +36,7 @@ pub enum TagList<'a> {
     /// `count` of an envelope's sized tags.
     Many(usize, &'a [u8]),
     /// The values of those of a Kafka message's `count` headers that are tags.
-    Headers(usize, &'a [u8]),
+    Headers(Option<&'a [u8]>, usize, &'a [u8]),
 }
 
 #[derive(Clone, Copy)]
@@ -167,11 +167,12 @@ impl<'a> TagList<'a> {
                     at += 4 + tag.len();
                 }
             }
-            Self::Headers(count, data) => {
-                let wanted = tag_header();
+            Self::Headers(own, count, data) => {
+                let shared = tag_header();
+                let wanted = own.unwrap_or(&shared);
                 for (name, value) in KafkaHeaders::new(count, data) {
                     match value {
-                        Some(tag) if name == &wanted[..] && !tag.is_empty() => look(tag),
+                        Some(tag) if name == wanted && !tag.is_empty() => look(tag),
                         _ => (),
                     }
                 }

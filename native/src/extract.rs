@@ -205,6 +205,21 @@ pub fn take_producer<'py>(found: &Bound<'py, PyAny>) -> PyResult<Option<Encoded<
     Ok(Some(text))
 }
 
+/// The header of a Kafka batch whose values are tags; empty: none is.
+pub fn take_tag_header<'py>(
+    found: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Option<Encoded<'py>>> {
+    let Some(found) = found.filter(|found| !found.is_none()) else {
+        return Ok(None);
+    };
+    let text = Encoded::new(found, "tag_header")?;
+    let is_plain = text.bytes().is_empty() || crate::message::is_plain_text(text.bytes());
+    if text.is_copy() || !is_plain {
+        return Err(Refusal::bad("tag_header cannot stand in a property").raise(found.py()));
+    }
+    Ok(Some(text))
+}
+
 /// The messages of many records.
 pub struct Many<'py> {
     pub messages: Vec<Message<'py>>,

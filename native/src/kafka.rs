@@ -45,10 +45,12 @@ struct Head {
 }
 
 /// Hand every message of the Kafka batches in `body` to `take`. The first batch starts at
-/// `first.offset`, whatever the bytes say; control batches only take up offsets.
+/// `first.offset`, whatever the bytes say; control batches only take up offsets. Without a header
+/// of their own, the process's gives the tags.
 pub fn read_kafka<'a>(
     body: &'a [u8],
     first: Stamps,
+    own_tag_header: Option<&'a [u8]>,
     arena: &'a Arena,
     mut take: impl FnMut(Entry<'a>),
 ) -> Result<(), Reason> {
@@ -63,7 +65,7 @@ pub fn read_kafka<'a>(
                 codec => arena.keep(inflate(codec, content)?),
             };
             let stamps = Stamps { offset: base, ..first };
-            read_messages(content, &head, stamps, &mut take).ok_or(MALFORMED)?;
+            read_messages(content, &head, stamps, own_tag_header, &mut take).ok_or(MALFORMED)?;
         }
         let last_delta = i64::from(head.last_offset_delta);
         base = base.checked_add(last_delta + 1).ok_or(MALFORMED)?;
@@ -100,9 +102,11 @@ fn read_messages<'a>(
     content: &'a [u8],
     head: &Head,
     first: Stamps,
+    own_tag_header: Option<&'a [u8]>,
     take: &mut impl FnMut(Entry<'a>),
 ) -> Option<()> {
-    let wanted = tag_header();
+    let shared = tag_header();
+    let wanted = own_tag_header.unwrap_or(&shared);
     let mut cursor = Cursor(content);
     for _ in 0..head.count {
         let size = cursor.varint()?;
@@ -127,9 +131,9 @@ fn read_messages<'a>(
             key,
             tags: match headers {
                 HeaderList::Kafka(count, data) if !wanted.is_empty() => {
-                    let is_tag = |(name, _): (&[u8], _)| name == &wanted[..];
+                    let is_tag = |(name, _): (&[u8], _)| name == wanted;
                     match KafkaHeaders::new(count, data).any(is_tag) {
-                        true => TagList::Headers(count, data),
+                        true => TagList::Headers(own_tag_header, count, data),
                         false => TagList::None,
                     }
                 }
@@ -272,7 +276,7 @@ mod tests {
     fn values(body: &[u8]) -> Result<Vec<(i64, Vec<u8>)>, Reason> {
         let arena = Arena::default();
         let mut all = Vec::new();
-        read_kafka(body, STAMPS, &arena, |entry| {
+        read_kafka(body, STAMPS, None, &arena, |entry| {
             all.push((entry.stamps.offset, entry.value.unwrap_or(b"null").to_vec()));
         })?;
         Ok(all)

@@ -115,6 +115,7 @@ pub struct Properties<'a> {
     envelope: Span,
     expires: Span,
     kafka: Span,
+    tag_header: Span,
     producer: Span,
     group: Span,
     /// Some entry is a header.
@@ -143,6 +144,7 @@ impl<'a> Properties<'a> {
             b"PSTK_ENV" => &mut self.envelope,
             b"PSTK_EXP" => &mut self.expires,
             b"PSTK_KFK" => &mut self.kafka,
+            b"PSTK_TAG" => &mut self.tag_header,
             b"PSTK_PRD" => &mut self.producer,
             b"PSTK_GRP" => &mut self.group,
             b"INNER_NUM" => &mut self.inner_count,
@@ -209,6 +211,11 @@ impl<'a> Properties<'a> {
     /// The body is a Kafka batch.
     pub fn is_kafka(&self) -> bool {
         self.get(self.kafka) == b"1"
+    }
+
+    /// The header of a Kafka batch whose values are tags, where the record says which.
+    pub fn tag_header(&self) -> Option<&'a [u8]> {
+        self.get(self.tag_header).strip_prefix(b"=")
     }
 
     #[inline]

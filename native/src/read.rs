@@ -308,7 +308,7 @@ pub fn open_batch<'a, J>(
         false => record.body,
     };
     let agrees = if found.is_kafka() {
-        read_kafka(body, stamps, arena, |entry| {
+        read_kafka(body, stamps, found.tag_header(), arena, |entry| {
             let judged = judge(&entry, None);
             messages.push((entry, judged));
         })?;

@@ -249,7 +249,7 @@ pub fn decode_inner<'py>(
     let arena = Arena::default();
     let mut entries = Vec::new();
     let read = maybe_detached(py, bytes.len(), || match kafka {
-        true => read_kafka(bytes, first, &arena, |entry| entries.push(entry)),
+        true => read_kafka(bytes, first, None, &arena, |entry| entries.push(entry)),
         false => read_rocketmq(bytes, first, |entry, _| entries.push(entry)),
     });
     if let Err(reason) = read {

@@ -202,6 +202,7 @@ class Appender:
         born_ms: int,
         producer: str | None,
         kafka: bool,
+        tag_header: str | None = None,
     ) -> int: ...
     def append_encoded(self, handle: int, data: Buffer, strict: bool = False) -> int: ...
     def replay(

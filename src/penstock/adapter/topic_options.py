@@ -41,6 +41,7 @@ class AlterOptions(TypedDict, total=False):
     tiering: TieringPolicy | None
     tombstone_retention_ms: int
     compaction_lag_ms: int
+    tag_header: str | None
 
 
 class TopicOptions(AlterOptions, total=False):

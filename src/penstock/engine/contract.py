@@ -109,6 +109,8 @@ class ShardConfig(Struct, frozen=True):
     """How long a compacted shard keeps a tombstone, so that readers learn of it."""
     compaction_lag_ms: int = 0
     """How long compaction leaves a record alone."""
+    tag_header: str | None = None
+    """The header of a Kafka batch whose values are tags; None: the process's, empty: none."""
 
 
 class ShardInfo(Struct, frozen=True):

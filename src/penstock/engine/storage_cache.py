@@ -51,6 +51,7 @@ def shard_config(config: TopicConfig) -> ShardConfig:
         tiering=_shard_tiering(config),
         tombstone_retention_ms=config.tombstone_retention_ms,
         compaction_lag_ms=config.compaction_lag_ms,
+        tag_header=config.tag_header,
     )
 
 

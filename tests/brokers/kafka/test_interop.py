@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 from tests.brokers.kafka.running import Running, running
 
@@ -168,6 +170,30 @@ def test_idempotent_producers_get_numbers_of_their_own(server: Running) -> None:
             {"enable.idempotence": True},
         )
         assert offsets == list(range(n * 100, n * 100 + 100))
+
+
+@pytest.mark.parametrize("storage", ["segment", "memory", "rocksdb"])
+def test_a_topic_may_have_a_header_of_its_own_for_tags(server: Running, storage: str) -> None:
+    topic = f"own-header-{storage}"
+    admin = AdminClient({"bootstrap.servers": server.address})
+    config = {"penstock.tag.header": "region", "penstock.storage": storage}
+    for future in admin.create_topics([NewTopic(topic, 1, 1, config=config)]).values():
+        future.result(WAIT_S)
+    produce(server.address, topic, [(b"a", b"1")], headers=[("tag", b"x"), ("region", b"eu")])
+    produce(server.address, topic, [(b"b", b"2")], headers=[("tag", b"eu")])
+    topics = server.node.topics
+    assert [one.record.value for one in topics.read_by_tag(topic, "eu")] == [b"1"]
+    assert topics.read_by_tag(topic, "x") == []
+    topics.write(topic, Record(b"3", tags=("us",)))
+    assert [one.headers() for one in consume(server.address, topic, 3)] == [
+        [("tag", b"x"), ("region", b"eu")],
+        [("tag", b"eu")],
+        [("region", b"us")],
+    ]
+    server.node.admin.alter_topic(topic, options={"tag_header": None})
+    produce(server.address, topic, [(b"c", b"4")], headers=[("tag", b"now"), ("region", b"eu")])
+    assert [one.record.value for one in topics.read_by_tag(topic, "now")] == [b"4"]
+    assert [one.record.value for one in topics.read_by_tag(topic, "eu")] == [b"1"]
 
 
 def test_records_are_found_by_key_tag_and_time_from_python(server: Running) -> None:

@@ -142,6 +142,21 @@ def test_deleted_messages_inside_a_batch_are_skipped(core: Core) -> None:
     assert next_offset == 6
 
 
+def test_a_batch_says_which_header_gives_its_tags(core: Core) -> None:
+    headers = (("tag", b"a"), ("region", b"eu"), ("region", b"us"), ("région", b"fr"))
+    bench = Workbench(core, kind=KIND_BATCH)
+    body = kafka_batch([Record(value=b"v", headers=headers)])
+    for name in (None, "region", "", "région", "nothing"):
+        bench.appender.append_batch(bench.handle, body, 1, NOW, 0, NOW, None, True, name)
+    found, _, _, damage = bench.read()
+    assert damage is None
+    assert [one.tags for one in found] == [("a",), ("eu", "us"), (), ("fr",), ()]
+    assert [one.offset for one in bench.read(tag="us")[0]] == [1]
+    for bad in ("a\x01b", "\x02"):
+        with pytest.raises(BadRequestError):
+            bench.appender.append_batch(bench.handle, body, 1, NOW, 0, NOW, None, True, bad)
+
+
 def test_a_compacted_kafka_batch_keeps_its_offsets(core: Core) -> None:
     bench = Workbench(core, kind=KIND_BATCH, first_offset=10)
     records = [Record(value=b"a", timestamp_ms=5), Record(value=b"b", timestamp_ms=3)]

@@ -46,6 +46,7 @@ SIMPLE, BATCH = 0, 1  # handles of the queues that a history begins with
 small = st.integers(-1, 12)
 handles = st.sampled_from([SIMPLE, BATCH, BATCH, SIMPLE, 2, 3, 9])
 producers = st.sampled_from([None, None, "5,0,0,1", ""])
+tag_headers = st.sampled_from([None, None, "", "h", "\u00e9", "\x01"])
 nows = st.integers(NOW, NOW + 9000)
 bodies = st.one_of(
     st.lists(kafka_records, min_size=1, max_size=3).map(
@@ -64,10 +65,10 @@ operations = st.one_of(
         st.just("append_many"), handles, st.lists(any_records, max_size=4), nows, small, producers
     ),
     st.builds(
-        lambda handle, body, now, kafka, producer: (
-            *("append_batch", handle, body[0], body[1], now, 1, now - 5, producer, kafka),
+        lambda handle, body, now, kafka, producer, header: (
+            *("append_batch", handle, body[0], body[1], now, 1, now - 5, producer, kafka, header),
         ),
-        *(handles, bodies, nows, st.booleans(), producers),
+        *(handles, bodies, nows, st.booleans(), producers, tag_headers),
     ),
     st.tuples(st.just("cut_queue"), handles, small, small),
     st.tuples(st.just("drop_units"), handles, small),

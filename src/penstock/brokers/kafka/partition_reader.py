@@ -141,7 +141,8 @@ class PartitionReader:
         self, partition: Partition, offset: int, until: int, max_size: int, body: bytes = b""
     ) -> BatchPage:
         """Read records of other forms, or what is left of the batch `body`, as one batch."""
-        key = ConvertedKey(partition.shard, offset, self._tag_header, bool(body))
+        header = self._tag_header if partition.tag_header is None else partition.tag_header
+        key = ConvertedKey(partition.shard, offset, header, bool(body))
         state = state_of(partition.entry)
         kept = self._converted.find(key, state, until, max_size)
         if kept is not None:
@@ -156,7 +157,7 @@ class PartitionReader:
         records = [one for one in records if one.offset < until]
         if not records:
             return BatchPage([], 0, until)
-        batch = batch_of(records, self._tag_header, transaction_of(body))
+        batch = batch_of(records, header, transaction_of(body))
         next_offset = records[-1].offset + 1
         if all(one.expires_at_ms is None for one in records):
             self._converted.keep(key, Converted(state, batch, next_offset))

@@ -71,7 +71,7 @@ class PartitionWriter:
         if head.producer_id != NO_PRODUCER:
             producer = Producer(head.producer_id, head.producer_epoch, head.sequence)
         if partition.checks_keys or not partition.is_raw:
-            records = records_of(body)
+            records = records_of(body, partition.tag_header)
             if partition.checks_keys and any(record.key is None for record in records):
                 raise BadBatchError(
                     ErrorCode.invalid_record, "records of a compacted topic have a key"

@@ -43,6 +43,7 @@ class Partition:
         "mark",
         "may_wait",
         "shard",
+        "tag_header",
         "topic",
         "waiters",
     )
@@ -57,6 +58,8 @@ class Partition:
         """Whether batches are kept as they come."""
         self.may_wait: Final = config.flush is Flush.SYNC or not topic.is_segment
         """Whether a write could wait for a device, so that the event loop must not do it."""
+        self.tag_header: Final = config.tag_header
+        """The header that gives tags; None: the process's."""
         self.checks_keys: Final = config.cleanup.compacts
         self.waiters: Final[set[Waiter]] = set()
         self.is_watched = False

@@ -15,20 +15,28 @@ from penstock.record import Record, StoredRecord
 _MAGIC_AT: Final = 16
 
 
-def records_of(batch: memoryview) -> list[Record]:
-    """Return the records of a checked batch; raise `BadBatchError` when it cannot be read."""
+def records_of(batch: memoryview, tag_header: str | None = None) -> list[Record]:
+    """Return the records of a checked batch; raise `BadBatchError` when it cannot be read. The
+    values of `tag_header` are tags; None: the process's header."""
     try:
         found = core.decode_inner(bytes(batch), True, 0, 0, 0)
     except (BadRequestError, ValueError) as error:
         raise BadBatchError(ErrorCode.invalid_record, str(error)) from error
-    return [_record(one) for one in found]
+    return [_record(one, tag_header) for one in found]
 
 
-def _record(found: StoredRecord) -> Record:
+def _record(found: StoredRecord, tag_header: str | None) -> Record:
+    tags = found.tags
+    if tag_header is not None:
+        tags = tuple(
+            value.decode("utf-8", "surrogateescape")
+            for name, value in found.headers
+            if tag_header and name == tag_header and value
+        )
     return Record(
         value=found.value,
         key=found.key,
-        tags=tuple(dict.fromkeys(found.tags)),
+        tags=tuple(dict.fromkeys(tags)),
         headers=found.headers,
         timestamp_ms=max(found.timestamp_ms, 0),
     )

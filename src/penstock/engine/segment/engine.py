@@ -186,7 +186,9 @@ class SegmentEngine:
             raise RecordTooLargeError(
                 f"a batch for {shard.name!r}", size=len(body), size_max=config.record_size_max
             )
-        first, repeated = self.store.kafka.append(shard, body, count, timestamp_ms, producer)
+        first, repeated = self.store.kafka.append(
+            shard, body, count, timestamp_ms, producer, config.tag_header
+        )
         return Written(Offset(first), count, repeated)
 
     # Reading

@@ -113,6 +113,7 @@ CHECKSUM: Final = "__CRC32#"
 ENVELOPE: Final = "PSTK_ENV"  # "1": the body is an envelope
 EXPIRES: Final = "PSTK_EXP"  # decimal milliseconds since the epoch
 KAFKA: Final = "PSTK_KFK"  # "1": the inner batch is a Kafka record batch, version 2
+TAG_HEADER: Final = "PSTK_TAG"  # "=" and the name of the header that gives the batch's tags
 PRODUCER: Final = "PSTK_PRD"  # "id,epoch,sequence,count", first record of a producer's write
 GROUP: Final = "PSTK_GRP"  # ten digits: bytes of the whole group, first record of a group
 GROUP_DIGITS: Final = 10

@@ -27,9 +27,11 @@ class KafkaBatches:
         count: int,
         born_ms: int,
         producer: Producer | None,
+        tag_header: str | None,
     ) -> tuple[int, bool]:
         """Append a checked batch; return the first offset, and whether it was a repeat."""
-        return self._writer.write_batch(self._table.get(shard), body, count, born_ms, producer)
+        log = self._table.get(shard)
+        return self._writer.write_batch(log, body, count, born_ms, producer, tag_header)
 
     def read(self, shard: ShardId, offset: int, until: int, max_size: int) -> BatchPage:
         """Return the batches of a batch shard from that of `offset` on, as they lie."""

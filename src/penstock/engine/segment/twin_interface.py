@@ -250,8 +250,10 @@ class Appender(Protocol):
         born_ms: int,
         producer: str | None,
         kafka: bool,
+        tag_header: str | None = None,
     ) -> int:
-        """Append one record that holds `count` messages; return the offset of the first."""
+        """Append one record that holds `count` messages; return the offset of the first. A
+        `tag_header` says which header of a Kafka batch gives tags; None: the process's."""
         ...
 
     def append_encoded(self, handle: int, data: Buffer, strict: bool = False) -> int:

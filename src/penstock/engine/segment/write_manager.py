@@ -92,6 +92,7 @@ class WriteManager:
         count: int,
         born_ms: int,
         producer: Producer | None,
+        tag_header: str | None,
     ) -> tuple[int, bool]:
         """Append a Kafka batch; return the first offset, and whether it was a repeat."""
         append_batch = self._log.appender.append_batch
@@ -100,7 +101,7 @@ class WriteManager:
             producer,
             count,
             lambda text: append_batch(
-                shard.handle, body, count, self.now(), shard.epoch, born_ms, text, True
+                shard.handle, body, count, self.now(), shard.epoch, born_ms, text, True, tag_header
             ),
         )
 

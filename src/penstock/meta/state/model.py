@@ -23,7 +23,7 @@ Count = Annotated[int, Meta(ge=0, le=INT_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=INT_MAX)]
 Signed = Annotated[int, Meta(ge=-INT_MAX, le=INT_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_SIZE_MAX)]
-TagHeader = Annotated[str, Meta(max_length=255)]
+TagHeader = Annotated[str, Meta(max_length=255, pattern=r"^[^\x00-\x1f]*$")]
 Partition = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
 NodeId = Annotated[int, Meta(ge=1, le=INT_MAX)]
 

@@ -11,6 +11,7 @@
     min.insync.replicas
     penstock.storage                   memory, rocksdb, segment; fixed when the topic is created
     penstock.retention.records         -1: without a limit
+    penstock.tag.header                header whose values are tags; *: that of the node's settings
     penstock.partitioner               round_robin or key, for writers that name no partition
     compression.type, message.timestamp.type, …   accepted with the one value that is true here
 
@@ -33,6 +34,9 @@ from penstock.meta.state.vocabulary import STORAGE_ALIASES
 
 LONG_MAX: Final = (1 << 63) - 1
 STORAGE: Final = "penstock.storage"
+NODE_DEFAULT: Final = "*"
+"""Shown, and taken, for a setting that is the node's."""
+TAG_HEADER_SIZE_MAX: Final = 255
 
 
 class ConfigType(IntEnum):
@@ -90,6 +94,12 @@ def _cleanup(text: str) -> object:
     if not words <= {"compact", "delete"}:
         raise BadRequestError(f"{text!r} is not compact, delete, or both with a comma between")
     return ",".join(sorted(words))
+
+
+def _tag_header(text: str) -> object:
+    if len(text) > TAG_HEADER_SIZE_MAX or not text.isprintable():
+        raise BadRequestError(f"a header has up to {TAG_HEADER_SIZE_MAX} printable characters")
+    return None if text == NODE_DEFAULT else text
 
 
 def _show_limit(limit: int | None) -> str:
@@ -187,6 +197,13 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
         lambda config: _show_limit(config.retention_records),
         ConfigType.LONG,
         "Records of a partition that are kept; -1: all.",
+    ),
+    "penstock.tag.header": ConfigKey(
+        "tag_header",
+        _tag_header,
+        lambda config: NODE_DEFAULT if config.tag_header is None else config.tag_header,
+        ConfigType.STRING,
+        "Header whose values are a record's tags, from now on; empty: none are.",
     ),
     "penstock.partitioner": ConfigKey(
         "partitioner",

@@ -36,6 +36,7 @@ from penstock.engine.segment.pure.encoding import (
     group_property,
     inner_properties,
     producer_property,
+    tag_header_property,
 )
 from penstock.engine.segment.pure.key_index import IndexFile, IndexFiles
 from penstock.engine.segment.pure.log_buffer import LogBuffer
@@ -256,6 +257,7 @@ class Appender:
         born_ms: int,
         producer: str | None,
         kafka: bool,
+        tag_header: str | None = None,
     ) -> int:
         check_int64("epoch", epoch)
         check_int64("born_ms", born_ms)
@@ -269,7 +271,7 @@ class Appender:
             if kafka:
                 content = _patched_kafka(content, queue.next_offset, epoch)
             properties = inner_properties(queue.next_offset, count, kafka=kafka)
-            properties += producer_property(producer)
+            properties += tag_header_property(tag_header) + producer_property(producer)
             draft = Draft(content, properties, None, None, None if born_ms < 0 else born_ms)
             return self._append_drafts(queue, [draft], count, now_ms, epoch, FLAG_INNER_BATCH)
 

@@ -24,6 +24,7 @@ from penstock.engine.segment.format import (
     MULTI_TAG,
     PRODUCER,
     PROPERTIES_SIZE_MAX,
+    TAG_HEADER,
     TAGS,
     is_reserved,
     key_token,
@@ -154,6 +155,17 @@ def inner_properties(base: int, count: int, *, kafka: bool) -> bytes:
     """Return what makes RocketMQ's batch queues take a record."""
     mark = _KAFKA_MARK if kafka else b""
     return f"{INNER_NUM}\x01{count}\x02{INNER_BASE}\x01{base}\x02".encode() + mark
+
+
+def tag_header_property(name: str | None) -> bytes:
+    if name is None:
+        return b""
+    if not _is_a(name, str):
+        raise BadRequestError(f"tag_header must be a str, not {type(name).__name__}")
+    data = _plain_text(f"={name}")
+    if data is None:
+        raise BadRequestError(f"tag_header {name!r} cannot stand in a property")
+    return f"{TAG_HEADER}\x01".encode() + data + b"\x02"
 
 
 def producer_property(producer: str | None) -> bytes:

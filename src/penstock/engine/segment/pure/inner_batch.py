@@ -38,13 +38,16 @@ def decode_inner(
     return [message for message, _ in messages]
 
 
-def read_inner(body: bytes, first: Stamps, *, kafka: bool) -> tuple[list[Message], int]:
+def read_inner(
+    body: bytes, first: Stamps, *, kafka: bool, tag_header: str | None = None
+) -> tuple[list[Message], int]:
     """Return the messages and their properties, and how many bytes were inflated for them;
     `ValueError` when `body` is no such batch. `first` belongs to the first message; RocketMQ's
     messages have no timestamp but the one in it."""
     if kafka:
         epoch = first.leader_epoch
-        batch, inflated = decode_batches(body, first.offset, first.store_timestamp_ms, epoch)
+        stamps = (first.offset, first.store_timestamp_ms, epoch)
+        batch, inflated = decode_batches(body, *stamps, tag_header)
         return [(message, ()) for message in batch], inflated
     return list(_read_messages(body, first)), 0
 

@@ -45,7 +45,11 @@ class _Head(NamedTuple):
 
 
 def decode_batches(
-    body: bytes, base_offset: int, store_timestamp_ms: int, leader_epoch: int
+    body: bytes,
+    base_offset: int,
+    store_timestamp_ms: int,
+    leader_epoch: int,
+    tag_header: str | None = None,
 ) -> tuple[list[StoredRecord], int]:
     """Return the messages of all batches in `body`, and how many bytes were inflated for them; the
     first has `base_offset`, whatever the bytes say. Control batches hold no messages, but take
@@ -60,7 +64,8 @@ def decode_batches(
             content = _inflate(body[at + KAFKA_BATCH.size : end], codec)
             inflated += len(content) if codec else 0
             stamps = (base_offset, store_timestamp_ms, leader_epoch)
-            messages += _read_messages(content, head, stamps)
+            header = _tag_header if tag_header is None else tag_header
+            messages += _read_messages(content, head, stamps, header)
         base_offset += head.last_offset_delta + 1
         at = end
     return messages, inflated
@@ -97,7 +102,7 @@ def _inflate(content: bytes, codec: int) -> bytes:
 
 
 def _read_messages(
-    content: bytes, head: _Head, stamps: tuple[int, int, int]
+    content: bytes, head: _Head, stamps: tuple[int, int, int], tag_header: str
 ) -> Iterator[StoredRecord]:
     base_offset, store_timestamp_ms, leader_epoch = stamps
     cursor = _Cursor(content, 0, len(content))
@@ -120,7 +125,7 @@ def _read_messages(
             Offset(base_offset + delta),
             value,
             key,
-            _tags(headers),
+            _tags(headers, tag_header),
             headers,
             timestamp_ms,
             None,
@@ -138,11 +143,11 @@ def set_tag_header(name: str) -> None:
     _tag_header = name
 
 
-def _tags(headers: tuple[Header, ...]) -> tuple[str, ...]:
+def _tags(headers: tuple[Header, ...], tag_header: str) -> tuple[str, ...]:
     return tuple(
         value.decode("utf-8", "surrogateescape")
         for name, value in headers
-        if _tag_header and name == _tag_header and value
+        if tag_header and name == tag_header and value
     )
 
 

@@ -21,6 +21,7 @@ from penstock.engine.segment.format import (
     MULTI_TAG,
     PRE_BLANK,
     QUEUE_UNIT,
+    TAG_HEADER,
     Damage,
     tag_code,
 )
@@ -309,7 +310,9 @@ def messages_at(
         if is_compressed(found):
             body = inflate_body(body, found.sys_flag)
             inflated = len(body)
-        messages, more = read_inner(body, _stamps_of(found), kafka=is_kafka)
+        named = properties.get(TAG_HEADER, "")
+        header = named[1:] if named.startswith("=") else None
+        messages, more = read_inner(body, _stamps_of(found), kafka=is_kafka, tag_header=header)
     except ValueError as error:
         return Damage(position, f"inner batch: {error}")
     base, count = expected
