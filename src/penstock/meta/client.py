@@ -301,6 +301,11 @@ class ListenerAnnouncer(Protocol):
         """Tell all nodes where this one serves the clients of a protocol."""
         ...
 
+
+@runtime_checkable
+class ClusterNode(ListenerAnnouncer, Protocol):
+    """A client of a cluster that speaks for a node of it."""
+
     def leave(self) -> None:
         """Tell all nodes that this one stops."""
         ...

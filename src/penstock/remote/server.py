@@ -18,7 +18,7 @@ from penstock.api import EmbeddedBackend
 from penstock.engine.segment.twin import native_only
 from penstock.errors import NotSupportedError, RetryableError, StoreError
 from penstock.log import get_logger
-from penstock.meta.client import ListenerAnnouncer
+from penstock.meta.client import ClusterNode
 from penstock.meta.controller import STORAGE_LISTENER
 from penstock.meta.service import meta_handlers
 from penstock.node import Node
@@ -104,7 +104,7 @@ class Server:
     def _enter_cluster(self, listen: ServerSettings) -> None:
         """Learn where the other nodes are, and tell them where this one is."""
         meta = self.node.meta
-        if self._forwarder is None or not isinstance(meta, ListenerAnnouncer):
+        if self._forwarder is None or not isinstance(meta, ClusterNode):
             return
         self._forwarder.follow(meta)
         host = listen.advertised_host or listen.host
@@ -120,7 +120,7 @@ class Server:
     def _leave_cluster(self) -> None:
         """Say that this node stops, if somebody takes it in soon."""
         meta = self.node.meta
-        if self._forwarder is None or not isinstance(meta, ListenerAnnouncer):
+        if self._forwarder is None or not isinstance(meta, ClusterNode):
             return
 
         def leave() -> None:
