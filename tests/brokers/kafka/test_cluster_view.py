@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.brokers.kafka.running import Running, WireClient, running
 
+from penstock.brokers.kafka import cluster_view
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import BrokerAddress, ClusterView
 from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
@@ -78,19 +78,31 @@ def test_a_group_of_another_coordinator_is_sent_there() -> None:
 
 
 class Announced:
-    """A meta service of a cluster, as far as the view asks it."""
+    """A meta service of a cluster, as far as the view asks it; the first announcement is lost."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
+        self.looks = 0
+        self.has_looked_often = asyncio.Event()
+
+    def leave(self) -> None:
+        raise AssertionError("nobody leaves")
 
     def announce(self, protocol: str, address: str) -> None:
         self.told.append((protocol, address))
 
     def list_nodes(self) -> list[Node]:
-        return [node(2, {"kafka": "b:9092"})]
+        self.looks += 1
+        if self.looks == 5:
+            self.has_looked_often.set()
+        known = dict(self.told) if len(self.told) > 1 else {}
+        return [node(1, known), node(2, {"kafka": "b:9092"})]
 
 
-def test_a_node_announces_where_it_listens_and_follows_the_others() -> None:
+def test_a_node_announces_where_it_listens_until_it_is_known_and_follows_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_view, "LOOK_EVERY_S", 0.001)
     meta = Announced()
 
     async def run_blocking(call: Callable[[], T]) -> T:
@@ -103,12 +115,13 @@ def test_a_node_announces_where_it_listens_and_follows_the_others() -> None:
 
     async def follow() -> None:
         # It looks again for ever.
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(cluster.watch(), 0.2)
+        watching = asyncio.create_task(cluster.watch())
+        await asyncio.wait_for(meta.has_looked_often.wait(), 60)
+        watching.cancel()
 
     asyncio.run(follow())
     assert len(cluster.brokers) == 2
-    assert meta.told == [("kafka", "a:9092")]
+    assert meta.told == [("kafka", "a:9092")] * 2
 
 
 @pytest.fixture

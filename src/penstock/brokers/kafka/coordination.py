@@ -11,6 +11,7 @@ from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.transacting.api import TransactionApi
 from penstock.brokers.kafka.transacting.coordinator import TransactionCoordinator
 from penstock.brokers.kafka.transacting.index import TransactionIndex
+from penstock.meta.client import ListenerAnnouncer
 from penstock.meta.solo_transactions import TransactionClient
 from penstock.record import ShardId
 
@@ -24,7 +25,7 @@ def register(registry: ApiRegistry, broker: KafkaBroker, cluster: ClusterView) -
         members_max=settings.group_members_max,
     )
     groups = GroupCoordinator(broker.clock, limits, cluster.is_coordinator_of)
-    transactions = _register_transactions(registry, broker, groups)
+    transactions = _register_transactions(registry, broker, groups, cluster)
     pending = transactions.pending_offsets if transactions is not None else _nothing_pending
     register_groups(registry, broker, groups, pending, cluster)
 
@@ -34,13 +35,15 @@ def _nothing_pending(_group: str) -> tuple[ShardId, ...]:
 
 
 def _register_transactions(
-    registry: ApiRegistry, broker: KafkaBroker, groups: GroupCoordinator
+    registry: ApiRegistry, broker: KafkaBroker, groups: GroupCoordinator, cluster: ClusterView
 ) -> TransactionCoordinator | None:
     """Offer transactions where the meta service keeps their state."""
     if not isinstance(broker.meta, TransactionClient):
         return None
     index = TransactionIndex(broker.handler.limits)
     coordinator = TransactionCoordinator(broker, broker.meta, index)
+    if isinstance(broker.meta, ListenerAnnouncer):
+        coordinator.is_here = cluster.is_coordinator_of
     coordinator.recover()
     broker.transactions = index
     api = TransactionApi(broker, coordinator, groups)

@@ -17,6 +17,7 @@ from penstock.brokers.kafka.groups.offset_api import collect_commits, refuse_tak
 from penstock.brokers.kafka.topic_finder import TopicFinder, shard_of
 from penstock.brokers.kafka.transacting.coordinator import TransactionCoordinator
 from penstock.errors import StoreError, TransactionRefusedError
+from penstock.log import get_logger
 from penstock.meta.client import Topic
 from penstock.meta.state.offset_entries import NewOffset
 from penstock.record import ShardId
@@ -27,8 +28,10 @@ _CODES: Final = {
     "unknown_transaction": ErrorCode.invalid_producer_id_mapping,
     "in_progress": ErrorCode.concurrent_transactions,
     "bad_state": ErrorCode.invalid_txn_state,
+    "not_here": ErrorCode.not_coordinator,
 }
 BATCH_QUEUES: Final = "BatchCQ"
+_log: Final = get_logger(__name__)
 
 _Step = Callable[[], Coroutine[None, None, None]]
 
@@ -73,7 +76,7 @@ class TransactionApi:
             topic = finder.find_name(name)
             for number in one.numbers("partitions"):
                 shard = shard_of(topic, number)
-                code = _partition_problem(topic, shard)
+                code = _partition_problem(topic, shard) or self._leader_problem(shard)
                 codes[name, number] = code
                 is_whole = is_whole and code is ErrorCode.none
                 if shard is not None:
@@ -87,6 +90,14 @@ class TransactionApi:
             if found is ErrorCode.none:
                 codes[key] = code
         return {"results_by_topic_v3_and_below": _by_topic(codes)}
+
+    def _leader_problem(self, shard: ShardId | None) -> ErrorCode:
+        """In a cluster the markers can be written to partitions that this node leads."""
+        entry = None if shard is None else self._broker.handler.cache.shards.get(shard.name)
+        if entry is None or entry.meta is None or entry.meta.leader == self._broker.node_id:
+            return ErrorCode.none
+        _log.warning("partition_of_another_node", shard=entry.name, leader=entry.meta.leader)
+        return ErrorCode.not_leader_or_follower
 
     async def add_offsets(self, context: RequestContext, request: Fields) -> Answer:
         group = request.text("group_id")
@@ -114,6 +125,10 @@ class TransactionApi:
             code = await self._try(
                 context, lambda: self._coordinator.stage(_producer(request), group, offsets)
             )
+            if code is ErrorCode.not_coordinator:
+                # The client asked the group's node; looking for that again would change nothing.
+                _log.warning("transaction_of_another_node", group=group)
+                code = ErrorCode.invalid_txn_state
             if code is not ErrorCode.none:
                 refuse_taken(topics, code)
         return {"topics": topics}

@@ -16,7 +16,7 @@ Runs on the server's event loop. Requests of one transactional id are taken one 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -72,13 +72,15 @@ class TransactionCoordinator:
         self._limits: Final = broker.handler.limits
         self._ender: Final = TransactionEnder(broker, meta, index)
         self._entries: Final[dict[str, _Entry]] = {}
+        self.is_here: Callable[[str], bool] | None = None
+        """In a cluster: whether this node coordinates a transactional id."""
 
     def recover(self) -> None:
         """Take over what an earlier process left: open transactions go on, or time out; those
         that were decided are completed."""
         self._limits.load_aborted(self._meta.list_aborted())
         for state in self._meta.list_transactions():
-            if state.namespace != self._broker.namespace:
+            if state.namespace != self._broker.namespace or not self._is_ours(state):
                 continue
             entry = self._entries[state.transactional_id] = _Entry(state)
             self._index.note_epoch(state.producer_id, state.epoch)
@@ -88,6 +90,22 @@ class TransactionCoordinator:
                 self._index.shut(state.producer_id)
                 self._begin_to_end(entry)
 
+    def _is_ours(self, state: TransactionState) -> bool:
+        """Say whether this node has to do with a transaction. In a cluster a transaction works with
+        the partitions that its coordinator's node leads, and with no others."""
+        if self.is_here is None:
+            return True
+        shards = self._broker.handler.cache.shards
+        known = [shards[one.shard].meta for one in state.partitions if one.shard in shards]
+        if any(known):
+            return all(one is None or one.leader == self._broker.node_id for one in known)
+        return self.is_here(state.transactional_id)
+
+    def check_here(self, transactional_id: str) -> None:
+        """Raise when another node coordinates this id."""
+        if self.is_here is not None and not self.is_here(transactional_id):
+            raise TransactionRefusedError("not_here", f"{transactional_id!r} is another node's")
+
     # What producers ask
 
     async def begin_producer(
@@ -95,6 +113,7 @@ class TransactionCoordinator:
     ) -> TransactionState:
         """Return the producer id and the epoch with which a producer may go on. A transaction that
         its predecessor left open is aborted."""
+        self.check_here(transactional_id)
         entry = self._entries.get(transactional_id)
         if entry is None:
             if len(self._entries) >= TRANSACTIONS_MAX:
@@ -233,6 +252,7 @@ class TransactionCoordinator:
     # Steps
 
     def _find(self, producer: tuple[str, int, int]) -> _Entry:
+        self.check_here(producer[0])
         entry = self._entries.get(producer[0])
         if entry is None or entry.state is None:
             raise TransactionRefusedError("unknown_transaction", f"{producer[0]!r} is not known")
