@@ -92,8 +92,12 @@ def kill_at(change: Callable[[Rig], None], call: int) -> bool:
 def test_a_check_finds_nothing_after_a_kill_in_the_midst_of(change: Callable[[Rig], None]) -> None:
     call = 0
     while kill_at(change, call):
-        call += 9
+        call += 7
     assert call
+
+
+def test_a_check_finds_nothing_when_the_checksums_of_a_file_behind_a_cut_are_left() -> None:
+    assert kill_at(truncate, 15)
 
 
 @pytest.mark.soak

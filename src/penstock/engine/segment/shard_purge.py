@@ -1,8 +1,8 @@
 """Removes what deleted shards leave behind: their files soon, their states when nothing needs them.
 
-A deletion is a line in the log and a mark in the shard's state; from then on nobody looks at the
-files, which go in the background, so that ten thousand topics are deleted as fast as lines are
-written.
+A deletion is a line in the log and a mark in the shard's state. The files go in the background, so
+that ten thousand topics are deleted as fast as lines are written, and not before a checkpoint has
+saved the mark: until then a start, and readers in other processes, may take the shard for alive.
 
 The state says that the shard's records in the log are dead: without it, a replay would bring them
 back. When the last file of the log is gone in which the shard was named, nothing can, and its state
@@ -13,7 +13,9 @@ of that name.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from penstock.engine.segment.opening import StoreParts
@@ -27,16 +29,31 @@ _log: Final = get_logger(__name__)
 class ShardPurge:
     def __init__(self, parts: StoreParts) -> None:
         self._parts: Final = parts
+        self._lock: Final = threading.Lock()
+        self._marked: list[ShardLog] = []
+        """Deleted, but no checkpoint says so."""
         self._left: Final = deque(log for log in parts.table if log.state.dropped)
 
     def note_deleted(self, log: ShardLog) -> None:
-        self._left.append(log)
+        with self._lock:
+            self._marked.append(log)
+
+    def checkpoint(self) -> None:
+        """Make a checkpoint, and let the files go of what was deleted before it."""
+        with self._lock:
+            marked, self._marked = self._marked, []
+        try:
+            self._parts.checkpointer.checkpoint()
+        except BaseException:
+            with self._lock:
+                self._marked += marked
+            raise
+        self._left.extend(marked)
 
     def sweep(self, count_max: int) -> int:
         """Remove the files of deleted shards, at most so many; return of how many."""
         swept: list[ShardLog] = []
-        while self._left and len(swept) < count_max:
-            log = self._left.popleft()
+        for log in _taken(self._left, count_max):
             try:
                 log.remove_files()
             except OSError:
@@ -70,3 +87,12 @@ class ShardPurge:
     def _remove_directories(self, logs: list[ShardLog]) -> None:
         parts = self._parts
         remove_directories(parts.disk, parts.paths, [(log.shard, log.kind) for log in logs])
+
+
+def _taken(left: deque[ShardLog], count_max: int) -> Iterator[ShardLog]:
+    """Take shards from a queue that other threads take from, too."""
+    for _ in range(count_max):
+        try:
+            yield left.popleft()
+        except IndexError:
+            return

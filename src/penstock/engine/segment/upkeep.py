@@ -85,16 +85,16 @@ class Upkeep:
         parts.writer.save_index()
         parts.log.prepare_next()
         self._retention.run()
-        while self._purge.sweep(_SWEEP):
-            pass
         parts.checkpointer.publish()
         self.checkpoint()
+        while self._purge.sweep(_SWEEP):
+            pass
         self._dispatch.run_once()
 
     def checkpoint(self) -> None:
         self._topics.save()
         self._parts.writer.save_index()
-        self._parts.checkpointer.checkpoint()
+        self._purge.checkpoint()
         self._checkpointed = self._parts.clock.monotonic()
 
     def publish_soon(self) -> None:

@@ -214,11 +214,17 @@ class SnapshotSource:
             strict=requires_checksums(disk, paths),
         )
         copies = point = None
-        if has_states(disk, paths):
-            # The point first: what it says of the index then holds for all that is newer.
-            point = read_derived(disk, paths.derived)
-            copies = read_states(disk, paths, () if point is None else point.buckets)
-        # States before files: bounds then never reach past the last file.
+        for _ in range(_TAKES_MAX):
+            first = _first_file(disk, paths)
+            copies = point = None  # a writer may just have made its first
+            if has_states(disk, paths):
+                # The point first: what it says of the index then holds for all that is newer.
+                point = read_derived(disk, paths.derived)
+                copies = read_states(disk, paths, () if point is None else point.buckets)
+            # States before files: bounds then never reach past the last file. But they must not
+            # be older than the first file's removal: they would speak of records that are gone.
+            if _first_file(disk, paths) == first:
+                break
         try:
             files.load(repair=False)
         except (CorruptionError, NotAStoreError) as error:
@@ -233,6 +239,10 @@ class SnapshotSource:
     def forget(self) -> None:
         """Believe nothing that was checked before."""
         self.sealed.forget()
+
+
+def _first_file(disk: Disk, paths: StorePaths) -> str | None:
+    return next((name for name in disk.list(paths.commit_log) if is_file_name(name)), None)
 
 
 def _heal_nothing(_: object) -> None:

@@ -80,8 +80,8 @@ class StateCheck:
                 page = self._snapshot.reader.read(companion, query)
                 for record in page.records:
                     self._findings.checked.control_records += 1
-                    if (companion.position_of(record.offset) or 0) >= state.folded_until:
-                        continue  # saved before the command was, and folds it when it is replayed
+                    if self._may_lack(state, companion.position_of(record.offset) or 0):
+                        continue
                     if not _is_folded(state, control.decode(record), record.offset):
                         reason = (
                             f"the command at offset {record.offset} of {companion.shard.name} "
@@ -95,6 +95,14 @@ class StateCheck:
             self._findings.note(f"{companion.shard.name}: {error}")
         except CorruptionError as error:
             self._findings.add_error(companion.units.directory, error)
+
+    def _may_lack(self, state: ShardState, position: int) -> bool:
+        """Say whether a state need not know what the log says at a position. Files of states are
+        written one after the other: a writer may be, or have been killed, between the one of a
+        shard and the one of its commands; a start folds them behind the checkpoint."""
+        point = self._snapshot.point
+        saved = 0 if point is None else point.position
+        return not self._closed and position >= max(saved, state.folded_until)
 
     def _check_topics(self) -> None:
         """RocketMQ learns from topics.json which topics have batch queues."""
@@ -199,7 +207,7 @@ class StateCheck:
 
     def _is_needed(self, relative_path: str) -> bool:
         """Say whether a file should be there that has checksums. A writer that was killed while it
-        removed an old one may have left those behind."""
+        removed an old one, or one behind a cut, may have left those behind."""
         root, _, rest = relative_path.partition("/")
         if root == "index":
             point, start = self._snapshot.point, self._snapshot.files.start
@@ -210,9 +218,10 @@ class StateCheck:
         log = self._snapshot.shards.get(ShardId(topic, int(partition)))
         if log is None:
             return False
-        end = int(name) // log.units.unit_size + log.units.file_units
+        first = int(name) // log.units.unit_size
         try:
-            return end > log.unit_of(log.earliest)
+            live = log.unit_of(log.earliest)
+            return first + log.units.file_units > live and first < log.ends.stop
         except CorruptionError:
             return True
 
