@@ -169,8 +169,29 @@ def test_a_foreign_file_among_the_logs_is_refused() -> None:
         rig, _ = filled()
         rig.close()
         rig.disk.replace(f"store/commitlog/{name}", bytes(size))
+        before = rig.disk.files()
         with pytest.raises((NotAStoreError, CorruptionError), match=name):
             _ = rig.store
+        assert rig.disk.files() == before
+
+
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("size", [0, 100, 200])
+def test_a_file_of_the_log_that_was_cut_is_refused_by_name(number: int, size: int) -> None:
+    rig, model = filled()
+    model.append(fill(rig.store, ORDERS, 300, first=1000))
+    rig.close()
+    name = [name for name in rig.disk.list("store/commitlog") if int(name) <= 6 * 8192][number]
+    path = f"store/commitlog/{name}"
+    whole = rig.disk.files()[path]
+    rig.disk.replace(path, whole[:size])
+    before = rig.disk.files()
+    for _ in range(2):
+        with pytest.raises((NotAStoreError, CorruptionError), match=name):
+            _ = rig.store
+    assert rig.disk.files() == before, "nothing is created or repaired"
+    rig.disk.replace(path, whole)
+    check_shard(rig.store, ORDERS, model)
 
 
 def test_files_of_other_names_are_left_alone() -> None:

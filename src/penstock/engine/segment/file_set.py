@@ -96,9 +96,10 @@ class FileSet:
     def holds(self, position: int) -> bool:
         return self.start <= position < self.stop
 
-    def load(self, *, repair: bool) -> None:
+    def load(self, *, repair: bool, synced: int = 0) -> None:
         """Find the files. A last file that a crash left short, while it was being allocated, is
-        completed when `repair`; any other file of a wrong size is refused."""
+        completed when `repair`; any other file of a wrong size is refused, and one that lacks
+        bytes below position `synced`, which were on the device."""
         names = [name for name in self._disk.list(self.directory) if is_file_name(name)]
         bases = [int(name) for name in names]
         for index, base in enumerate(bases):
@@ -114,14 +115,15 @@ class FileSet:
                     position=0,
                     reason="this file of the commit log is missing",
                 )
-            self._check_size(path, last=index == len(bases) - 1, repair=repair)
+            is_last = index == len(bases) - 1
+            self._check_size(path, last=is_last, repair=repair, synced=synced - base)
         self._bases = bases
 
     def take(self, bases: list[int]) -> None:
         """Have these files as they are, unchecked: to look at a log that `load` refuses."""
         self._bases = sorted(bases)
 
-    def _check_size(self, path: str, *, last: bool, repair: bool) -> None:
+    def _check_size(self, path: str, *, last: bool, repair: bool, synced: int) -> None:
         file = self._disk.open(path, writable=False)
         size = file.size()
         file.close()
@@ -130,6 +132,13 @@ class FileSet:
         if not (last and size < self.file_size):
             raise NotAStoreError(
                 f"{path} has {size} bytes, the configured file size is {self.file_size}"
+            )
+        if size < synced:
+            raise CorruptionError(
+                path,
+                position=size,
+                reason=f"this file was cut: it has {size} bytes, of which {synced} were synced; "
+                "bring it back from a copy, or delete it to go on without its records",
             )
         if repair:
             file = self._disk.open(path)

@@ -138,7 +138,9 @@ def _build(
         settings.mapped_bytes_max,
         strict=strict,
     )
-    files.load(repair=True)
+    point = read_derived(disk, paths.derived)
+    synced = max(read_durable(disk, paths.durable)[1], 0 if point is None else point.position)
+    files.load(repair=True, synced=synced)
     if not disk.exists(paths.properties):
         save_sizes(disk, paths, sizes, strict=strict)
     record_size_max = min(settings.record_size_max, sizes.commit_log_file_size)
