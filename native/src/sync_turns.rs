@@ -6,12 +6,14 @@
 //!
 //! Writers wait without the interpreter. Who ends a turn hands the next one to the writer that has
 //! waited longest, and lets those go that it covered: the first of them at once, which lets the
-//! next one go as soon as it has the interpreter, and so on. All at once would only queue up for
-//! the interpreter, at the price of one more change of threads each.
+//! next one go as soon as it runs, and so on. All at once would only queue up for the interpreter,
+//! at the price of one more change of threads each; one that first waits for the interpreter
+//! would leave the next processor idle meanwhile.
 //!
 //! A log whose file has a descriptor of the operating system is synced right here: from one sync to
 //! the next nobody needs the interpreter, for which the writers that were let go compete. All else
-//! (a log that went on in another file, a test's disk, a log that failed) is left to `sync`.
+//! (much at once, a log that went on in another file, a test's disk, a log that failed) is left to
+//! `sync`.
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind};
@@ -28,6 +30,9 @@ use crate::appender::Appender;
 const WAITS: u8 = 0;
 const COVERED: u8 = 1;
 const LEADS: u8 = 2;
+
+/// More than this is left to Python, which prepares the pages for it: nobody waits for so much.
+const SYNCED_SIZE_MAX: i64 = 1 << 20;
 
 struct Waiter {
     position: i64,
@@ -165,7 +170,8 @@ impl SyncTurns {
         let durable = self.durable.load(Ordering::Acquire);
         let appender = native.appender.get();
         let found = appender.blocking(|state| {
-            let log = state.log.as_ref().filter(|log| log.base <= durable)?;
+            let is_small = state.end - durable <= SYNCED_SIZE_MAX;
+            let log = state.log.as_ref().filter(|log| log.base <= durable && is_small)?;
             Some((Arc::clone(log.device.as_ref()?), state.end, state.last_store_ms))
         });
         let Some(Some((device, position, store_ms))) = found else {
@@ -189,7 +195,7 @@ impl SyncTurns {
     /// Do what is left of a turn with the interpreter.
     fn end_turn(&self, py: Python<'_>, turn: &Turn, sync: &Bound<'_, PyAny>) -> PyResult<()> {
         match (turn, self.native.get()) {
-            (Turn::Covered, _) => self.pass_on(),
+            (Turn::Covered, _) => {}
             (&Turn::Synced { position, store_ms, seconds }, Some(native)) => {
                 native.synced.call1(py, (position, store_ms, seconds))?;
             }
@@ -217,7 +223,10 @@ impl SyncTurns {
                 Place::Leads => py.detach(|| self.lead()),
                 Place::Waits(waiter) => py.detach(|| match waiter.wait() {
                     LEADS => self.lead(),
-                    _ => Turn::Covered,
+                    _ => {
+                        self.pass_on();
+                        Turn::Covered
+                    }
                 }),
             };
             self.end_turn(py, &turn, sync)?;

@@ -34,6 +34,7 @@ _SYNCS_AT_ONCE: Final = 8
 _CREATIONS_MAX: Final = 3
 _NO_SEEK_DATA: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
+_LET_GO_SIZE: Final = 4 << 20
 
 
 class LocalMapping:
@@ -50,6 +51,17 @@ class LocalMapping:
     @property
     def buffer(self) -> memoryview:
         return memoryview(self._map) if self._map is not None else memoryview(b"")
+
+    def let_go(self, start: int, end: int) -> None:
+        if self._map is None or sys.platform != "linux":
+            return
+        end -= end % mmap.PAGESIZE
+        # In pieces: the interpreter is ours meanwhile.
+        for piece in range(start - start % mmap.PAGESIZE, end, _LET_GO_SIZE):
+            size = min(_LET_GO_SIZE, end - piece)
+            # It is only a favour to the kernel, and the file may have been unmapped meanwhile.
+            with contextlib.suppress(OSError, ValueError):
+                self._map.madvise(mmap.MADV_DONTNEED, piece, size)
 
     def release(self) -> bool:
         if self._map is None:

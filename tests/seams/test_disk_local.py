@@ -153,3 +153,33 @@ def test_missing_permission_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(PermissionError):
         LocalDisk().open(str(tmp_path / "file"), create=True)
     tmp_path.chmod(0o700)
+
+
+def mapped_kib(path: str) -> int:
+    """How much of a file this process has in its page tables."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if line.endswith(path))
+    resident = next(line for line in lines[start:] if line.startswith("Rss:"))
+    return int(resident.split()[1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are let go on Linux only")
+def test_pages_that_are_let_go_keep_what_was_stored(tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    file = LocalDisk().open(path, create=True)
+    size = 9 << 20
+    file.allocate(size)
+    mapping = file.map(writable=True)
+    data = bytes(range(251)) * (size // 251)
+    with mapping.buffer as buffer:
+        buffer[: len(data)] = data
+        assert mapped_kib(path) >= 9000
+        mapping.let_go(5000, size - 5000)
+        # What is left are the page before the first whole one, and those behind the last.
+        assert mapped_kib(path) <= 32
+        assert buffer[: len(data)] == data
+        mapping.let_go(0, size)
+    assert file.read_at(0, len(data)) == data
+    assert mapping.release()
+    mapping.let_go(0, size)  # nothing is there any more
+    file.close()

@@ -245,6 +245,9 @@ class MemoryMapping:
         view = memoryview(self._window).cast("B") if self._size else memoryview(bytearray())
         return view if self._writable else view.toreadonly()
 
+    def let_go(self, start: int, end: int) -> None:
+        """There are no pages here."""
+
     def release(self) -> bool:
         # One reference is ours, one is the argument of getrefcount.
         if self._window is not None and sys.getrefcount(self._window) > 2:

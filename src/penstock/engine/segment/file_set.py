@@ -22,6 +22,8 @@ from penstock.disk import Disk, File, Mapping
 from penstock.errors import CorruptionError, NotAStoreError
 
 _ZEROS: Final = bytes(1 << 20)
+_LET_GO_SIZE_MIN: Final = 1 << 20
+"""Of less, the pages are few, and soon wanted again."""
 
 
 def file_name(position: int) -> str:
@@ -216,15 +218,17 @@ class FileSet:
         while base < end:
             with self._lock:
                 opened = self._open.get(base)
-                file = opened.file if opened and opened.writable else None
-            if file is None:
+            if opened is None or not opened.writable:
                 file = self._disk.open(self.path_of(base))
                 try:
                     file.sync()
                 finally:
                     file.close()
             else:
-                file.sync()
+                if end - start >= _LET_GO_SIZE_MIN:
+                    first, last = max(start - base, 0), min(end - base, self.file_size)
+                    opened.mapping.let_go(first, last)
+                opened.file.sync()
             base += self.file_size
 
     def zero(self, start: int) -> None:

@@ -75,6 +75,10 @@ class _IndexFile:
         self.file: File = disk.open(f"{directory}/{name}", writable=writable)
         self.mapping: Mapping = self.file.map(writable=writable)
 
+    def sync(self) -> None:
+        self.mapping.let_go(0, len(self.mapping.buffer))
+        self.file.sync()
+
     def release(self) -> bool:
         if not self.mapping.release():
             return False
@@ -251,7 +255,7 @@ class KeyIndex:
         """Put a full file on the device, once. The caller holds `_sealing`."""
         if full.name in self._ends:
             return
-        full.file.sync()
+        full.sync()
         self._sums.seal(f"index/{full.name}", full.file)
         header = bytes(full.mapping.buffer[: INDEX_HEADER.size])
         crc = self._entries_crc(full, 1, full.count, 0)
@@ -301,7 +305,7 @@ class KeyIndex:
 
     def sync(self) -> None:
         for index in list(self._attached):
-            index.file.sync()
+            index.sync()
 
     def lookup(self, text: str, begin_ms: int, end_ms: int, count_max: int) -> Iterator[int]:
         """Yield positions of records that may carry `text`, newest first; a few at a time, because
