@@ -11,7 +11,7 @@ changed, or could not be written there at all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple, cast
 
 from penstock.errors import BadRequestError, RecordTooLargeError
 from penstock.record import Producer, Record, ShardId
@@ -21,6 +21,9 @@ INT64_MAX: Final = (1 << 63) - 1
 PARTITION_MAX: Final = (1 << 31) - 1
 
 _NONE: Final = ()
+_RECORDS: Final = {Record}
+_BYTES: Final = {bytes}
+_MANY: Final = 8
 _FIELDS: Final = ("id", "epoch", "sequence")
 
 
@@ -84,33 +87,49 @@ def check_producer(producer: object) -> None:
             raise BadRequestError(f"producer's {name} must fit in 64 bits, but is {number}")
 
 
-def check_records(records: object, shard: ShardId, size_max: int) -> int:
-    """Return the bytes of all `records` together."""
+class Checked(NamedTuple):
+    """What an engine needs to know of records that may be written."""
+
+    size: int
+    """The bytes of all records together."""
+    values: list[bytes] | None
+    """All that there is in many records that are nothing but values: the commonest case."""
+
+
+def check_records(records: object, shard: ShardId, size_max: int) -> Checked:
     if not isinstance(records, list | tuple) and (
         not isinstance(records, Sequence) or isinstance(records, str | bytes | bytearray)
     ):
         raise BadRequestError(f"records must be a sequence, not {type(records).__name__}")
     if not records:
         raise BadRequestError("a batch must hold at least one record")
-    total = 0
-    for record in records:
-        if (
-            type(record) is Record
-            and type(record.value) is bytes
-            and record.key is None
-            and record.tags is _NONE
-            and record.headers is _NONE
-            and record.timestamp_ms is record.expires_at_ms is None
-        ):  # nothing but a value: the commonest case
-            size = len(record.value)
-        else:
-            size = check_record(record)
-        if size > size_max:
-            raise RecordTooLargeError(
-                f"record of shard {shard.name!r}", size=size, size_max=size_max
-            )
-        total += size
-    return total
+    values = _plain_values(records) if len(records) >= _MANY else None
+    sizes = list(map(len, values)) if values is not None else list(map(check_record, records))
+    largest = max(sizes)
+    if largest > size_max:
+        raise RecordTooLargeError(
+            f"record of shard {shard.name!r}", size=largest, size_max=size_max
+        )
+    return Checked(sum(sizes), values)
+
+
+def _plain_values(records: Sequence[Record]) -> list[bytes] | None:
+    """Return the values of records that have nothing else, or None. A pass over them all in one
+    expression takes half the time of a loop."""
+    if set(map(type, records)) != _RECORDS:
+        return None
+    values = [
+        record.value
+        for record in records
+        if record.key is None
+        and record.tags is _NONE
+        and record.headers is _NONE
+        and record.timestamp_ms is None
+        and record.expires_at_ms is None
+    ]
+    if len(values) < len(records) or set(map(type, values)) != _BYTES:
+        return None
+    return cast("list[bytes]", values)
 
 
 def check_record(record: object) -> int:

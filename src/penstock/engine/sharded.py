@@ -18,6 +18,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.clock import Clock, SystemClock
 from penstock.engine.arguments import (
+    Checked,
     check_key,
     check_limit,
     check_offset,
@@ -57,9 +58,9 @@ class ShardStore(Protocol):
 
     def seal(self) -> None: ...
 
-    def append(self, records: Sequence[Record], size: int, producer: Producer | None, /) -> Written:
-        """Append all of `records`, `size` bytes together."""
-        ...
+    def append(
+        self, records: Sequence[Record], checked: Checked, producer: Producer | None, /
+    ) -> Written: ...
 
     def page(self, start: int, max_records: int, max_size: int) -> list[StoredRecord]: ...
 
@@ -183,8 +184,8 @@ class ShardedEngine(ABC, Generic[S]):
         store = self._find(shard)
         if producer is not None:
             check_producer(producer)
-        size = check_records(records, shard, store.config.record_size_max)
-        return store.append(records, size, producer)
+        checked = check_records(records, shard, store.config.record_size_max)
+        return store.append(records, checked, producer)
 
     def read_by_offset(
         self,

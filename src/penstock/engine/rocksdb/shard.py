@@ -21,6 +21,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.clock import Clock
+from penstock.engine.arguments import Checked
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import Compacted, ShardConfig, ShardInfo, Written
 from penstock.engine.rocksdb import reads
@@ -144,7 +145,9 @@ class RocksDBShard:
 
     # Writing
 
-    def append(self, records: Sequence[Record], _size: int, producer: Producer | None) -> Written:
+    def append(
+        self, records: Sequence[Record], _checked: Checked, producer: Producer | None
+    ) -> Written:
         count = len(records)
         synchronous = self._is_synchronous
         with self._lock:
