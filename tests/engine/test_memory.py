@@ -122,3 +122,24 @@ def test_eviction_keeps_every_index_whole() -> None:
     assert sorted(by_tag) == present
     by_key = [r.offset for n in range(7) for r in engine.query_by_key(SHARD, b"%d" % n)]
     assert sorted(by_key) == present
+
+
+@pytest.mark.parametrize("every", [1, 7, 5_000])
+def test_thousands_of_records_are_dropped_to_the_byte(every: int) -> None:
+    """Keyed records among plain ones, over more than one block, with holes."""
+    sizes = [number % 90 + (1 if number % every == 0 else 0) for number in range(9_000)]
+    engine = engine_of(records_max=1 << 20, bytes_max=4_000 * (45 + RECORD_OVERHEAD))
+    offsets: list[int] = []
+    for first in range(0, 9_000, 100):
+        batch = [
+            Record(bytes(n % 90), key=b"k" if n % every == 0 else None)
+            for n in range(first, first + 100)
+        ]
+        engine.batch_write(SHARD, batch)
+        engine.delete_by_offset(SHARD, Offset(first + 50))
+        info, offsets = engine.shard_info(SHARD), held(engine)
+        assert offsets == [n for n in range(info.earliest, first + 100) if n % 100 != 50]
+        assert info.size == sum(sizes[n] + RECORD_OVERHEAD for n in offsets)
+    keyed = [n for n in offsets if n % every == 0]
+    assert len(engine.query_by_key(SHARD, b"k", limit=1 << 20)) == len(keyed)
+    assert offsets[0] > 4_000
