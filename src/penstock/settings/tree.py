@@ -104,6 +104,10 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
     idle_timeout_ms: Annotated[
         int, Meta(ge=1, description="How long a connection may be silent before it is closed.")
     ] = 600_000
+    slow_timeout_ms: Annotated[
+        int,
+        Meta(ge=1, description="How long a client may take to send a request, or take an answer."),
+    ] = 300_000
     sweep_interval_ms: Annotated[
         int, Meta(ge=1, description="How often silent connections are looked for.")
     ] = 5_000

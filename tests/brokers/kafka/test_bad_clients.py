@@ -14,6 +14,7 @@ import pytest
 from tests.brokers.kafka.running import Running, WireClient, running
 
 from penstock.brokers.kafka.layout import request_layout
+from penstock.record import Record
 
 ROUNDS = 400
 
@@ -181,6 +182,65 @@ def test_idle_connections_are_closed(tmp_path: Path) -> None:
     quick = {"idle_timeout_ms": 200, "sweep_interval_ms": 50}
     with running(tmp_path, quick) as one, connect(one) as idle:
         assert answer_or_end(idle) == b""
+
+
+def fetch_all(topic: str) -> bytes:
+    """A request for all records of a partition."""
+    message = bytearray()
+    request_layout(1, 11).write(
+        message,
+        {
+            "max_wait": 0,
+            "max_bytes": 1 << 30,
+            "session_epoch": -1,
+            "topics": [
+                {
+                    "topic": topic,
+                    "partitions": [{"current_leader_epoch": -1, "partition_max_bytes": 1 << 30}],
+                }
+            ],
+        },
+    )
+    body = struct.pack(">hhih", 1, 11, 1, -1) + bytes(message)
+    return struct.pack(">i", len(body)) + body
+
+
+SLOW = {"slow_timeout_ms": 300, "sweep_interval_ms": 50}
+
+
+def test_a_request_that_comes_too_slowly_ends_the_connection(tmp_path: Path) -> None:
+    with running(tmp_path, SLOW) as one, connect(one) as slow, connect(one) as quiet:
+        slow.settimeout(0.05)
+        deadline = time.monotonic() + 60
+        closed = False
+        slow.sendall(struct.pack(">ihhih", 1_000, 18, 0, 1, -1))
+        while not closed and time.monotonic() < deadline:
+            try:
+                slow.sendall(b"\0")  # never silent
+                closed = slow.recv(1) == b""
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                closed = True
+        assert closed
+        quiet.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+        assert answer_or_end(quiet) != b"", "who only says nothing has more time"
+
+
+def test_an_answer_that_is_taken_too_slowly_ends_the_connection(tmp_path: Path) -> None:
+    with running(tmp_path, SLOW) as one, connect(one) as slow:
+        one.node.admin.create_topic_full("large", 1, {"storage": "memory"})
+        for _ in range(16):
+            one.node.topics.write("large", Record(bytes(1 << 20)))
+        slow.settimeout(0.05)
+        slow.sendall(fetch_all("large") * 8)
+        deadline = time.monotonic() + 60
+        while one.server.connection_count and time.monotonic() < deadline:
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                slow.recv(1)  # it does take something
+            time.sleep(0.02)
+        assert one.server.connection_count == 0
+        check_alive(one)
 
 
 def test_more_connections_than_allowed_are_refused(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from tests.brokers.kafka.running import Running, running
+from tests.brokers.kafka.running import Running, WireClient, running
 from tests.brokers.kafka.test_transactions import read
 
+from penstock.brokers.kafka.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED
 from penstock.meta.state.model import TieringPolicy
 from penstock.record import Offset, Record
 from penstock.tiered.engine import TieredSegmentEngine
@@ -46,6 +47,18 @@ def move_to_tier(server: Running) -> int:
     return int(engine.store.bounds(shard).earliest)
 
 
+def offset_of(server: Running, timestamp: int) -> int:
+    """Ask ListOffsets for one of its named places."""
+    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+    with WireClient(server.server.port) as client:
+        answer = client.ask(
+            2, 9, replica_id=-1, topics=[{"name": TOPIC, "partitions": [partition]}]
+        )
+    (found,) = answer.items_of("topics")[0].items_of("partitions")
+    assert found.number("error_code") == 0
+    return found.number("offset")
+
+
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_a_consumer_reads_from_the_tier_into_the_log(data_path: Path, codec: str) -> None:
     with running(data_path, store=SMALL) as server:
@@ -64,7 +77,13 @@ def test_a_consumer_reads_from_the_tier_into_the_log(data_path: Path, codec: str
                 server.node.topics.write(TOPIC, Record(value=b"python"), partition=0)
                 expected.append(b"python")
         expected += fill_the_log(server)
-        assert move_to_tier(server) > 300
+        assert offset_of(server, EARLIEST_LOCAL) == 0
+        assert offset_of(server, LATEST_TIERED) == -1
+        local = move_to_tier(server)
+        assert local > 300
+        assert offset_of(server, EARLIEST) == 0
+        assert offset_of(server, EARLIEST_LOCAL) == local
+        assert offset_of(server, LATEST_TIERED) == local - 1
         assert read(server.address, TOPIC, len(expected)) == expected
 
 

@@ -47,6 +47,9 @@ class Connection:
         "_loop",
         "_on_close",
         "_out",
+        "_owed",
+        "_owed_since",
+        "_partial_since",
         "_pending",
         "_processing",
         "cancel_waiting",
@@ -86,6 +89,11 @@ class Connection:
         self._processing = False
         self._is_reading = self._is_writing = False
         self._closed = False
+        self._partial_since: float | None = None
+        """Since when a request is only partly here."""
+        self._owed = 0
+        self._owed_since: float | None = None
+        """Since when the client has not taken so many bytes."""
         self._start_reading()
 
     @property
@@ -104,6 +112,11 @@ class Connection:
     @property
     def buffer_size(self) -> int:
         return self._in.size
+
+    def is_slower_than(self, moment: float) -> bool:
+        """Say whether a request, or the taking of answers, began before `moment` and goes on."""
+        partial, owed = self._partial_since, self._owed_since
+        return (partial is not None and partial < moment) or (owed is not None and owed < moment)
 
     # Receiving
 
@@ -147,6 +160,7 @@ class Connection:
                 if request is None:
                     break
                 self.last_active = self._loop.time()
+                self._partial_since = None
                 if not self._dispatch(self, request):
                     self._busy = True
         except RequestTooLargeError as error:
@@ -155,6 +169,8 @@ class Connection:
         finally:
             self._processing = False
         if not self._closed:
+            if self._partial_since is None and self._in.waiting and not self._busy:
+                self._partial_since = self._loop.time()
             self._in.settle()
             self._flush()
             if not self._is_reading and self._in.room():
@@ -202,6 +218,7 @@ class Connection:
             self.close()
             return
         self._is_writing = True
+        self._owed, self._owed_since = self._out.size, self._loop.time()
         self._loop.add_writer(self.socket.fileno(), self._writable)
 
     def _writable(self) -> None:
@@ -213,8 +230,12 @@ class Connection:
             return
         if self._out.size < before:
             self.last_active = self._loop.time()
+            self._owed -= before - self._out.size
+            if self._owed <= 0:
+                self._owed, self._owed_since = self._out.size, self.last_active
         if done:
             self._is_writing = False
+            self._owed_since = None
             self._loop.remove_writer(self.socket.fileno())
         if self._out.size < UNSENT_MAX:
             self.process()

@@ -56,7 +56,7 @@ class OffsetFinder:
         timestamp = wanted.number("timestamp")
         try:
             call = partial(self._look_up, entry, timestamp, is_committed=is_committed)
-            if timestamp in {LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED}:
+            if timestamp in {LATEST, EARLIEST}:
                 found_ms, offset = call()
             else:
                 found_ms, offset = await self._broker.run_blocking(call)
@@ -96,10 +96,14 @@ class OffsetFinder:
         match timestamp_ms:
             case -1:
                 return -1, until
-            case -2 | -4:
+            case -2:
                 return -1, earliest
-            case -5:
-                return _NONE
+            case -4 | -5:
+                local = self._handler.shard_info(entry.name).log_start
+                if timestamp_ms == EARLIEST_LOCAL:
+                    return -1, earliest if local is None else local
+                # What the log still holds may be in the tier, too; it is not told from there.
+                return (-1, local - 1) if local is not None and local > earliest else _NONE
             case -3:
                 return self._newest(entry, earliest, until)
         if timestamp_ms < 0:

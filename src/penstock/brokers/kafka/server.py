@@ -174,9 +174,14 @@ class KafkaServer:
         while True:
             await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
             before = self._loop.time() - self._settings.idle_timeout_ms / 1000
+            slow = self._loop.time() - self._settings.slow_timeout_ms / 1000
             held = 0
             for connection in list(self._connections.values()):
                 if connection.last_active < before and not connection.is_busy:
+                    connection.close()
+                    continue
+                if connection.is_slower_than(slow):
+                    _log.warning("kafka_client_too_slow", peer=connection.peer)
                     connection.close()
                     continue
                 connection.rest()
