@@ -274,8 +274,12 @@ class TierReader:
 def _first_unit(footer: Footer, entry: ChunkEntry, offset: int) -> int:
     if footer.kind is QueueKind.SIMPLE:
         return max(0, offset - entry.units_offset)
-    bases = [int(unit[4]) for unit in BATCH_UNIT.iter_unpack(footer.units)]
-    return max(0, bisect_right(bases, offset) - 1)
+    count = len(footer.units) // BATCH_UNIT.size
+    return max(0, bisect_right(range(count), offset, key=lambda n: _base(footer, n)) - 1)
+
+
+def _base(footer: Footer, unit: int) -> int:
+    return int(BATCH_UNIT.unpack_from(footer.units, unit * BATCH_UNIT.size)[4])
 
 
 def _offsets_of(footer: Footer, entry: ChunkEntry, unit: int) -> tuple[int, int]:
