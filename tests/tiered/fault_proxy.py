@@ -5,6 +5,7 @@
     cut        an answer whose body ends half-way
     slow       no answer until the client has given up; the request was carried out
     is_gone    every connection is closed at once, until it is set back
+    hold_before  requests from this number on are not carried out, nor answered
 
 Each request meets at most one of them, at random, `ratio` of all together.
 """
@@ -36,6 +37,9 @@ class FaultProxy(ThreadingHTTPServer):
         self.faults: tuple[str, ...] = FAULTS
         self.slow_s = slow_s
         self.is_gone = False
+        self.hold_before: int | None = None
+        """The request with this number, and all behind it, are not carried out."""
+        self.held = threading.Event()
         self.met: Counter[str] = Counter()
         self.closing = threading.Event()
         self._random = random.Random(seed)
@@ -47,6 +51,9 @@ class FaultProxy(ThreadingHTTPServer):
 
     def choose(self) -> str:
         with self._lock:
+            if self.hold_before is not None and self.met["requests"] >= self.hold_before:
+                self.held.set()
+                return "held"
             self.met["requests"] += 1
             if self._random.random() >= self.ratio:
                 return ""
@@ -73,6 +80,10 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.server.choose()
         if fault == "busy":
             self._answer(503, [("Content-Type", "application/xml")], _BUSY, len(_BUSY))
+            return
+        if fault == "held":
+            self.server.closing.wait(self.server.slow_s)
+            self._hang_up()
             return
         status, headers, data = self._forward(body)
         if fault == "slow":

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.tiered.s3_server import S3Server
 
 MEMORY = Path("/dev/shm")
 
@@ -26,10 +27,13 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-def kill_at_steps(directory: Path, first: int, stride: int) -> int:
+def kill_at_steps(directory: Path, first: int, stride: int, server: S3Server | None = None) -> int:
     command = [sys.executable, "-m", "tests.tiered.writer_to_kill", str(directory)]
+    command += [str(stride), str(first)]
+    if server is not None:
+        command += [str(server.port), str(server.directory)]
     done = subprocess.run(
-        [*command, str(stride), str(first)],
+        command,
         capture_output=True,
         text=True,
         timeout=1500,
@@ -48,3 +52,18 @@ def test_a_kill_before_a_step_loses_nothing_and_leaves_nothing(directory: Path, 
 @pytest.mark.soak
 def test_a_kill_before_any_step_loses_nothing_and_leaves_nothing(directory: Path) -> None:
     assert kill_at_steps(directory, 0, 1) > 100
+
+
+@pytest.mark.s3
+def test_a_kill_before_a_request_loses_nothing_and_leaves_nothing(
+    directory: Path, s3_server: S3Server
+) -> None:
+    assert kill_at_steps(directory, 3, 9, s3_server) >= 5
+
+
+@pytest.mark.s3
+@pytest.mark.soak
+def test_a_kill_before_any_request_loses_nothing_and_leaves_nothing(
+    directory: Path, s3_server: S3Server
+) -> None:
+    assert kill_at_steps(directory, 0, 1, s3_server) > 40

@@ -19,11 +19,14 @@ from tests.tiered.s3_server import S3Server
 from penstock.engine.contract import ShardConfig, ShardTiering
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import StoreError, TierUnavailableError
-from penstock.record import Offset
+from penstock.record import Offset, StoredRecord
 from penstock.tiered.building import build_tiered_engine
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.dispatcher import upload_shard
+from penstock.tiered.names import chunk_name
 from penstock.tiered.providers import object_store, open_provider
+from penstock.tiered.providers.contract import remove_leftovers
+from penstock.tiered.providers.s3_uploads import open_uploads
 from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_upkeep import TierLimits
 
@@ -147,25 +150,83 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 PUTS = """
 import sys
+from penstock.tiered.names import chunk_name
 from penstock.tiered.providers import object_store, open_provider
+from penstock.tiered.providers.contract import remove_leftovers
+from penstock.tiered.providers.s3_uploads import open_uploads
 object_store.MULTIPART_SIZE, object_store.PART_SIZE = 6 << 20, 5 << 20
-url, port, options = sys.argv[1], sys.argv[2], dict(each.split("=", 1) for each in sys.argv[3:])
-open_provider(url, options).put_if_absent("killed", b"x" * (40 << 20))
+url, key, options = sys.argv[1], sys.argv[2], dict(each.split("=", 1) for each in sys.argv[3:])
+open_provider(url, options).put_if_absent(key, b"x" * (11 << 20))
 """
+REQUESTS = 6
+"""Is there one? Begin; three parts; end."""
 
 
-def test_a_process_killed_in_the_middle_of_the_parts_leaves_no_object(
+def test_a_kill_between_any_two_parts_leaves_nothing_behind(
     config: TierConfig, proxy: FaultProxy
 ) -> None:
-    proxy.faults, proxy.ratio, proxy.slow_s = ("slow",), 0.5, 30.0
-    options = [f"{name}={value}" for name, value in config.options.items()]
-    child = subprocess.Popen([sys.executable, "-c", PUTS, config.url, "0", *options])
-    wait_for(lambda: proxy.met["requests"] >= 3)
-    child.send_signal(signal.SIGKILL)
-    assert child.wait(60) == -signal.SIGKILL
-    proxy.ratio = 0.0
     provider = open_provider(config.url, config.options)
-    assert provider.head("killed") is None
-    assert list(provider.list()) == []
-    provider.put_if_absent("killed", b"whole")
-    assert provider.get("killed").data == b"whole"
+    proxy.slow_s = 60.0
+    options = {**config.options, "timeout_s": "60"}
+    provider.put_if_absent("orders/0/manifest", b"beside")
+    stopped_at: list[int] = []
+    for number in range(REQUESTS + 1):
+        key = f"orders/0/{chunk_name(1, number)}"
+        proxy.held.clear()
+        proxy.hold_before = proxy.met["requests"] + number
+        arguments = [f"{name}={value}" for name, value in options.items()]
+        child = subprocess.Popen([sys.executable, "-c", PUTS, config.url, key, *arguments])
+        wait_for(lambda child=child: proxy.held.is_set() or child.poll() is not None)  # type: ignore[misc]  # bound now
+        if proxy.held.is_set():
+            stopped_at.append(number)
+        child.send_signal(signal.SIGKILL)
+        child.wait(60)
+        proxy.hold_before = None
+        found = provider.head(key)
+        assert (found is None) == (number in stopped_at), number
+        if found is not None:
+            assert provider.get(key).data == b"x" * (11 << 20)
+    assert stopped_at == [*range(REQUESTS)], "it was killed before each of its requests"
+    uploads = open_uploads(config.url, config.options)
+    assert uploads is not None
+    begun = list(uploads.unfinished())
+    assert len(begun) >= 3, "parts of killed writers lie about"
+    assert remove_leftovers(provider, before_ms=0) == 0, "none is older"
+    assert remove_leftovers(provider, before_ms=1 << 50) == len(begun)
+    assert list(uploads.unfinished()) == []
+    assert provider.get("orders/0/manifest").data == b"beside"
+
+
+def test_uploads_of_others_are_left_alone(config: TierConfig, proxy: FaultProxy) -> None:
+    proxy.slow_s = 60.0
+    proxy.hold_before = 3
+    arguments = [f"{name}={value}" for name, value in config.options.items()]
+    child = subprocess.Popen([sys.executable, "-c", PUTS, config.url, "theirs", *arguments])
+    wait_for(proxy.held.is_set)
+    child.send_signal(signal.SIGKILL)
+    child.wait(60)
+    proxy.hold_before = None
+    provider = open_provider(config.url, config.options)
+    assert provider.head("theirs") is None
+    assert remove_leftovers(provider, before_ms=1 << 50) == 0
+    uploads = open_uploads(config.url, config.options)
+    assert uploads is not None
+    assert [one.key for one in uploads.unfinished()] == ["prefix/theirs"]
+
+
+def test_whole_chunks_are_streamed_through_faults(
+    store: SegmentStore, config: TierConfig, proxy: FaultProxy
+) -> None:
+    fill(store, 300)
+    flat = CompositeFlatFile(config, SHARD)
+    flat.acquire()
+    upload_shard(store, flat)
+    proxy.ratio = 0.2
+    manifest = flat.refresh()
+    assert manifest is not None
+
+    def stream() -> list[StoredRecord]:
+        chunks = CompositeFlatFile(config, SHARD).reader.stream()
+        return [one for chunk in chunks for one in flat.live_records(chunk, manifest)]
+
+    assert until_it_works(stream) == store.read(SHARD, 0, max_records=300)

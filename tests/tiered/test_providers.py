@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.tiered.azure_server import AzureServer, find_azurite, running_azurite
+from tests.tiered.gcs_stand_in import running_stand_in
 from tests.tiered.s3_server import S3Server
 
 from penstock.errors import (
@@ -73,6 +75,45 @@ class TestS3(TierConformance):
         options = {**s3_server.options(), "secret_access_key": "wrong"}
         with pytest.raises(TierSetupError):
             open_provider("s3://secrets/x", options).put_if_absent("k", b"1")
+
+
+@pytest.fixture(scope="module")
+def azurite() -> Iterator[AzureServer]:
+    program = find_azurite()
+    if program is None:
+        pytest.skip("no emulator of Azure: npm install azurite, and its bin on the PATH")
+    with running_azurite(program) as server:
+        yield server
+
+
+@pytest.mark.azure
+class TestAzure(TierConformance):
+    @pytest.fixture
+    def provider(self, azurite: AzureServer) -> TierProvider:
+        name = uuid.uuid4().hex
+        azurite.create_container(name)
+        return open_provider(f"az://{name}/a/prefix", azurite.options())
+
+    def test_a_missing_container_is_told(self, azurite: AzureServer) -> None:
+        provider = open_provider("az://no-such-container/x", azurite.options())
+        with pytest.raises(TierSetupError, match="no such bucket"):
+            provider.put_if_absent("k", b"1")
+        with pytest.raises(TierSetupError, match="no such bucket"):
+            provider.get("k")
+
+    def test_a_wrong_key_is_told(self, azurite: AzureServer) -> None:
+        azurite.create_container("secrets")
+        options = {**azurite.options(), "account_key": "d3Jvbmc="}
+        with pytest.raises(TierSetupError):
+            open_provider("az://secrets/x", options).put_if_absent("k", b"1")
+
+
+class TestGoogle(TierConformance):
+    @pytest.fixture
+    def provider(self) -> Iterator[TierProvider]:
+        pytest.importorskip("obstore")
+        with running_stand_in() as server:
+            yield open_provider(f"gs://{uuid.uuid4().hex}/a/prefix", server.options())
 
 
 @pytest.mark.parametrize(

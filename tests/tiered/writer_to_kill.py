@@ -1,10 +1,12 @@
-"""A process that kills others of itself: `python -m tests.tiered.writer_to_kill DIRECTORY STRIDE`.
+"""A process that kills others of itself:
+`python -m tests.tiered.writer_to_kill DIRECTORY STRIDE FIRST [PORT BUCKETS]`.
 
 It stays single-threaded and forks a child for every step of a history of writes, uploads, local
 deletes, compaction and garbage collection; the child sends itself SIGKILL right before that step.
 A step is a call that changes a directory: write, fsync, link, rename, unlink of the tier, and
-replace, remove of the log. Another child then looks whether anything is lost, there twice, damaged
-or left over. The last line printed is the number of children that were killed.
+replace, remove of the log; with an S3 server at PORT whose buckets are the directories in BUCKETS,
+a put or a delete of an object. Another child then looks whether anything is lost, there twice,
+damaged or left over. The last line printed is the number of children that were killed.
 """
 
 from __future__ import annotations
@@ -13,10 +15,14 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
+
+from tests.tiered.s3_server import S3Server
 
 from penstock.disk_local import LocalDisk
 from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering
@@ -26,6 +32,7 @@ from penstock.record import Offset, Record, ShardId, StoredRecord
 from penstock.tiered.building import build_tiered_engine
 from penstock.tiered.engine import TieredSegmentEngine
 from penstock.tiered.providers import posix
+from penstock.tiered.providers.object_store import ObjectStoreProvider
 from penstock.tiered.tier_admin import collect_garbage, verify_tier
 from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_upkeep import TierLimits
@@ -34,6 +41,7 @@ SHARD: Final = ShardId("orders", 0)
 STEPS: Final = frozenset({"write", "fsync", "link", "rename", "unlink", "mkdir", "rmdir"})
 ROUNDS: Final = 3
 PER_ROUND: Final = 25
+_WITH_SERVER: Final = 5
 _SIZES: Final = FileSizes(
     commit_log_file_size=8192,
     consume_queue_file_size=2000,
@@ -92,6 +100,19 @@ class CountedDisk(LocalDisk):
             self.replace(path, data)
 
 
+def count_requests(bomb: Bomb) -> None:
+    """Let every request that changes a bucket be a step."""
+    for name in ("put_if_absent", "compare_and_set", "delete"):
+        method = getattr(ObjectStoreProvider, name)
+
+        def counted(*arguments: object, name: str = name, method: object = method) -> object:
+            bomb.step()
+            assert callable(method), name
+            return method(*arguments)
+
+        setattr(ObjectStoreProvider, name, counted)
+
+
 def record(n: int) -> Record:
     return Record(b"value %d " % n * 9, key=b"key %d" % (n % 40), timestamp_ms=1_000_000 + n)
 
@@ -109,8 +130,15 @@ def open_engine(directory: str, disk: LocalDisk) -> TieredSegmentEngine:
 
 
 def tier_of(directory: str, grace_ms: int = 3_600_000) -> TierConfig:
+    url, options = f"file://{directory}/tier", {}
+    if len(sys.argv) > _WITH_SERVER:
+        port, buckets = int(sys.argv[4]), Path(sys.argv[5])
+        server = S3Server(port, buckets)
+        bucket = f"step-{os.path.basename(directory)}"
+        server.create_bucket(bucket)
+        url, options = f"s3://{bucket}/tier", server.options()
     return TierConfig(
-        url=f"file://{directory}/tier", chunk_size=2500, segment_size=6000, grace_ms=grace_ms
+        url=url, options=options, chunk_size=2500, segment_size=6000, grace_ms=grace_ms
     )
 
 
@@ -132,6 +160,7 @@ def history(engine: TieredSegmentEngine, acknowledged: int) -> None:
 def work(directory: str, at: int) -> None:
     bomb = Bomb(at)
     posix.os = CountedOs(bomb)  # type: ignore[assignment, attr-defined]  # it stands in
+    count_requests(bomb)
     descriptor = os.open(f"{directory}/acknowledged", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     engine = open_engine(directory, CountedDisk(bomb))
     history(engine, descriptor)
@@ -162,6 +191,8 @@ def check(directory: str) -> None:
     named = {chunk.name for chunk in flat.manifest.chunks_from(-1)}
     named |= {one.name for one in manifest.segments} | {"manifest"}
     collected.close()
+    if len(sys.argv) > _WITH_SERVER:
+        time.sleep(1.1)  # the server's clock has seconds only
     collect_garbage(left)
     listed = {info.key.rpartition("/")[2] for info in left.open().list()}
     assert listed == named, listed ^ named

@@ -164,6 +164,7 @@ def gc(
             ("deleted", report.deleted),
             ("bytes freed", size_text(report.deleted_size)),
             ("too young to go", report.waiting),
+            ("unfinished parts removed", report.leftovers),
             ("not Penstock's", ", ".join(printable(key) for key in report.foreign)),
         )
     )

@@ -27,6 +27,8 @@ class GarbageReport(Struct):
     deleted_size: int = 0
     waiting: int = 0
     """Objects that are garbage, but not for long enough."""
+    leftovers: int = 0
+    """Parts of objects that were never finished; they are removed."""
     foreign: list[str] = []
     """Objects that are none of ours; they are left alone."""
 

@@ -14,6 +14,7 @@ from penstock.errors import BadRequestError
 from penstock.record import QueueKind, Record, ShardId, StoredRecord
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.composite_upkeep import GarbageReport
+from penstock.tiered.providers.contract import remove_leftovers
 from penstock.tiered.rocks_metadata import RocksDbMetadataStore
 from penstock.tiered.scrubber import ScrubReport, verify_shard
 from penstock.tiered.tier_config import TierConfig
@@ -115,7 +116,9 @@ def verify_tier(
 def collect_garbage(config: TierConfig) -> GarbageReport:
     """Delete what nothing refers to, in all shards; what is not ours is only listed."""
     whole = GarbageReport()
-    for flat in flats_of(config, config.open()):
+    provider = config.open()
+    whole.leftovers = remove_leftovers(provider, SystemClock().now_ms() - config.grace_ms)
+    for flat in flats_of(config, provider):
         found = flat.upkeep.collect_garbage()
         whole.deleted += found.deleted
         whole.deleted_size += found.deleted_size

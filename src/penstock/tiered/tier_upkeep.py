@@ -18,9 +18,7 @@ from penstock.log import get_logger
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.names import parse_manifest_key
-from penstock.tiered.providers.contract import TierProvider
-from penstock.tiered.providers.posix import PosixProvider
-from penstock.tiered.providers.settling import SettlingProvider
+from penstock.tiered.providers.contract import TierProvider, remove_leftovers
 from penstock.tiered.scrubber import Scrubber
 from penstock.tiered.tier_compaction import rewrite_segments
 from penstock.tiered.tier_config import TierConfig
@@ -109,9 +107,7 @@ class TierUpkeep:
             found = flat.manifest.load()
             if found is not None and found.destroyed_ms is not None:
                 flat.destroy()
-        inner = provider.inner if isinstance(provider, SettlingProvider) else provider
-        if isinstance(inner, PosixProvider):
-            inner.remove_leftovers(self._tiers.clock.now_ms() - self._tiers.config.grace_ms)
+        remove_leftovers(provider, self._tiers.clock.now_ms() - self._tiers.config.grace_ms)
 
     def _try(self, what: str, step: object) -> None:
         assert callable(step)

@@ -99,3 +99,16 @@ def get_range_into(
         provider.get_range_into(key, start, size, take)
     else:
         take()[:] = provider.get_range(key, start, size)
+
+
+@runtime_checkable
+class LeavesParts(Protocol):
+    """What a provider may have besides: a way to remove what killed writers left half-done."""
+
+    def remove_leftovers(self, before_ms: int) -> int:
+        """Remove parts of objects that were never finished and are older; return how many."""
+        ...
+
+
+def remove_leftovers(provider: TierProvider, before_ms: int) -> int:
+    return provider.remove_leftovers(before_ms) if isinstance(provider, LeavesParts) else 0

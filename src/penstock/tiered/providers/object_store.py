@@ -21,8 +21,10 @@ from penstock.errors import (
 )
 from penstock.tiered.providers.contract import ObjectBytes, ObjectInfo, ObjectMissingError
 from penstock.tiered.providers.memory import exactly
+from penstock.tiered.providers.s3_uploads import open_uploads
 
 if TYPE_CHECKING:
+    from obstore import UpdateVersion
     from obstore.store import S3Store
 
 MULTIPART_SIZE: Final = 32 << 20
@@ -53,6 +55,7 @@ class ObjectStoreProvider:
             errors.NotSupportedError,
         )
         self._any: Final = (errors.BaseError, OSError)
+        self._options: Final = dict(options)
         self._store: Final = self._open(url, dict(options))
 
     def _open(self, url: str, options: dict[str, str]) -> S3Store:
@@ -93,14 +96,15 @@ class ObjectStoreProvider:
                 done = self._obstore.put(self._store, key, data, mode="create", use_multipart=False)
             else:
                 done = self._obstore.put(
-                    self._store, key, data, mode={"e_tag": expected}, use_multipart=False
+                    self._store, key, data, mode=_read_version(expected), use_multipart=False
                 )
-            return done["e_tag"] or ""
+            return _version(done["e_tag"], done["version"])
 
     def get(self, key: str) -> ObjectBytes:
         with self._errors(key):
             found = self._obstore.get(self._store, key)
-            return ObjectBytes(bytes(found.bytes()), found.meta["e_tag"] or "")
+            version = _version(found.meta["e_tag"], found.meta["version"])
+            return ObjectBytes(bytes(found.bytes()), version)
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
         with self._errors(key):
@@ -155,6 +159,11 @@ class ObjectStoreProvider:
         except ObjectMissingError:
             return
 
+    def remove_leftovers(self, before_ms: int) -> int:
+        """Abort uploads in parts that were begun before; what S3 alone keeps for ever."""
+        uploads = open_uploads(self.url, self._options)
+        return 0 if uploads is None else uploads.abort_begun_before(before_ms)
+
     def close(self) -> None:
         """Connections end with the process."""
 
@@ -164,7 +173,7 @@ class ObjectStoreProvider:
             yield
         except self._missing as error:
             # A missing bucket is no missing object, and a compare-and-set lost its object.
-            if "NoSuchBucket" in str(error):
+            if _is_bucket_missing(error):
                 raise TierSetupError(f"{self.url}: there is no such bucket") from error
             if conditional:
                 raise StaleWriteError(f"{self.url}: {key!r} is gone") from error
@@ -178,9 +187,30 @@ class ObjectStoreProvider:
         except self._refused as error:
             raise TierSetupError(f"{self.url}: {_sentence(error)}") from error
         except self._any as error:
-            if "NoSuchBucket" in str(error):
+            if _is_bucket_missing(error):
                 raise TierSetupError(f"{self.url}: there is no such bucket") from error
             raise TierUnavailableError(f"{self.url}: {_sentence(error)}") from error
+
+
+def _is_bucket_missing(error: BaseException) -> bool:
+    """S3 and Google call it a bucket, Azure a container."""
+    text = str(error)
+    return "NoSuchBucket" in text or "ContainerNotFound" in text
+
+
+def _version(e_tag: str | None, version: str | None) -> str:
+    """S3 and Azure compare entity tags, Google Cloud Storage generations: both are kept."""
+    return f"{e_tag or ''} {version or ''}"
+
+
+def _read_version(text: str) -> UpdateVersion:
+    e_tag, _, version = text.rpartition(" ")
+    found: UpdateVersion = {}
+    if e_tag:
+        found["e_tag"] = e_tag
+    if version:
+        found["version"] = version
+    return found
 
 
 def _sentence(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from penstock.tiered.providers.contract import (
     ObjectMissingError,
     TierProvider,
     get_range_into,
+    remove_leftovers,
 )
 
 ATTEMPTS: Final = 5
@@ -100,6 +101,9 @@ class SettlingProvider:
 
     def delete(self, key: str) -> None:
         self._repeat(lambda: self.inner.delete(key))
+
+    def remove_leftovers(self, before_ms: int) -> int:
+        return self._repeat(lambda: remove_leftovers(self.inner, before_ms))
 
     def close(self) -> None:
         self.inner.close()
