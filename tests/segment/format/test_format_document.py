@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 from penstock.engine import segment
+from penstock.engine.segment import shard_state
 from penstock.engine.segment.format import (
     CHECKSUM,
     ENVELOPE,
@@ -24,6 +25,7 @@ from penstock.engine.segment.format import (
     TIME_BLOCK,
 )
 from penstock.layout import Layout
+from penstock.record import QueueKind
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "format.md"
 TABLE = re.compile(r"<!-- layout: (?P<name>.+) -->\n\n(?P<table>(?:\|.*\n)*)")
@@ -69,3 +71,14 @@ def test_every_property_of_ours_is_in_the_document() -> None:
     names = (ENVELOPE, EXPIRES, KAFKA, PRODUCER, GROUP, CHECKSUM, MULTI_TAG, *RESERVED_PREFIXES)
     assert [name for name in names if f"`{name}`" not in text] == []
     assert f"every {TIME_BLOCK} offsets" in text
+
+
+def test_every_item_of_a_shards_state_is_in_the_document_in_its_order() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    table = text.partition("| item | meaning |")[2].partition("\n\n")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == state_fields()
+    assert all(f"`{kind.value}`" in table for kind in QueueKind)
+
+
+def state_fields() -> tuple[str, ...]:
+    return shard_state._Packed.__struct_fields__
