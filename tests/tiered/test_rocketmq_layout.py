@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import struct
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +14,14 @@ from pathlib import Path
 import pytest
 from tests.tiered.rig import SHARD, fill, open_store
 
-from penstock.engine.segment.format import RawRecord
+from penstock.engine.segment.format import RawRecord, java_hash
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.twin import core
-from penstock.errors import CorruptionError, TierSetupError
-from penstock.record import ShardId
+from penstock.errors import BadRequestError, CorruptionError, TierSetupError
+from penstock.record import QueueKind, Record, ShardId
+from penstock.tiered import rocketmq
 from penstock.tiered.append_result import AppendResult
+from penstock.tiered.file_segment import FileSegmentType
 from penstock.tiered.rocketmq import RocketMqTier, cluster_name, file_name
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "rocketmq-5.5-tiered.tar.xz"
@@ -150,6 +154,90 @@ def test_a_queue_goes_on_after_a_restart(store: SegmentStore, tmp_path: Path) ->
             assert queue.append(message) is AppendResult.SUCCESS
         queue.commit()
     assert list(tier.queue(SHARD).records()) == store.read(SHARD, 0)
+
+
+def test_files_follow_each_other_and_hold_whole_records(
+    store: SegmentStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {FileSegmentType.COMMIT_LOG: 1000, FileSegmentType.CONSUME_QUEUE: 100}
+    monkeypatch.setattr(rocketmq, "_SIZES", sizes)
+    fill(store, 40)
+    queue = RocketMqTier(f"rocketmq+file://{tmp_path}/tier", broker="b").queue(SHARD)
+    messages = store.read_raw(SHARD, 0)
+    for message in messages:
+        assert queue.append(message) is AppendResult.SUCCESS
+    queue.commit()
+    base = tmp_path / "tier" / cluster_name("DefaultCluster") / "b" / "orders" / "0"
+    units = b""
+    for name in sorted(os.listdir(base / "CONSUME_QUEUE"), key=lambda one: one[8:]):
+        assert name == file_name(len(units)), "named by the digest of its base, and the base"
+        data = (base / "CONSUME_QUEUE" / name).read_bytes()
+        assert len(data) == 100
+        units += data
+    log: dict[int, bytes] = {}
+    end = 0
+    for name in sorted(os.listdir(base / "COMMIT_LOG"), key=lambda one: one[8:]):
+        assert name == file_name(end)
+        data = (base / "COMMIT_LOG" / name).read_bytes()
+        assert len(data) <= 1000
+        assert core.check_log(data, end, end, end + len(data))[2] is None
+        log[end], end = data, end + len(data)
+    assert len(log) > 3
+    for n, original in enumerate(messages):
+        position, size, code = struct.unpack_from(">qiq", units, n * 20)
+        start = max(each for each in log if each <= position)
+        record = log[start][position - start : position - start + size]
+        raw = core.decode_raw(original, 0, 0, False)
+        assert isinstance(raw, RawRecord)
+        assert record[28:36] == position.to_bytes(8, "big")
+        # Besides the position only the record's checksum, which ends it, is another.
+        assert record[:28] + record[36:-11] == original[:28] + original[36:-11]
+        assert code == java_hash(dict(raw.properties)["TAGS"])
+    again = RocketMqTier(f"rocketmq+file://{tmp_path}/tier", broker="b").queue(SHARD)
+    assert list(again.records()) == store.read(SHARD, 0)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 19, 20, 33])
+def test_a_queue_that_a_crash_cut_short_goes_on(
+    store: SegmentStore, tmp_path: Path, cut: int
+) -> None:
+    fill(store, 20)
+    tier = RocketMqTier(f"rocketmq+file://{tmp_path}/tier", broker="b")
+    messages = store.read_raw(SHARD, 0)
+    queue = tier.queue(SHARD)
+    for message in messages[:12]:
+        assert queue.append(message) is AppendResult.SUCCESS
+    queue.commit()
+    base = tmp_path / "tier" / cluster_name("DefaultCluster") / "b" / "orders" / "0"
+    path = base / "CONSUME_QUEUE" / file_name(0)
+    os.truncate(path, 240 - cut)
+    queue = tier.queue(SHARD)
+    assert queue.max_offset == (240 - cut) // 20
+    for message in messages[queue.max_offset :]:
+        assert queue.append(message) is AppendResult.SUCCESS
+    queue.commit()
+    assert list(tier.queue(SHARD).records()) == store.read(SHARD, 0)
+
+
+def test_what_cannot_be_written_is_refused(store: SegmentStore, tmp_path: Path) -> None:
+    fill(store, 2)
+    batches = ShardId("orders", 1)
+    store.create_shard(batches, QueueKind.BATCH)
+    store.append_many(batches, [Record(b"1"), Record(b"2")])
+    queue = RocketMqTier(f"rocketmq+file://{tmp_path}/tier", broker="b").queue(SHARD)
+    batch = store.read_raw(batches, 0)[0]
+    first, second = store.read_raw(SHARD, 0)
+    own = RocketMqTier(f"rocketmq+file://{tmp_path}/tier", broker="b").queue(batches)
+    for bad in (first[:-1], first + second, b"", b"no record"):
+        with pytest.raises(BadRequestError, match="exactly one record"):
+            queue.append(bad)
+    with pytest.raises(BadRequestError, match="simple queue"):
+        queue.append(batch)
+    with pytest.raises(BadRequestError, match="simple queue"):
+        own.append(batch)
+    assert queue.append(first) is AppendResult.SUCCESS
+    queue.commit()
+    assert queue.max_offset == 1
 
 
 def test_the_broker_must_be_known(tmp_path: Path) -> None:

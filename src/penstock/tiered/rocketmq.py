@@ -4,9 +4,13 @@
     …/rmq_sys_INDEX/0/INDEX/<file>
     <file> = md5(decimal base)[:8] and the base with twenty digits
 
-Files grow, and one writer at a time may use them. RocketMQ rewrites the position of a record and
-leaves its `__CRC32#` as it was, so only sizes, identity and the body's checksum can be checked in
-what it wrote; in what is written here, the record's checksum follows the position.
+RocketMQ rewrites the position of a record and leaves its `__CRC32#` as it was, so only sizes,
+identity and the body's checksum can be checked in what it wrote; in what is written here, the
+record's checksum follows the position.
+
+What is written are queues of simple topics: records and units. Batches are refused; index files
+and RocketMQ's own metadata (`tieredStoreMetadata.json`) are not written. Files grow, and one writer
+at a time may use them: nothing here keeps a second one away.
 """
 
 from __future__ import annotations
@@ -120,7 +124,12 @@ class RocketMqQueue:
 
     def _open(self, type_: FileSegmentType) -> FlatFile:
         directory = f"{self._path}/{type_.name}"
-        found = [self._segment(type_, base, os.path.getsize(p)) for base, p in _files(directory)]
+        whole = QUEUE_UNIT.size if type_ is FileSegmentType.CONSUME_QUEUE else 1
+        # A unit that a crash cut short was never told to anybody.
+        found = [
+            self._segment(type_, base, os.path.getsize(path) // whole * whole)
+            for base, path in _files(directory)
+        ]
         for segment in sorted(found, key=lambda one: one.base_offset)[:-1]:
             segment.seal(0)
         return FlatFile(directory, type_, found, lambda base: self._segment(type_, base, 0))
