@@ -18,7 +18,7 @@ from penstock.engine.segment.format import RawRecord, java_hash
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.twin import core
 from penstock.errors import BadRequestError, CorruptionError, TierSetupError
-from penstock.record import QueueKind, Record, ShardId
+from penstock.record import QueueKind, ShardId
 from penstock.tiered import rocketmq
 from penstock.tiered.append_result import AppendResult
 from penstock.tiered.file_segment import FileSegmentType
@@ -223,7 +223,7 @@ def test_what_cannot_be_written_is_refused(store: SegmentStore, tmp_path: Path) 
     fill(store, 2)
     batches = ShardId("orders", 1)
     store.create_shard(batches, QueueKind.BATCH)
-    store.append_many(batches, [Record(b"1"), Record(b"2")])
+    store.append_batch(batches, b"opaque", 2)
     queue = RocketMqTier(f"rocketmq+file://{tmp_path}/tier", broker="b").queue(SHARD)
     batch = store.read_raw(batches, 0)[0]
     first, second = store.read_raw(SHARD, 0)
