@@ -10,6 +10,10 @@ key should cost a few milliseconds besides the query itself.
     python -m bench.spark --short           60 MB, one round, two cores: a minute or two
     python -m bench.spark --megabytes 2000 --rounds 1 --cores 2
     python -m bench.spark --kafka 127.0.0.1:19092      beside a broker that runs there
+    python -m bench.spark --directory DIR --only offload,rebuild
+
+With `--directory` the rows and what was measured stay there: a run that is cut short goes on with
+what is missing, and a run of some cases (`--only`, parts of their names) adds to the table.
 
 All read the same rows in the same session, in turns, to Spark's `noop` sink (every column of every
 row is taken, none is written). With `--kafka` the rows are first copied to a new topic of that
@@ -26,10 +30,12 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from bench.spark_cases import (
@@ -43,12 +49,17 @@ from bench.spark_cases import (
     tree_cpu_s,
 )
 from bench.spark_kafka import KafkaTopic, connector_jars
+from msgspec import Struct
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from penstock import pipeline
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import ShardId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 VALUE_SIZE: Final = 200
 KEY_SIZE: Final = 16
@@ -114,48 +125,70 @@ def write_both(root: Path, rows: int) -> None:
         writer.close()
 
 
-class Measured(NamedTuple):
-    seconds: float
-    cpu_s: float
+class Measured(Struct, frozen=True):
+    """What one system took for a case, several times."""
+
+    cores: int
+    case: str
+    system: str
+    seconds: list[float]
+    cpu_s: list[float]
 
 
-def measured(work: Callable[[], object]) -> Measured:
-    cpu = tree_cpu_s()
-    began = time.perf_counter()
-    work()
-    return Measured(time.perf_counter() - began, tree_cpu_s() - cpu)
+class Results:
+    """What was measured so far; in a file, so that a run can go on where another was stopped."""
+
+    def __init__(self, path: Path) -> None:
+        self._path: Final = path
+        self.found: list[Measured] = []
+        if path.exists():
+            self.found = msgspec.json.decode(path.read_bytes(), type=list[Measured])
+
+    def add(self, new: list[Measured]) -> None:
+        self.found += new
+        self._path.write_bytes(msgspec.json.encode(self.found))
+
+    def has(self, cores: int, case: Case) -> bool:
+        systems = {each.system for each in self.of(cores, case.name)}
+        return systems >= case.works.keys()
+
+    def of(self, cores: int, name: str) -> list[Measured]:
+        return [each for each in self.found if (each.cores, each.case) == (cores, name)]
 
 
-def show(name: str, rows: int, found: list[Measured]) -> tuple[str, str, str, str]:
-    times = [each.seconds for each in found]
-    middle = statistics.median(times)
-    size = rows * (VALUE_SIZE + KEY_SIZE) / 1e6
-    cpu = statistics.median(each.cpu_s for each in found)
-    return (
-        name,
-        f"{middle:.2f} s ({min(times):.2f}–{max(times):.2f})",
-        f"{rows / middle / 1e6:.2f} M rows/s, {size / middle:.0f} MB/s",
-        f"{cpu:.2f} s",
-    )
-
-
-def compare(table: Table, case: Case, rows: int, rounds: int) -> None:
-    """Measure what a case does in each system, in turns, and add a line for each; said at once,
-    too, so that a run that is cut short has told something."""
-    for work in case.works.values():
-        work()  # all warm
-    found: dict[str, list[Measured]] = {name: [] for name in case.works}
-    for _ in range(rounds):
+def measure(cores: int, case: Case, rounds: int) -> list[Measured]:
+    """Measure what a case does in each system, in turns."""
+    found = {name: Measured(cores, case.name, name, [], []) for name in case.works}
+    case.prepare()
+    if case.repeats:
+        for work in case.works.values():
+            work()  # all warm
+    for _ in range(rounds if case.repeats else 1):
         for name, work in case.works.items():
-            found[name].append(measured(work))
-    ours = statistics.median(each.seconds for each in found["store"])
-    cpu = statistics.median(each.cpu_s for each in found["store"])
-    for name, times in found.items():
-        ratio = statistics.median(each.seconds for each in times) / ours
-        cpu_ratio = statistics.median(each.cpu_s for each in times) / max(cpu, 0.01)
-        line = (case.name, *show(name, rows, times), f"{ratio:.2f}", f"{cpu_ratio:.2f}")
-        table.add_row(*line)
-        print(*line, sep="  ", flush=True)
+            cpu, began = tree_cpu_s(), time.perf_counter()
+            work()
+            found[name].seconds.append(time.perf_counter() - began)
+            found[name].cpu_s.append(tree_cpu_s() - cpu)
+    return list(found.values())
+
+
+def lines(rows: int, measured: list[Measured]) -> Iterator[tuple[str, ...]]:
+    """Yield a line of the table for each system."""
+    size = rows * (VALUE_SIZE + KEY_SIZE) / 1e6
+    ours = next((each for each in measured if each.system == "store"), measured[0])
+    middle, cpu = statistics.median(ours.seconds), statistics.median(ours.cpu_s)
+    for each in measured:
+        time_s, cpu_s = statistics.median(each.seconds), statistics.median(each.cpu_s)
+        alone = len(measured) == 1
+        yield (
+            each.case,
+            each.system,
+            f"{time_s:.2f} s ({min(each.seconds):.2f}–{max(each.seconds):.2f})",
+            f"{rows / time_s / 1e6:.2f} M rows/s, {size / time_s:.0f} MB/s",
+            f"{cpu_s:.2f} s",
+            "" if alone else f"{time_s / middle:.2f}",
+            "" if alone else f"{cpu_s / max(cpu, 0.01):.2f}",
+        )
 
 
 def arguments() -> argparse.Namespace:
@@ -164,6 +197,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", default="1,2", help="one run for each, with commas")
     parser.add_argument("--short", action="store_true", help="60 MB, one round, two cores")
+    parser.add_argument("--only", default="", help="parts of the names of cases, with commas")
+    parser.add_argument("--directory", help="keep the rows and the results there, and go on")
     parser.add_argument("--kafka", metavar="HOST:PORT", help="a broker that runs there")
     parser.add_argument("--jars", help="files of Kafka's connector; default: by Maven")
     parser.add_argument("--no-jobs", action="store_true", help="leave the jobs out")
@@ -173,42 +208,78 @@ def arguments() -> argparse.Namespace:
     return chosen
 
 
+def cases_of(inputs: Inputs, cores: int, chosen: argparse.Namespace) -> list[Case]:
+    found = [*read_cases(inputs)]
+    if not chosen.no_jobs:
+        found += job_cases(inputs, f"cores-{cores}-{time.time_ns()}")
+    wanted = [part for part in chosen.only.split(",") if part]
+    return [case for case in found if not wanted or any(part in case.name for part in wanted)]
+
+
+def kafka_topic(spark: SparkSession, root: Path, chosen: argparse.Namespace) -> KafkaTopic | None:
+    """Return the topic with the same rows, filled."""
+    if chosen.kafka is None:
+        return None
+    note = root / "kafka-topic"
+    topic = KafkaTopic(spark, chosen.kafka, note.read_text() if note.exists() else "")
+    if not topic.exists():
+        topic.fill(Inputs(spark, root, 0, None).store(), len(SHARDS))
+        note.write_text(topic.name)
+    return topic
+
+
 def run(root: Path, rows: int, cores: int, chosen: argparse.Namespace) -> None:
     """Measure with so many cores, and print."""
-    table = Table(
-        *("work", "system", "time", "rate", "CPU", "× time", "× CPU"),
-        title=f"{rows:,} rows, local[{cores}]",
-    )
+    console = Console(width=150)
     settings = {}
     if chosen.kafka is not None:
         settings["spark.jars"] = chosen.jars or connector_jars()
     spark = pipeline.session("bench", f"local[{cores}]", driver_memory="2g", **settings)
     spark.sparkContext.setLogLevel("ERROR")
+    results = Results(root / "results.json")
     with MemoryWatch() as memory:
-        topic = None if chosen.kafka is None else KafkaTopic(spark, chosen.kafka)
-        inputs = Inputs(spark, root, rows, topic)
-        if topic is not None:
-            topic.fill(inputs.store(), len(SHARDS))
-        for case in read_cases(inputs):
-            compare(table, case, rows, chosen.rounds)
-        if not chosen.no_jobs:
-            for case in job_cases(inputs, f"cores-{cores}"):
-                found = [measured(case.works["store"])]
-                line = (case.name, *show("store", rows, found), "", "")
-                table.add_row(*line)
-                print(*line, sep="  ", flush=True)
+        topic = kafka_topic(spark, root, chosen)
+        cases = cases_of(Inputs(spark, root, rows, topic), cores, chosen)
+        for case in track(cases, f"local[{cores}]", console=Console(stderr=True)):
+            if not results.has(cores, case):
+                results.add(measure(cores, case, chosen.rounds))
+                for line in lines(rows, results.of(cores, case.name)):
+                    # At once, so that a run that is cut short has told something.
+                    print(*line, sep="  ", flush=True)
     spark.stop()
-    console = Console(width=150)
+    table = Table(
+        *("work", "system", "time", "rate", "CPU", "× time", "× CPU"),
+        title=f"{rows:,} rows, local[{cores}]",
+    )
+    for name in dict.fromkeys(each.case for each in results.found if each.cores == cores):
+        for line in lines(rows, results.of(cores, name)):
+            table.add_row(*line)
     console.print(table)
     console.print(f"most memory of all processes at once: {memory.most_mb:.0f} MB")
+
+
+def fill(root: Path, rows: int) -> None:
+    """Write the rows, unless they are there."""
+    note = root / "rows"
+    if not note.exists():
+        write_both(root, rows)
+        note.write_text(str(rows))
+    elif note.read_text() != str(rows):
+        raise SystemExit(
+            f"{root} holds {note.read_text()} rows, not {rows}: name another directory"
+        )
 
 
 def main() -> None:
     chosen = arguments()
     rows = chosen.megabytes * 1_000_000 // (VALUE_SIZE + KEY_SIZE)
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+    with ExitStack() as stack:
+        directory = chosen.directory
+        if directory is None:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
         root = Path(directory)
-        write_both(root, rows)
+        root.mkdir(parents=True, exist_ok=True)
+        fill(root, rows)
         for cores in chosen.cores.split(","):
             run(root, rows, int(cores), chosen)
 

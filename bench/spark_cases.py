@@ -31,7 +31,10 @@ class Case(NamedTuple):
     name: str
     works: dict[str, Callable[[], object]]
     """By system; `store` is ours."""
-    rows: int = 0
+    repeats: bool = True
+    """Whether it may be measured several times, in turns with the others; a job is done once."""
+    prepare: Callable[[], object] = bool
+    """Called before anything is measured."""
 
 
 class Inputs:
@@ -101,6 +104,10 @@ def read_cases(inputs: Inputs) -> Iterator[Case]:
 
 def job_cases(inputs: Inputs, attempt: str) -> Iterator[Case]:
     """Yield work on the store that nobody stands beside; each leaves the store as it was."""
+
+    def job(name: str, work: Callable[[], object], prepare: Callable[[], object] = bool) -> Case:
+        return Case(name, {"store": work}, repeats=False, prepare=prepare)
+
     spark, root = inputs.spark, inputs.root
     store, made = str(root / "store"), root / attempt
 
@@ -112,18 +119,21 @@ def job_cases(inputs: Inputs, attempt: str) -> Iterator[Case]:
         checkpoint = str(made / f"checkpoint-{batches}")
         writer.option("checkpointLocation", checkpoint).start().awaitTermination()
 
-    yield Case("stream, 1 batch", {"store": lambda: stream(1)})
-    yield Case(f"stream, {BATCHES} batches", {"store": lambda: stream(BATCHES)})
+    yield job("stream, 1 batch", lambda: stream(1))
+    yield job(f"stream, {BATCHES} batches", lambda: stream(BATCHES))
     target = str(made / "exported")
-    yield Case("export to Parquet", {"store": lambda: jobs.export(spark, store, target)})
+    yield job("export to Parquet", lambda: jobs.export(spark, store, target))
     lake, form = str(made / "lake"), jobs.ExportForm("iceberg")
-    yield Case("export to Iceberg", {"store": lambda: jobs.export(spark, store, lake, form=form)})
+    yield job("export to Iceberg", lambda: jobs.export(spark, store, lake, form=form))
     tier = (made / "tier").as_uri()
-    yield Case("offload", {"store": lambda: jobs.offload(spark, store, tier, take_over=True)})
+    yield job("offload", lambda: jobs.offload(spark, store, tier, take_over=True))
     keyed = made / "keyed"
-    fill_keyed(keyed, inputs.rows)
-    yield Case(f"compact to {COMPACTED_KEYS:,} keys", {"store": lambda: jobs.compact(str(keyed))})
-    yield Case("rebuild", {"store": lambda: jobs.rebuild(store)})
+    yield job(
+        f"compact to {COMPACTED_KEYS:,} keys",
+        lambda: jobs.compact(str(keyed)),
+        lambda: fill_keyed(keyed, inputs.rows),
+    )
+    yield job("rebuild", lambda: jobs.rebuild(store))
 
 
 def fill_keyed(path: Path, rows: int) -> None:

@@ -36,23 +36,29 @@ def connector_jars() -> str:
 
 
 class KafkaTopic:
-    """A new topic of a running broker."""
+    """A topic of a running broker; a new one, unless one is named."""
 
-    def __init__(self, spark: SparkSession, servers: str) -> None:
+    def __init__(self, spark: SparkSession, servers: str, topic: str = "") -> None:
         self._spark: Final = spark
         self._servers: Final = servers
-        self._topic: Final = f"bench-{time.time_ns()}"
+        self.name: Final = topic or f"bench-{time.time_ns()}"
+
+    def exists(self) -> bool:
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self._servers})
+        return self.name in admin.list_topics(timeout=_WAIT_S).topics
 
     def fill(self, rows: DataFrame, partitions: int) -> None:
         """Copy rows there, shard by shard, by the connector itself."""
         from confluent_kafka.admin import AdminClient, NewTopic
 
         admin = AdminClient({"bootstrap.servers": self._servers})
-        made = admin.create_topics([NewTopic(self._topic, partitions, 1)])
-        made[self._topic].result(_WAIT_S)
+        made = admin.create_topics([NewTopic(self.name, partitions, 1)])
+        made[self.name].result(_WAIT_S)
         writer = rows.selectExpr("key", "value", "timestamp", "partition").write.format("kafka")
-        writer.option("kafka.bootstrap.servers", self._servers).option("topic", self._topic).save()
+        writer.option("kafka.bootstrap.servers", self._servers).option("topic", self.name).save()
 
     def load(self) -> DataFrame:
         reader = self._spark.read.format("kafka").option("kafka.bootstrap.servers", self._servers)
-        return reader.option("subscribe", self._topic).load()
+        return reader.option("subscribe", self.name).load()

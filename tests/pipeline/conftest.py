@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 SESSION_TIMEOUT_S = 900
-LONG = ("soak", "cluster")
-"""Tests with these markers are left to `make soak`."""
+LONG = "soak"
+"""Tests with this marker are left to `make soak`."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
-            if not any(item.get_closest_marker(name) for name in LONG):
+            if item.get_closest_marker(LONG) is None:
                 item.add_marker(pytest.mark.spark)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(SESSION_TIMEOUT_S))

@@ -7,30 +7,34 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.pipeline.spark_cluster import running_cluster
 from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS_COUNT
 
+import penstock
+
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3000)]
 
 RUN_S = 1200
 LIVE = ORDERS_COUNT - 3 + EVENTS_COUNT
-_SESSION = """
-import json, sys
+_PROGRAM = """
+import json, os, sys
 from penstock import pipeline
 from penstock.errors import SetupError
 from penstock.pipeline import jobs
 
-master, store, root = sys.argv[1:]
-loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-small = {"driver_memory": "512m", "executor_memory": "512m", "ui_enabled": False}
+master, store, root, own, other, bare = sys.argv[1:]
+settings = {
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    "driver_memory": "512m", "executor_memory": "512m", "ui_enabled": False,
+}
 
 
-def start():
-    spark = pipeline.session("cluster test", master, **small, **loopback)
+def start(python, **more):
+    os.environ["PYSPARK_PYTHON"] = python
+    spark = pipeline.session("cluster test", master, **settings, **more)
     spark.sparkContext.setLogLevel("OFF")
     return spark
 
@@ -38,107 +42,90 @@ def start():
 def read(**options):
     return spark.read.format("penstock").options(**options).load()
 
-"""
 
-
-@pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as address:
-        yield address
-
-
-def run(code: str, python: str, *arguments: str | Path) -> dict[str, object]:
-    """Run a program whose executors use this `python`; return what it prints."""
-    environment = os.environ | {
-        "PYSPARK_PYTHON": python,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    answer = subprocess.run(
-        [sys.executable, "-c", _SESSION + code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-        env=environment,
-    )
-    assert answer.returncode == 0, answer.stderr[-4000:]
-    found: dict[str, object] = json.loads(answer.stdout.splitlines()[-1])
-    return found
-
-
-def other_python(path: Path, packages: str) -> str:
-    """Return an interpreter that has these packages, and not what is installed as editable."""
-    path.write_text(
-        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec "{sys.executable}" -S "$@"\n'
-    )
-    path.chmod(0o755)
-    return str(path)
-
-
-def test_read_sink_and_offload_run_on_the_executors(
-    master: str, sample: Path, tmp_path: Path
-) -> None:
-    code = """
-spark = start()
+spark = start(own)
 copied = read(path=store, minPartitions=4)
 (copied.selectExpr("key", "value", "topic", "0 partition").write.format("penstock")
     .option("createTopics", "true").mode("append").save(f"{root}/copy"))
 brought = jobs.offload(spark, store, f"file://{root}/tier", chunk_size=4096)
 again = jobs.offload(spark, store, f"file://{root}/tier")
 everywhere = spark.sparkContext.parallelize(range(8), 8)
-workers = everywhere.map(lambda _: __import__("os").environ["SPARK_EXECUTOR_DIRS"]).distinct()
-print(json.dumps({
+workers = everywhere.map(lambda _: os.environ["SPARK_EXECUTOR_DIRS"]).distinct()
+found = {
     "read": copied.count(),
     "copied": read(path=f"{root}/copy").count(),
     "brought": brought.rows,
     "again": again.rows,
     "tiered": read(tier=f"file://{root}/tier", minPartitions=4).count(),
     "workers": workers.count(),
-}))
+}
 spark.stop()
-"""
-    assert run(code, sys.executable, master, sample, tmp_path) == {
-        "read": LIVE,
-        "copied": LIVE,
-        "brought": LIVE,
-        "again": 0,
-        "tiered": LIVE,
-        "workers": 2,
-    }
 
-
-def test_the_package_is_shipped_to_executors_that_lack_it(
-    master: str, sample: Path, tmp_path: Path
-) -> None:
-    packages = sysconfig.get_path("purelib")
-    if Path(packages, "penstock").exists():
-        pytest.skip("penstock is installed among the other packages")
-    code = """
-spark = start()
-def found(_):
-    import penstock
-    return penstock.__file__
-files = spark.sparkContext.parallelize(range(4), 4).map(found).collect()
-zipped = all(".zip" in file for file in files)
-print(json.dumps({"zipped": zipped, "read": read(path=store).count()}))
+# The same program, where the executors' Python lacks the package; one of them is enough.
+spark = start(other, cores_max=1)
+files = spark.sparkContext.range(2, numSlices=2).map(lambda _: __import__("penstock").__file__)
+found["shipped"] = [".zip" in file for file in files.collect()]
+found["read by the shipped"] = read(path=store).count()
 spark.stop()
-"""
-    python = other_python(tmp_path / "python", packages)
-    assert run(code, python, master, sample, tmp_path) == {"zipped": True, "read": LIVE}
 
-
-def test_executors_without_arrow_are_named_before_a_job_runs(
-    master: str, sample: Path, tmp_path: Path
-) -> None:
-    code = """
+# … and where it lacks everything.
 try:
-    start()
+    start(bare, cores_max=1)
 except SetupError as error:
-    print(json.dumps({"error": str(error)}))
+    found["error"] = str(error)
+print(json.dumps(found))
 """
-    python = other_python(tmp_path / "python", str(tmp_path / "nothing"))
-    (error,) = run(code, python, master, sample, tmp_path).values()
-    assert "the executors lack msgspec, pyarrow" in str(error)
-    assert "pip install 'penstock[spark]' on every worker" in str(error)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> dict[str, object]:
+    """What a program finds that runs on a cluster, with three kinds of Python there."""
+    root = tmp_path_factory.mktemp("cluster")
+    packages = sysconfig.get_path("purelib")
+    pythons = [
+        # This very package, wherever the one that is installed as editable lies.
+        script(root / "own", str(Path(penstock.__file__).parents[1])),
+        script(root / "other", packages, "-S"),
+        script(root / "bare", "$PYTHONPATH", "-S"),
+    ]
+    with running_cluster(root) as master:
+        answer = subprocess.run(
+            [sys.executable, "-c", _PROGRAM, master, str(sample), str(root), *pythons],
+            capture_output=True,
+            text=True,
+            timeout=RUN_S,
+            check=False,
+            env={
+                **os.environ,
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+        )
+    assert answer.returncode == 0, answer.stderr[-4000:]
+    answered: dict[str, object] = json.loads(answer.stdout.splitlines()[-1])
+    return answered
+
+
+def script(path: Path, packages: str, option: str = "-s") -> str:
+    """Return an interpreter that finds these packages; with -S, nothing that is installed."""
+    path.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}" exec "{sys.executable}" {option} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_read_sink_and_offload_run_on_the_executors(found: dict[str, object]) -> None:
+    names = "read", "copied", "brought", "again", "tiered", "workers"
+    assert [found[name] for name in names] == [LIVE, LIVE, LIVE, 0, LIVE, 2]
+
+
+def test_the_package_is_shipped_to_executors_that_lack_it(found: dict[str, object]) -> None:
+    if Path(sysconfig.get_path("purelib"), "penstock").exists():
+        pytest.skip("penstock is installed among the other packages")
+    assert found["shipped"] == [True, True]
+    assert found["read by the shipped"] == LIVE
+
+
+def test_executors_without_arrow_are_named_before_a_job_runs(found: dict[str, object]) -> None:
+    assert "the executors lack msgspec, pyarrow" in str(found["error"])
+    assert "pip install 'penstock[spark]' on every worker" in str(found["error"])

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import SetupError
 from penstock.pipeline import java, sessions
+from penstock.pipeline.launchers import write_launcher
+from penstock.pipeline.worker_python import worker_python
 
 
 def fake_java(path: Path, answer: str) -> Path:
@@ -90,8 +94,51 @@ def test_what_the_executors_lack_is_found_out_before_a_job_runs(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = spark.sparkContext
-    assert sessions._found_everywhere(context, "penstock")
-    assert not sessions._found_everywhere(context, "no_such_package")
+    wanted = "no_such_package", "penstock", "no_such_either"
+    assert sessions.missing_on_executors(context, wanted) == ["no_such_package", "no_such_either"]
     monkeypatch.setattr(sessions, "NEEDED", ("msgspec", "no_such_package"))
     with pytest.raises(SetupError, match="the executors lack no_such_package: pip install"):
         sessions.ship(context)
+
+
+def test_workers_run_this_interpreter_without_zips_of_spark(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def look(_: int) -> tuple[str, str, list[str]]:
+        import pyspark
+
+        return sys.executable, pyspark.__file__, sys.path
+
+    ((python, package, path),) = spark.sparkContext.parallelize([0], 1).map(look).collect()
+    assert Path(python).resolve() == Path(sys.executable).resolve()
+    assert package == pyspark.__file__
+    assert not [place for place in path if "pyspark.zip" in place or place.endswith(".jar")]
+    # What others put on the path stays there.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    home = Path(pyspark.__file__).parent
+    zips = f"{home}/python/lib/pyspark.zip", f"{home}/jars/spark.jar"
+    answer = subprocess.run(
+        [worker_python(), "-c", "import os; print(os.environ['PYTHONPATH'])"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((*zips, "/a b/*", *zips, "/c"))},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout == "/a b/*:/c\n"
+
+
+def test_another_spark_brings_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert worker_python() == sys.executable
+
+
+def test_a_script_is_never_put_where_another_user_can_change_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    taken = tmp_path / f"penstock-tool-{os.getuid()}"
+    taken.mkdir(mode=0o777)
+    taken.chmod(0o777)
+    script = write_launcher("penstock-tool", "tool", "#!/bin/sh\necho ran\n")
+    assert taken not in script.parents
+    assert subprocess.run([str(script)], capture_output=True, check=True).stdout == b"ran\n"

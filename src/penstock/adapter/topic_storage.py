@@ -12,7 +12,7 @@ and "newest" is by the time at which the store took them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.adapter.batch_parts import (
     check_all_written,
@@ -38,6 +38,7 @@ from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
     AdapterOffsetStrategy,
+    ColumnQuery,
     Compacted,
     Isolation,
     ShardInfo,
@@ -47,6 +48,9 @@ from penstock.engine.handler import StorageEngineHandler
 from penstock.errors import PartialWriteError, StoreError
 from penstock.meta.client import DEFAULT_NAMESPACE
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class TopicStorage:
@@ -188,6 +192,18 @@ class TopicStorage:
         return self.handler.read_by_offset(
             name, offset, max_records=max_records, max_size=max_size, isolation=isolation
         )
+
+    def read_columns(
+        self,
+        topic: str,
+        partition: int,
+        wanted: ColumnQuery,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[pa.RecordBatch] | None:
+        """Return records of one partition as Arrow columns; None where only rows can be had."""
+        name = self.routes.find(topic, namespace).shard(partition)
+        return self.handler.read_columns(name, wanted)
 
     def read_by_tag(
         self,

@@ -8,12 +8,15 @@ for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.adapter.locations import Message
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
-from penstock.engine.contract import AdapterOffsetStrategy, Compacted
+from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TopicPartition = tuple[str, int]
 
@@ -76,6 +79,13 @@ class Backend(Protocol):
         max_records: int,
         max_size: int,
     ) -> list[StoredRecord]: ...
+
+    def read_columns(
+        self, namespace: str, topic: str, partition: int, wanted: ColumnQuery
+    ) -> list[pa.RecordBatch] | None:
+        """Return records as Arrow columns, for those who read much; None where only rows can be
+        had: of other engines, of a tier, of a shard with transactions, of another node."""
+        ...
 
     def read_by_tag(
         self,

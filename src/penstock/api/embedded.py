@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.adapter.locations import Message
 from penstock.adapter.topic_admin import TopicAdmin
@@ -12,11 +12,14 @@ from penstock.adapter.topic_offsets import TopicOffsets
 from penstock.adapter.topic_storage import TopicStorage
 from penstock.api.backend import TopicPartition
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
-from penstock.engine.contract import AdapterOffsetStrategy, Compacted, ShardInfo
+from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted, ShardInfo
 from penstock.errors import UnknownGroupError
 from penstock.meta.client import MetaClient, Topic
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class RunningNode(Protocol):
@@ -136,6 +139,11 @@ class EmbeddedBackend:
             max_size=max_size,
             namespace=namespace,
         )
+
+    def read_columns(
+        self, namespace: str, topic: str, partition: int, wanted: ColumnQuery
+    ) -> list[pa.RecordBatch] | None:
+        return self._topics.read_columns(topic, partition, wanted, namespace=namespace)
 
     def read_by_tag(
         self,

@@ -105,6 +105,15 @@ KafkaSettings = Annotated[
     list[str] | None,
     typer.Option("--setting", metavar="NAME=VALUE", help="Kafka: of librdkafka; repeatable."),
 ]
+ImportJournal = Annotated[
+    str | None,
+    typer.Option(
+        "--journal",
+        metavar="DIR",
+        help="Into a node: what remembers imports.",
+        show_default="~/.local/state/penstock/imports",
+    ),
+]
 KafkaStrict = Annotated[
     bool, typer.Option(help="Kafka: stop where records were removed before they were imported.")
 ]
@@ -218,13 +227,15 @@ def import_(
     partitions: Partitions = 1,
     settings: KafkaSettings = None,
     strict: KafkaStrict = True,
+    journal: ImportJournal = None,
     master: Master = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """Append the rows of Parquet, JSON or CSV files, or topics of Kafka, to a topic, each once.
 
     The same files again change nothing; from Kafka comes what is new since the last import. Nobody
-    else may have the store open when the rows are published.
+    else may have the store open when the rows are published. A running node writes them itself:
+    name its host:port instead of the directory.
 
     Example: [b]penstock pipeline import data orders.csv orders --key id[/b]
 
@@ -237,7 +248,7 @@ def import_(
         with progress_bar() as progress:
             taken = jobs.import_kafka(
                 start_session(master),
-                directory,
+                jobs.ImportPlace(directory, journal),
                 servers,
                 names,
                 settings=_pairs("--setting", settings or []),
@@ -249,7 +260,7 @@ def import_(
     with progress_bar() as progress:
         result = jobs.import_(
             start_session(master),
-            directory,
+            jobs.ImportPlace(directory, journal),
             source,
             topic,
             file_format=file_format,

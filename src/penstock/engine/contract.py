@@ -158,6 +158,16 @@ class ForeignBatch(NamedTuple):
     """As it lies in the log; of a Kafka batch it begins with its head."""
 
 
+class ColumnQuery(NamedTuple):
+    """A read of Arrow columns: records of [offset, until), about `max_size` bytes of them."""
+
+    offset: int
+    until: int
+    columns: tuple[str, ...]
+    tag: str | None
+    max_size: int
+
+
 class BatchPage(NamedTuple):
     """Kafka batches as an engine holds them, ready to be sent."""
 

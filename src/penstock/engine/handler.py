@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
 
@@ -30,6 +30,7 @@ from penstock.engine.contract import (
     SIZE_PER_READ,
     AdapterOffsetStrategy,
     BatchEngine,
+    ColumnQuery,
     Compacted,
     Isolation,
     ShardConfig,
@@ -52,6 +53,9 @@ from penstock.errors import (
     UnknownShardError,
 )
 from penstock.record import Offset, Producer, QueueKind, Record, ShardId, StoredRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # A check for a Protocol looks at every method; this one is made for every batch.
 _BATCH_ENGINES: Final = (SegmentEngine,)
@@ -285,6 +289,19 @@ class StorageEngineHandler:
             )
             found = self._stable_page(entry, found, read)
         return self._note_read(entry, found, offset)
+
+    def read_columns(self, shard_name: str, wanted: ColumnQuery) -> list[pa.RecordBatch] | None:
+        """Return committed records as Arrow columns; None where only rows can be had."""
+        entry = self.find(shard_name)
+        engine = self._reader(entry)
+        if entry.hidden or not isinstance(engine, _BATCH_ENGINES):
+            return None
+        found = engine.read_columns(entry.id, wanted)
+        # Behind the read, as above; which rows a transaction hides is told by the other read.
+        if found is None or self.limits.touches(shard_name):
+            return None
+        entry.records_read += sum(batch.num_rows for batch in found)
+        return found
 
     def read_by_tag(
         self,

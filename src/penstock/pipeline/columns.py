@@ -111,6 +111,15 @@ class BatchMaker:
         """Convert what the byte loops give."""
         return self._convert(to_batch(found, self._stored))
 
+    @property
+    def stored_names(self) -> tuple[str, ...]:
+        """The columns of the store that the batches are made of."""
+        return self._stored
+
+    def from_stored(self, found: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert columns of the store, `stored_names`."""
+        return self._convert(found)
+
     def from_records(self, records: Sequence[StoredRecord]) -> pa.RecordBatch:
         """Convert single records, as a look-up by key finds them."""
         arrays = [_record_array(name, records) for name in self._stored]

@@ -1,17 +1,20 @@
 """The part of a read from a running node that runs in Spark's workers.
 
-Pages of records are asked for over gRPC, the next one while the last one is converted. A worker
-keeps its connection for the query's next tasks.
+Pages of records are asked for over gRPC, the next one while the last one is converted: as Arrow
+columns, which cost no object for a record on either side; as rows, of what lies in another engine,
+in a tier or on another node, or has transactions. A worker keeps its connection for the query's
+next tasks.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.api.topic_info import PartitionInfo
+from penstock.engine.contract import ColumnQuery
 from penstock.pipeline.columns import BatchMaker
 from penstock.pipeline.endpoint import connect
 from penstock.pipeline.ranges import ShardRange, still_there
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 RECORDS_PER_PAGE: Final = 4096
 SIZE_PER_PAGE: Final = 4 << 20
+SIZE_PER_COLUMNS: Final = 8 << 20
 KEY_RECORDS_MAX: Final = 10_000
 """A key with more records than this is not looked up but found by reading the range."""
 
@@ -45,6 +49,14 @@ def shared_backend(address: str, query: str) -> RemoteBackend:
                 _backends.popitem()[1].close()
             _backends[address, query] = found
         return found
+
+
+class _Page(NamedTuple):
+    """What was read, as columns or as rows, and the offset to go on at."""
+
+    after: int
+    columns: list[pa.RecordBatch]
+    records: list[StoredRecord]
 
 
 class EndpointRangeReader:
@@ -98,18 +110,35 @@ class EndpointRangeReader:
         if self._start >= self._end:
             return
         with ThreadPoolExecutor(1, thread_name_prefix="penstock-page") as pool:
-            page = self._page(self._start)
-            while page:
-                after = page[-1].offset + 1
-                ahead = pool.submit(self._page, after) if after < self._end else None
-                if page[-1].offset >= self._end:
-                    page = [record for record in page if record.offset < self._end]
-                if page:
-                    self._counts.rows_read += len(page)
-                    yield self._make.from_records(page)
-                page = ahead.result() if ahead is not None else []
+            ahead: Future[_Page] | None = pool.submit(self._page, self._start)
+            while ahead is not None:
+                page = ahead.result()
+                ahead = pool.submit(self._page, page.after) if page.after < self._end else None
+                for batch in self._batches(page):
+                    self._counts.rows_read += batch.num_rows
+                    yield batch
 
-    def _page(self, offset: int) -> list[StoredRecord]:
+    def _batches(self, page: _Page) -> Iterator[pa.RecordBatch]:
+        for stored in page.columns:
+            yield self._make.from_stored(stored)
+        records = [record for record in page.records if record.offset < self._end]
+        if records:
+            yield self._make.from_records(records)
+
+    def _page(self, offset: int) -> _Page:
+        """Ask for columns, and where the node has none to give, for rows."""
+        topic, partition = self._shard
+        names = self._make.stored_names
+        wanted = ColumnQuery(offset, self._end, names, self._tag, SIZE_PER_COLUMNS)
+        columns = self._backend.read_columns(self._namespace, topic, partition, wanted)
+        if columns is not None:
+            # Nothing: what is left of the range was deleted.
+            after = columns[-1].column("offset")[-1].as_py() + 1 if columns else self._end
+            return _Page(after, columns, [])
+        records = self._rows(offset)
+        return _Page(records[-1].offset + 1 if records else self._end, [], records)
+
+    def _rows(self, offset: int) -> list[StoredRecord]:
         topic, partition = self._shard
         if self._tag is None:
             return self._backend.read(

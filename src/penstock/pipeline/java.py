@@ -13,13 +13,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import SetupError
+from penstock.pipeline.launchers import write_launcher
 
 VERSION_MIN: Final = 17
 _ASK_TIMEOUT_S: Final = 30
@@ -69,13 +69,5 @@ def _check_version(java: str, where: str) -> None:
 
 def _wrap(java: Path) -> str:
     """Return a JAVA_HOME whose `bin/java` runs `java` without the argument it does not know."""
-    home = Path(tempfile.gettempdir(), f"penstock-java-{os.getuid()}")
-    script = home / "bin" / "java"
-    script.parent.mkdir(parents=True, exist_ok=True)
-    staged = script.with_name(f"java.{os.getpid()}")
-    staged.write_text(
-        _WRAPPER.format(dropped=_DROPPED, java=shlex.quote(str(java))), encoding="utf-8"
-    )
-    staged.chmod(0o755)
-    staged.replace(script)
-    return str(home)
+    text = _WRAPPER.format(dropped=_DROPPED, java=shlex.quote(str(java)))
+    return str(write_launcher("penstock-java", "bin/java", text).parents[1])

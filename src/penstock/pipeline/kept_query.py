@@ -4,6 +4,10 @@ A Python worker that could not start in time on a busy machine, a connection tha
 checkpoint says where the query goes on, so starting it again loses nothing and repeats nothing. Our
 own errors are final, since they would only come back: a stage that raises, a topic that is not
 there, records that retention took.
+
+Spark gives the Python process of a source ten seconds to start, and no setting changes that. So
+sources start one after another, and a query that failed waits before it tries again, longer each
+time: a machine that is too busy is not made busier.
 """
 
 from __future__ import annotations
@@ -19,8 +23,11 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-RESTARTS_MAX: Final = 3
-"""In a row: a batch that was completed in between begins the count anew."""
+PAUSES_S: Final = (0.0, 2.0, 5.0, 15.0, 30.0)
+"""Before each start in a row; a batch that was completed in between begins the row anew."""
+BEGIN_S: Final = 30.0
+_BEGINNING: Final = "Initializing sources"
+LOOK_EVERY_S: Final = 0.05
 COUNT_EVERY_S: Final = 1.0
 """Spark remembers the last hundred batches of a query, no more."""
 
@@ -31,27 +38,45 @@ class KeptQuery:
     def __init__(self, name: str, start: Callable[[], StreamingQuery]) -> None:
         self.name: Final = name
         self._start: Final = start
-        self._query = start()
         self._restarts = 0
+        self._again_at: float | None = None
+        self._query = self._begun()
         self._counted_at = time.monotonic()
         self._last_batch = -1
         self.batches = 0
         self.rows = 0
 
+    def _begun(self) -> StreamingQuery:
+        """Start it, and wait until its source has started, too, or has failed to."""
+        query = self._start()
+        deadline = time.monotonic() + BEGIN_S
+        while query.isActive and query.status["message"] == _BEGINNING:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(LOOK_EVERY_S)
+        return query
+
     @property
     def active(self) -> bool:
-        return bool(self._query.isActive)
+        """Whether it runs, or is about to run again."""
+        return self._again_at is not None or bool(self._query.isActive)
 
     @property
     def busy(self) -> bool:
         """Whether a batch with something in it is under way."""
         status = self._query.status
-        return self.active and bool(status["isTriggerActive"] and status["isDataAvailable"])
+        working = status["isTriggerActive"] and status["isDataAvailable"]
+        return bool(self._query.isActive and working)
 
     def look(self) -> None:
         """Start it again when it failed; raise its error when that does not help."""
         from penstock.pipeline.jobs.spark_work import as_store_error, is_ours
 
+        if self._again_at is not None:
+            if time.monotonic() >= self._again_at:
+                self._again_at = None
+                self._query = self._begun()
+            return
         failure = self._query.exception()
         if failure is None:
             if time.monotonic() - self._counted_at > COUNT_EVERY_S:
@@ -62,11 +87,11 @@ class KeptQuery:
         if self.batches > before:
             self._restarts = 0
         error = as_store_error(str(failure))
-        if is_ours(str(failure)) or self._restarts == RESTARTS_MAX:
+        if is_ours(str(failure)) or self._restarts == len(PAUSES_S):
             raise error
+        self._again_at = time.monotonic() + PAUSES_S[self._restarts]
         self._restarts += 1
         _log.warning("query_restarted", query=self.name, reason=str(error), time=self._restarts)
-        self._query = self._start()
 
     def count(self) -> None:
         """Add up the batches that were completed since the last time."""

@@ -5,19 +5,24 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, Self
 
+from msgspec.structs import replace
+
 from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.view import StoreView
+from penstock.engine.transaction_limits import Ranges
 from penstock.pipeline.node_directory import find_store
-from penstock.record import QueueKind, ShardId
+from penstock.pipeline.transactions import Transactions
+from penstock.record import Offset, QueueKind, ShardId
 
 
 class NamedView:
-    """What jobs ask of a store before Spark reads it."""
+    """What jobs ask of a store before Spark reads it: what is committed of it."""
 
     def __init__(self, path: str) -> None:
         self._place: Final = find_store(path)
         self._view: Final = StoreView.open(self._place.root)
+        self._transactions: Final = Transactions(self._view, self._place.root)
 
     @property
     def root(self) -> str:
@@ -35,7 +40,15 @@ class NamedView:
         return self._place.shown(shard)
 
     def bounds(self, shard: ShardId) -> Bounds:
-        return self._view.bounds(self._place.stored(shard))
+        """Return where a shard begins and ends; it ends before the oldest open transaction."""
+        stored = self._place.stored(shard)
+        found = self._view.bounds(stored)
+        end = max(int(found.earliest), self._transactions.end(stored, int(found.commit)))
+        return replace(found, commit=Offset(end))
+
+    def aborted(self, shard: ShardId, start: int, end: int) -> Ranges:
+        """Return the offsets in [start, end) whose transactions were aborted, as ranges."""
+        return self._transactions.hidden(self._place.stored(shard), start, end)
 
     def state(self, shard: ShardId) -> ShardState:
         return self._view.state(self._place.stored(shard))

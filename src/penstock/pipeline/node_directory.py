@@ -64,8 +64,7 @@ def store_root(path: str) -> str:
 
 def refuse_node(path: str) -> None:
     """Refuse to write into the files of a node: its metadata would not know of it."""
-    root = Path(store_root(path))
-    if root.name == SEGMENT and (root.parent / _META / _DATABASE).is_file():
+    if meta_of(store_root(path)) is not None:
         raise BadRequestError(
             f"{path} belongs to a node: start it (penstock serve) and write to it by the option "
             "'endpoint'"
@@ -75,11 +74,14 @@ def refuse_node(path: str) -> None:
 def find_store(path: str) -> StoreDirectory:
     """Look at a directory; what is not there is for the store's own opening to say."""
     root = store_root(path)
+    meta = meta_of(root)
+    return StoreDirectory(path, root, {} if meta is None else _names(meta))
+
+
+def meta_of(root: str) -> Path | None:
+    """Return where the metadata of the node lies whose store this is; None when it has none."""
     meta = Path(root).parent / _META
-    names: dict[str, str] = {}
-    if Path(root).name == SEGMENT and (meta / _DATABASE).is_file():
-        names = _names(meta)
-    return StoreDirectory(path, root, names)
+    return meta if Path(root).name == SEGMENT and (meta / _DATABASE).is_file() else None
 
 
 def _names(meta: Path) -> dict[str, str]:

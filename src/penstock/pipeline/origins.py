@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.engine.segment.view import StoreView
+from penstock.engine.transaction_limits import Ranges
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.node_directory import StoreDirectory, find_store
 from penstock.pipeline.planning import TaskPartition, plan, plan_by_key, without_old
 from penstock.pipeline.ranges import ShardRange
 from penstock.pipeline.source_options import SourceOptions
+from penstock.pipeline.transactions import Transactions
 from penstock.record import QueueKind, ShardId
 
 if TYPE_CHECKING:
@@ -55,18 +57,25 @@ class Origin(Protocol):
 
 
 class DirectoryOrigin:
-    """A store directory, read only."""
+    """A store directory, read only. Of a node's, what transactions hide is not shown to readers of
+    the committed."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, committed: bool = True) -> None:
         self._place: StoreDirectory = find_store(path)
         self._view: Final = StoreView.open(self._place.root)
+        self._transactions: Final = Transactions(self._view, self._place.root, committed=committed)
 
     def shards(self) -> list[ShardId]:
         return sorted(self._place.shown(shard) for shard in self._view.shards())
 
     def bounds(self, shard: ShardId) -> Edges:
-        found = self._view.bounds(self._place.stored(shard))
-        return Edges(found.earliest, found.commit)
+        stored = self._place.stored(shard)
+        found = self._view.bounds(stored)
+        end = self._transactions.end(stored, int(found.commit))
+        return Edges(found.earliest, max(int(found.earliest), end))
+
+    def hidden(self, shard: ShardId, start: int, end: int) -> Ranges:
+        return self._transactions.hidden(self._place.stored(shard), start, end)
 
     def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
         return self._view.offset_by_timestamp(self._place.stored(shard), timestamp_ms)
@@ -79,6 +88,7 @@ class DirectoryOrigin:
 
     def refresh(self) -> None:
         self._view.refresh()
+        self._transactions.look()
         if not self._place.knows(self._view.shards()):
             self._place = find_store(self._place.given)
 
@@ -95,7 +105,9 @@ class DirectoryOrigin:
             stored = [each for each in stored if view.kind(each.shard) is QueueKind.BATCH]
         found += plan(view, stored, options.partition_bytes, options.partitions_min)
         return [
-            task.named(self._place.names_of({each.shard.topic for each in task.ranges}))
+            task.named(self._place.names_of({each.shard.topic for each in task.ranges})).without(
+                {each.shard: self._transactions.hidden(*each) for each in task.ranges}
+            )
             for task in found
         ]
 
@@ -117,7 +129,7 @@ def open_origin(options: SourceOptions) -> Origin:
 
 def _open_hot(options: SourceOptions) -> HotOrigin:
     if options.endpoint is None:
-        return DirectoryOrigin(options.path)
+        return DirectoryOrigin(options.path, committed=options.committed)
     from penstock.pipeline.endpoint_origin import EndpointOrigin
 
     return EndpointOrigin(options.endpoint, options.namespace)

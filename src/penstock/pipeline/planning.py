@@ -19,8 +19,9 @@ from pyspark.sql.datasource import InputPartition
 from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
 from penstock.engine.segment.shard_view import ShardView
 from penstock.engine.segment.view import StoreView
+from penstock.engine.transaction_limits import Ranges
 from penstock.pipeline.ranges import ShardRange
-from penstock.record import QueueKind
+from penstock.record import QueueKind, ShardId
 
 _SAMPLES: Final = 32
 _UNITS_HELD_MAX: Final = 4096
@@ -38,6 +39,7 @@ class TaskPartition(InputPartition):
         by_key: bool = False,
         names: Mapping[str, str] | None = None,
         tier: str | None = None,
+        hidden: Mapping[ShardId, Ranges] | None = None,
     ) -> None:
         super().__init__(None)
         self.ranges: Final = tuple(ranges)
@@ -47,9 +49,20 @@ class TaskPartition(InputPartition):
         """How topics are called that are stored under another name."""
         self.tier: Final = tier
         """The URL of the tier that holds the ranges; None: the store itself does."""
+        self.hidden: Final = dict(hidden or {})
+        """Offsets that are not to be shown, as ascending ranges, by shard."""
 
     def named(self, names: Mapping[str, str]) -> TaskPartition:
-        return TaskPartition(self.ranges, by_key=self.by_key, names=names, tier=self.tier)
+        return TaskPartition(
+            self.ranges, by_key=self.by_key, names=names, tier=self.tier, hidden=self.hidden
+        )
+
+    def without(self, hidden: Mapping[ShardId, Ranges]) -> TaskPartition:
+        """Return the task without these offsets."""
+        some = {shard: tuple(ranges) for shard, ranges in hidden.items() if ranges}
+        return TaskPartition(
+            self.ranges, by_key=self.by_key, names=self.names, tier=self.tier, hidden=some
+        )
 
     def __repr__(self) -> str:
         return f"TaskPartition({self.ranges}, by_key={self.by_key})"

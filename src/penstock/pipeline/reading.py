@@ -20,6 +20,7 @@ from msgspec import Struct
 from penstock.engine.segment.format import TIME_BLOCK
 from penstock.engine.segment.reader import Query
 from penstock.engine.segment.view import StoreView
+from penstock.engine.transaction_limits import Ranges
 from penstock.errors import CorruptionError
 from penstock.log import get_logger
 from penstock.pipeline.columns import BatchMaker, fields_of
@@ -124,9 +125,11 @@ class Scan(Struct, frozen=True):
         began = time.monotonic()
         names = tuple(dict.fromkeys((*self.columns, *self.filters.row_columns)))
         for wanted in task.ranges:
-            reader = self._reader(wanted, task, names, counts)
+            hidden = task.hidden.get(wanted.shard, ())
+            needed = tuple(dict.fromkeys((*names, "offset"))) if hidden else names
+            reader = self._reader(wanted, task, needed, counts)
             for batch in reader.by_key() if task.by_key else reader.scan():
-                shown = self._filtered(batch)
+                shown = self._filtered(without_hidden(batch, hidden) if hidden else batch)
                 counts.rows_returned += shown.num_rows
                 counts.bytes_returned += shown.nbytes
                 if shown.num_rows:
@@ -159,6 +162,18 @@ class Scan(Struct, frozen=True):
         if mask is not None:
             batch = batch.filter(mask)
         return batch if batch.schema.names == [*self.columns] else batch.select([*self.columns])
+
+
+def without_hidden(batch: pa.RecordBatch, hidden: Ranges) -> pa.RecordBatch:
+    """Return the rows whose offsets lie in none of the ascending ranges."""
+    import numpy as np
+    import pyarrow as pa
+
+    offsets = batch.column("offset").to_numpy()
+    at = np.searchsorted([start for start, _ in hidden], offsets, side="right") - 1
+    ends = np.array([end for _, end in hidden])
+    inside = (at >= 0) & (offsets < ends[np.maximum(at, 0)])
+    return batch.filter(pa.array(~inside)) if inside.any() else batch
 
 
 class _RangeReader:

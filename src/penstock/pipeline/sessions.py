@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import SetupError
 from penstock.log import get_logger
 from penstock.pipeline.java import find_java
+from penstock.pipeline.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -29,6 +31,7 @@ _log = get_logger(__name__)
 PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
 NEEDED: Final = ("msgspec", "pyarrow", "numpy", "prometheus_client")
 """What executors need besides the package itself."""
+_PACKAGE: Final = "penstock"
 _INSTALL: Final = "pip install 'penstock[spark]'"
 _LOOPBACK: Final = "127.0.0.1"
 
@@ -53,7 +56,7 @@ def session(
         # Otherwise Spark looks up the machine's own name, which need not resolve.
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
         # Workers run this very interpreter, not whichever `python3` comes first.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", worker_python())
     settings = {**_defaults(master), **{_setting(name): value for name, value in conf.items()}}
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in settings.items():
@@ -128,12 +131,13 @@ def ship(context: SparkContext) -> None:
     """Make sure that the executors have the package; ship it when they do not."""
     from pyspark import SparkFiles
 
-    if not _found_everywhere(context, "penstock"):
+    missing = missing_on_executors(context, (_PACKAGE, *NEEDED))
+    if _PACKAGE in missing:
         # Spark serves the file from where it lies, and removes this directory when it stops.
         directory = tempfile.mkdtemp(dir=SparkFiles.getRootDirectory())
         context.addPyFile(str(_zip_package(Path(directory))))
         _log.warning("package_shipped", reason="not installed on the executors", twins="pure")
-    missing = [name for name in NEEDED if not _found_everywhere(context, name)]
+        missing.remove(_PACKAGE)
     if missing:
         raise SetupError(
             f"the executors lack {', '.join(missing)}: {_INSTALL} on every worker, for the Python "
@@ -141,20 +145,23 @@ def ship(context: SparkContext) -> None:
         )
 
 
-def _found_everywhere(context: SparkContext, name: str) -> bool:
+def missing_on_executors(context: SparkContext, names: Sequence[str]) -> list[str]:
+    """Return which of these packages an executor does not find."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no types
 
-    # Functions of the standard library only: nothing of ours can be loaded there yet.
+    # Functions of the standard library only: nothing of ours can be loaded there yet. Every task
+    # looks for all of them.
     count = max(2, context.defaultParallelism)
-    work = context.parallelize([name] * count, count).map(find_spec).map(bool)
+    work = context.parallelize([*names] * count, count).map(find_spec).map(bool)
     try:
-        return all(work.collect())
+        found = work.collect()
     except Py4JJavaError as error:
         reason = str(error.java_exception.getMessage()).strip().splitlines()[-1]
         raise SetupError(
             "the executors do not run Python as this program does; PYSPARK_PYTHON names the one "
             f"that they are to run ({sys.version_info[0]}.{sys.version_info[1]}): {reason}"
         ) from error
+    return [name for at, name in enumerate(names) if not all(found[at :: len(names)])]
 
 
 def _zip_package(directory: Path) -> Path:

@@ -22,6 +22,8 @@ from penstock.pipeline.option_table import (
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 PARTITION_BYTES: Final = 32 << 20
+READ_COMMITTED: Final = "read_committed"
+READ_UNCOMMITTED: Final = "read_uncommitted"
 
 OPTIONS: Final = (
     "path",
@@ -41,6 +43,7 @@ OPTIONS: Final = (
     "maxOffsetsPerTrigger",
     "minPartitions",
     "maxPartitionBytes",
+    "isolationLevel",
     "failOnDataLoss",
     "onDamage",
     "includeHeaders",
@@ -81,6 +84,8 @@ class SourceOptions(Struct, frozen=True):
     records_per_trigger: int | None
     partitions_min: int
     partition_bytes: int
+    committed: bool
+    """Records of transactions that are open or were aborted are not shown."""
     fail_on_data_loss: bool
     skip_damage: bool
     columns: tuple[str, ...]
@@ -125,6 +130,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         records_per_trigger=table.number("maxOffsetsPerTrigger", minimum=1),
         partitions_min=table.number("minPartitions", minimum=1) or 1,
         partition_bytes=table.number("maxPartitionBytes", minimum=1) or PARTITION_BYTES,
+        committed=_is_committed(table, endpoint),
         fail_on_data_loss=table.flag("failOnDataLoss", default=True),
         skip_damage=table.choice("onDamage", ("fail", "skip")) == "skip",
         columns=_columns(table),
@@ -150,6 +156,16 @@ def read_place(table: OptionTable, method: str) -> tuple[str, str | None]:
     if table.text("path") is not None:
         raise BadRequestError("give one of 'path' and 'endpoint', not both")
     return "", check_address(endpoint)
+
+
+def _is_committed(table: OptionTable, endpoint: str | None) -> bool:
+    level = table.choice("isolationLevel", (READ_COMMITTED, READ_UNCOMMITTED))
+    if level == READ_UNCOMMITTED and endpoint is not None:
+        raise BadRequestError(
+            f"a node gives what is committed: {READ_UNCOMMITTED!r} is for the options 'path' and "
+            "'tier'"
+        )
+    return level == READ_COMMITTED
 
 
 def _key(table: OptionTable, *, streaming: bool) -> bytes | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import grpc
 import msgspec
@@ -30,12 +30,15 @@ from penstock.engine.arguments import (
     check_text,
     check_time,
 )
-from penstock.engine.contract import AdapterOffsetStrategy, Compacted
+from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted
 from penstock.errors import BadRequestError, ClosedError, DeadlineError, StoreError
 from penstock.record import Location, Offset, Producer, Record, ShardId, StoredRecord
 from penstock.remote import storage_pb2 as pb
 from penstock.remote import wire
 from penstock.remote.service import MESSAGE_SIZE_MAX, SERVICE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 DEADLINE_S: Final = 30.0
 CONNECT_S: Final = 5.0
@@ -211,6 +214,23 @@ class RemoteBackend:
         )
         reply = self._call("Read", request, pb.RecordsReply)
         return [wire.stored_from_wire(record) for record in reply.records]
+
+    def read_columns(
+        self, namespace: str, topic: str, partition: int, wanted: ColumnQuery
+    ) -> list[pa.RecordBatch] | None:
+        _check_place(partition)
+        check_offset(wanted.offset)
+        request = pb.ColumnsRequest(
+            name=_name(namespace, topic),
+            partition=partition,
+            offset=min(wanted.offset, _INT64_MAX),
+            until=min(wanted.until, _INT64_MAX),
+            columns=wanted.columns,
+            tag=None if wanted.tag is None else wire.to_bytes(wanted.tag),
+            max_size=wanted.max_size,
+        )
+        reply = self._call("ReadColumns", request, pb.ColumnsReply)
+        return wire.columns_from_wire(reply.arrow) if reply.HasField("arrow") else None
 
     def read_by_tag(
         self,

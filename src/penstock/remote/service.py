@@ -9,13 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import Final
 
 import grpc
 import msgspec
 
 from penstock.api.backend import Backend
-from penstock.engine.contract import AdapterOffsetStrategy
+from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery
 from penstock.errors import (
     BadRequestError,
     CorruptionError,
@@ -141,6 +142,20 @@ class StorageService:
                 self._backend.wait_for_records(name.namespace, at, FOLLOW_WAIT_S)
                 # An empty page lets the transport notice a client that went away.
                 yield pb.RecordsReply()
+
+    def read_columns(self, request: pb.ColumnsRequest) -> pb.ColumnsReply:
+        if find_spec("pyarrow") is None:
+            return pb.ColumnsReply()
+        wanted = ColumnQuery(
+            request.offset,
+            request.until,
+            tuple(request.columns),
+            wire.to_text(request.tag) if request.HasField("tag") else None,
+            min(request.max_size, MESSAGE_SIZE_MAX // 4),
+        )
+        name = request.name
+        found = self._backend.read_columns(name.namespace, name.topic, request.partition, wanted)
+        return pb.ColumnsReply(arrow=None if found is None else wire.columns_to_wire(found))
 
     def read_by_tag(self, request: pb.ReadByTagRequest) -> pb.RecordsReply:
         start: Offset | dict[int, Offset] = Offset(request.start_offset)

@@ -174,6 +174,30 @@ class RecordsReply(_message.Message):
     records: _containers.RepeatedCompositeFieldContainer[Record]
     def __init__(self, records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
 
+class ColumnsRequest(_message.Message):
+    __slots__ = ("name", "partition", "offset", "until", "columns", "tag", "max_size")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    MAX_SIZE_FIELD_NUMBER: _ClassVar[int]
+    name: TopicName
+    partition: int
+    offset: int
+    until: int
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    tag: bytes
+    max_size: int
+    def __init__(self, name: _Optional[_Union[TopicName, _Mapping]] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., until: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., tag: _Optional[bytes] = ..., max_size: _Optional[int] = ...) -> None: ...
+
+class ColumnsReply(_message.Message):
+    __slots__ = ("arrow",)
+    ARROW_FIELD_NUMBER: _ClassVar[int]
+    arrow: bytes
+    def __init__(self, arrow: _Optional[bytes] = ...) -> None: ...
+
 class ReadByTagRequest(_message.Message):
     __slots__ = ("name", "tag", "partition", "start_offset", "start_offsets", "max_records", "max_size")
     class StartOffsetsEntry(_message.Message):

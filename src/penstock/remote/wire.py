@@ -6,7 +6,7 @@ Text may hold any characters; it travels as bytes with surrogate escapes, so not
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,6 +15,9 @@ from penstock.adapter.locations import Locations, Message
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 from penstock.remote import storage_pb2 as pb
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ERROR_KEY: Final = "penstock-error-bin"
 """Trailing metadata that holds a serialized `Error`."""
@@ -93,6 +96,28 @@ def stored_from_wire(wire: pb.Record) -> StoredRecord:
         wire.store_timestamp_ms,
         wire.leader_epoch,
     )
+
+
+def columns_to_wire(batches: Sequence[pa.RecordBatch]) -> bytes:
+    """Return batches as an Arrow IPC stream; no batch is no byte."""
+    import pyarrow as pa
+
+    if not batches:
+        return b""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def columns_from_wire(data: bytes) -> list[pa.RecordBatch]:
+    import pyarrow as pa
+
+    if not data:
+        return []
+    with pa.ipc.open_stream(data) as reader:
+        return list(reader)
 
 
 def messages_from_wire(topic: str, wires: Iterable[pb.Record]) -> list[Message]:

@@ -33,6 +33,7 @@ from penstock.log import get_logger
 from penstock.record import ShardId, StoredRecord
 from penstock.tiered.append_result import AppendResult
 from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.stable_log import first_offset
 from penstock.tiered.tier_metrics import TierMetrics
 from penstock.tiered.tier_set import TierSet
 
@@ -95,6 +96,8 @@ class TieredDispatcher:
         clock: Clock | None = None,
     ) -> None:
         self._store: Final = store
+        self.log: CommittedLog = store
+        """What is uploaded; an engine that knows of transactions puts a `StableLog` here."""
         self._tiers: Final = tiers
         self._interval_s: Final = interval_ms / 1000
         self._lease: Final = lease
@@ -221,7 +224,7 @@ class TieredDispatcher:
         try:
             if flat.epoch is None:
                 flat.acquire()
-            return upload_shard(self._store, flat)
+            return upload_shard(self.log, flat)
         except StaleWriteError:
             # Somebody else has uploaded: the next attempt begins where that one ended.
             flat.release()
@@ -291,6 +294,9 @@ def upload_shard(store: CommittedLog, flat: CompositeFlatFile) -> int:
             break
         run, after = store.read_run(flat.shard, begin, max_size=flat.config.chunk_size)
         if run:
+            if not flat.is_initialized and first_offset(run) > begin:
+                # The tier begins where the log does, also when what lay there is not for it.
+                flat.advance(begin)
             _append(flat, run)
             uploaded += len(run)
         elif after <= begin:

@@ -11,7 +11,7 @@ manifest before the log lets go of the records concerned.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from penstock.engine.contract import (
     SIZE_PER_READ,
     AdapterOffsetStrategy,
     BatchPage,
+    ColumnQuery,
     Compacted,
     Isolation,
     ShardConfig,
@@ -36,11 +37,15 @@ from penstock.tiered.cold_batches import read_cold_batches
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.dispatcher import TieredDispatcher
 from penstock.tiered.index_service import IndexService
+from penstock.tiered.stable_log import StableLog
 from penstock.tiered.tier_compaction import TierProgress, delete_superseded
 from penstock.tiered.tier_metrics import TierMetrics
 from penstock.tiered.tier_reader import TierQuery
 from penstock.tiered.tier_set import TierSet
 from penstock.tiered.tier_upkeep import TierLimits, TierUpkeep, kept_in_tier_ms
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SPARK_BY_SETTING: Final = "spark by setting"
 """The uploader of a shard whose topic leaves it to the node, which leaves it to Spark."""
@@ -71,6 +76,7 @@ class TieredSegmentEngine(SegmentEngine):
             tiers.flat, store.by_key, lambda shard: int(store.bounds(shard).earliest)
         )
         super().__init__(store)
+        dispatcher.log = StableLog(store, lambda: self.limits, self)
         store.retention.keep_from = dispatcher.keep_from
 
     # Shards
@@ -183,6 +189,12 @@ class TieredSegmentEngine(SegmentEngine):
         if offset >= self._start_of_log(shard):
             return found
         return self._read_cold(shard, TierQuery(offset, _FAR, max_records, max_size))
+
+    def read_columns(self, shard: ShardId, wanted: ColumnQuery) -> list[pa.RecordBatch] | None:
+        found = super().read_columns(shard, wanted)
+        # Behind the read: the log may have let go of its beginning meanwhile.
+        is_hot = wanted.offset >= self._start_of_log(shard) or self.tiers.flat(shard) is None
+        return found if is_hot else None
 
     def read_by_tag(
         self,

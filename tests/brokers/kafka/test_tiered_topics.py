@@ -8,11 +8,13 @@ import pytest
 from confluent_kafka import Producer
 from tests.brokers.kafka.running import Running, WireClient, running
 from tests.brokers.kafka.test_transactions import read
+from tests.brokers.kafka.test_transactions_and_python import wait_until_ended
 
 from penstock.brokers.kafka.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED
 from penstock.meta.state.model import TieringPolicy
 from penstock.record import Offset, Record
 from penstock.tiered.engine import TieredSegmentEngine
+from penstock.tiered.tier_reader import TierQuery
 
 WAIT_S = 60.0
 TOPIC = "orders"
@@ -112,3 +114,37 @@ def test_aborted_records_of_the_tier_stay_unseen(data_path: Path) -> None:
             from_python += [record.value for record in page]
             offset = page[-1].offset + 1
         assert from_python[: len(expected)] == expected
+
+
+def test_a_tier_holds_no_record_of_an_open_or_aborted_transaction(data_path: Path) -> None:
+    with running(data_path, store=SMALL) as server:
+        make_topic(server)
+        producer = Producer({"bootstrap.servers": server.address, "transactional.id": "t"})
+        producer.init_transactions(WAIT_S)
+        for value, is_commit in ((b"kept", True), (b"aborted", False), (b"kept, too", True)):
+            producer.begin_transaction()
+            producer.produce(TOPIC, value, partition=0)
+            producer.flush(WAIT_S)
+            if is_commit:
+                producer.commit_transaction(WAIT_S)
+            else:
+                producer.abort_transaction(WAIT_S)
+            wait_until_ended(server.node)
+        producer.begin_transaction()
+        producer.produce(TOPIC, b"open", partition=0)
+        producer.flush(WAIT_S)
+        assert tiered(server) == [b"kept", b"kept, too"]
+        producer.commit_transaction(WAIT_S)
+        wait_until_ended(server.node)
+        assert tiered(server) == [b"kept", b"kept, too", b"open"]
+
+
+def tiered(server: Running) -> list[bytes | None]:
+    """Upload what may be uploaded; return what a reader of the tier alone finds there."""
+    engine = server.node.engines.opened()["EngineSegment"]
+    assert isinstance(engine, TieredSegmentEngine)
+    (shard,) = engine.list_shard()
+    engine.dispatcher.upload(shard)
+    flat = engine.tiers.flat(shard)
+    assert flat is not None
+    return [record.value for record in flat.reader.read(TierQuery(0)).records]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from tests.segment.view.sample_store import ORDERS, ORDERS_COUNT, QUIET, order
 
+import penstock
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, LockedError
 from penstock.pipeline import jobs
 from penstock.pipeline.publishing import Journal, OpenBatch
 from penstock.record import ShardId, StoredRecord
+from penstock.remote.server import Server
+from penstock.settings import EMBEDDED, merge_settings
 
 NEW = ShardId("copied", 0)
 
@@ -102,3 +106,31 @@ def test_a_store_in_use_and_files_that_are_not_there_are_named(
         jobs.import_(spark, str(path), str(tmp_path / "nothing"), "copied")
     with pytest.raises(BadRequestError, match="which format"):
         jobs.import_(spark, str(path), str(source), "copied", file_format="xml")
+
+
+def test_a_running_node_takes_an_import_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    source = tmp_path / "rows.csv"
+    rows = range(1, 501)
+    source.write_text("id,name\n" + "".join(f"{n},row {n}\n" for n in rows))
+    ports = {"server": {"port": 0, "http_port": 0}, "kafka": {"port": 0}}
+    with Server(str(tmp_path / "node"), merge_settings(EMBEDDED, ports)) as node:
+        address = f"127.0.0.1:{node.port}"
+        place = jobs.ImportPlace(address, str(tmp_path / "journal"))
+        columns = jobs.ImportColumns(key="id", value="name")
+        first = jobs.import_(spark, place, str(source), "copied", columns=columns, partitions=2)
+        assert (first.rows, first.rows_added, first.repeated) == (500, 500, False)
+        again = jobs.import_(spark, place, str(source), "copied", columns=columns, partitions=2)
+        assert (again.rows_added, again.repeated) == (0, True)
+        with penstock.connect(address) as store:
+            topic = store.topic("copied")
+            values = [one.value for part in range(2) for one in topic.read(part, max_records=999)]
+        assert Counter(values) == Counter(b"row %d" % n for n in rows)
+        with pytest.raises(BadRequestError, match="cannot build the files anew that it has open"):
+            jobs.rebuild(address)
+        with pytest.raises(BadRequestError, match="belongs to a node: start it"):
+            jobs.import_(spark, str(tmp_path / "node"), str(source), "copied")
+
+
+def test_a_store_keeps_the_journal_of_its_imports_itself(tmp_path: Path) -> None:
+    with pytest.raises(BadRequestError, match="leave it out"):
+        jobs.ImportPlace(str(tmp_path), str(tmp_path / "journal"))

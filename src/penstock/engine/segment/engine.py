@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -30,6 +30,7 @@ from penstock.engine.contract import (
     AdapterOffsetStrategy,
     BatchPage,
     Capabilities,
+    ColumnQuery,
     Compacted,
     Isolation,
     ShardConfig,
@@ -49,6 +50,9 @@ from penstock.errors import (
     UnknownShardError,
 )
 from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 RECORD_OVERHEAD_MAX: Final = 96 << 10
 """Bytes that a record takes in the log beyond its contents: head, topic, properties."""
@@ -227,6 +231,20 @@ class SegmentEngine:
             max_records=min(max_records, _FAR),
             max_size=min(max_size, _FAR),
         )
+
+    def read_columns(self, shard: ShardId, wanted: ColumnQuery) -> list[pa.RecordBatch] | None:
+        """Return records as Arrow columns; None where only rows can be had."""
+        self._config(shard)
+        found: list[pa.RecordBatch] = []
+        size = 0
+        for batch in self.store.read_arrow(
+            shard, wanted.offset, until=wanted.until, columns=wanted.columns, tag=wanted.tag
+        ):
+            found.append(batch)
+            size += batch.nbytes
+            if size >= wanted.max_size:
+                break
+        return found
 
     def read_by_tag(
         self,

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
-from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ
+from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ, BatchPage
 from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.reader import Page, Query, ReadableShard
 from penstock.engine.segment.settings import SegmentSettings
@@ -162,6 +162,16 @@ class StoreView:
             log = snapshot.get(shard)
             end = log.commit if until is None else until
             return snapshot.reader.read_run(log, Query(offset, end, max_size, max_size))
+
+        return self._retry(read)
+
+    def read_batches(self, shard: ShardId, offset: int, until: int, max_size: int) -> BatchPage:
+        """Return Kafka batches of a batch shard as the log holds them, checked."""
+        _check_limits(offset, 1, max_size)
+
+        def read(snapshot: Snapshot) -> BatchPage:
+            log = snapshot.get(shard)
+            return snapshot.reader.read_kafka(log, offset, min(until, log.commit), max_size)
 
         return self._retry(read)
 

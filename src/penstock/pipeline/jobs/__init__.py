@@ -11,6 +11,7 @@ counted, and checks the counts against the bounds of the store.
 
 from penstock.pipeline.jobs.exporting import ExportForm, ExportResult, ShardExport, export
 from penstock.pipeline.jobs.iceberg_place import IcebergPlace
+from penstock.pipeline.jobs.import_place import ImportPlace
 from penstock.pipeline.jobs.importing import ImportColumns, ImportResult, import_
 from penstock.pipeline.jobs.importing_kafka import (
     KafkaImportResult,
@@ -37,6 +38,7 @@ __all__ = [
     "ExportResult",
     "IcebergPlace",
     "ImportColumns",
+    "ImportPlace",
     "ImportResult",
     "Interval",
     "KafkaImportResult",

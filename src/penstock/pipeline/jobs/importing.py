@@ -1,4 +1,4 @@
-"""Imports Parquet, JSON or CSV files into topics of a store directory, each row once.
+"""Imports Parquet, JSON or CSV files into topics of a store or a running node, each row once.
 
 Rows go through the data source's sink: tasks stage them, and they are published together under a
 name made of the files (path, size, time of change), the topic and the columns. The same import
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct
 
-from penstock.engine.segment.view import StoreView
-from penstock.errors import BadRequestError, NotAStoreError, StoreError
+from penstock.errors import BadRequestError, StoreError
+from penstock.pipeline.jobs.import_place import ImportPlace
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ImportResult(Struct, frozen=True):
 
 def import_(
     spark: SparkSession,
-    path: str,
+    path: str | ImportPlace,
     source: str,
     topic: str | None = None,
     *,
@@ -74,7 +74,9 @@ def import_(
 
     Without `topic` a column of that name says where each row goes. Topics that do not exist are
     created with `partitions` shards, and so is the store. The store is opened for the moment of
-    publishing: `LockedError` when somebody else has it open then, and nothing was written.
+    publishing: `LockedError` when somebody else has it open then, and nothing was written. `path`
+    may be `host:port` of a running node, which then writes; an `ImportPlace` says which directory
+    remembers such imports.
     """
     from penstock.pipeline.publishing import Journal
 
@@ -83,13 +85,14 @@ def import_(
     files = _files(Path(source))
     kind = _format(files, file_format)
     size = sum(file.stat().st_size for file in files)
-    name = _name(files, topic, columns)
-    journal = Journal(Path(path) / "penstock" / "sink" / name)
-    if journal.committed() >= 0:
+    place = ImportPlace(path) if isinstance(path, str) else path
+    name = _name(files, topic, columns, place.identity)
+    done = Journal(place.journal(name))
+    if done.committed() >= 0:
         seconds = time.monotonic() - began
-        return ImportResult(path, source, name, len(files), size, 0, 0, True, seconds)
-    resumed = journal.open_batch() is not None
-    before = _records(path)
+        return ImportResult(place.path, source, name, len(files), size, 0, 0, True, seconds)
+    resumed = done.open_batch() is not None
+    before = place.records()
     with spark_work(spark, "import", progress):
         table = _table(spark, source, kind)
         rows = table.count()
@@ -98,15 +101,18 @@ def import_(
         if topic is not None:
             writer = writer.option("topic", topic)
         writer = writer.option("createTopics", "true").option("partitions", str(partitions))
-        writer.option("sinkId", name).option("batchId", "0").save(path)
-    added = _records(path) - before
+        writer = writer.option("sinkId", name).option("batchId", "0")
+        writer.options(**place.options()).save()
+    added = place.records() - before
+    if place.is_node:
+        added = min(added, rows)  # others may write meanwhile
     if added < rows and not resumed:
         raise StoreError(
-            f"{source} has {rows} rows, but the shards of {path} grew by {added}: "
+            f"{source} has {rows} rows, but the shards of {place.path} grew by {added}: "
             "did its files change meanwhile?"
         )
     seconds = time.monotonic() - began
-    return ImportResult(path, source, name, len(files), size, rows, added, False, seconds)
+    return ImportResult(place.path, source, name, len(files), size, rows, added, False, seconds)
 
 
 def _files(source: Path) -> list[Path]:
@@ -132,22 +138,15 @@ def _format(files: Sequence[Path], given: str | None) -> str:
     return kind
 
 
-def _name(files: Sequence[Path], topic: str | None, columns: ImportColumns) -> str:
+def _name(
+    files: Sequence[Path], topic: str | None, columns: ImportColumns, identity: Sequence[str]
+) -> str:
     digest = blake2b(digest_size=16)
-    digest.update(msgspec.json.encode([topic, columns]))
+    digest.update(msgspec.json.encode([topic, columns, *identity]))
     for file in files:
         found = file.stat()
         digest.update(msgspec.json.encode([str(file.resolve()), found.st_size, found.st_mtime_ns]))
     return f"import-{digest.hexdigest()}"
-
-
-def _records(path: str) -> int:
-    """Return how many records were ever committed to the shards of a store."""
-    try:
-        with StoreView.open(path) as view:
-            return sum(view.bounds(shard).commit for shard in view.shards())
-    except NotAStoreError:
-        return 0
 
 
 def _table(spark: SparkSession, source: str, kind: str) -> DataFrame:

@@ -16,15 +16,14 @@ import time
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
 
 from penstock.disk_local import LocalDisk
-from penstock.engine.segment.view import StoreView
-from penstock.errors import BadRequestError, NotAStoreError, RetryableError, SetupError, StoreError
+from penstock.errors import BadRequestError, RetryableError, SetupError, StoreError
+from penstock.pipeline.jobs.import_place import ImportPlace
 from penstock.pipeline.jobs.kafka_reading import (
     SILENCE_MAX_S,
     SPARK_SCHEMA,
@@ -75,7 +74,7 @@ class KafkaImportResult(Struct, frozen=True):
 
 def import_kafka(
     spark: SparkSession,
-    path: str,
+    path: str | ImportPlace,
     servers: str,
     topics: Mapping[str, str] | Sequence[str],
     *,
@@ -83,7 +82,8 @@ def import_kafka(
     strict: bool = True,
     progress: Progress | None = None,
 ) -> KafkaImportResult:
-    """Append what is new in these topics of Kafka to topics of a store directory.
+    """Append what is new in these topics of Kafka to topics of a store directory, or of a running
+    node: `path` is its `host:port`, or an `ImportPlace`, which also says what remembers the rest.
 
     `topics` may say what each is called here. Topics that do not exist are created with as many
     partitions as Kafka's. `settings` are those of librdkafka (`security.protocol`, …); records of
@@ -97,11 +97,12 @@ def import_kafka(
     names = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
     if not names:
         raise BadRequestError("name at least one topic of Kafka")
+    place = ImportPlace(path) if isinstance(path, str) else path
     consumer = open_consumer(servers, settings or {})
     try:
         cluster, counts = _described(consumer, servers, names)
         runs = [
-            _TopicImport(path, cluster, topic, names[topic], count)
+            _TopicImport(place, cluster, topic, names[topic], count)
             for topic, count in counts.items()
         ]
         found: list[PartitionImport] = []
@@ -124,7 +125,7 @@ def import_kafka(
         consumer.close()
     offsets = sum(each.end - each.start for each in found)
     seconds = time.monotonic() - began
-    return KafkaImportResult(path, servers, rows, offsets, resumed, found, seconds)
+    return KafkaImportResult(place.path, servers, rows, offsets, resumed, found, seconds)
 
 
 def _described(
@@ -146,14 +147,17 @@ def _described(
 class _TopicImport:
     """The import of one topic; its sink remembers how far it came."""
 
-    def __init__(self, path: str, cluster: str, topic: str, target: str, partitions: int) -> None:
-        digest = blake2b(msgspec.json.encode([cluster, topic, target]), digest_size=16).hexdigest()
+    def __init__(
+        self, place: ImportPlace, cluster: str, topic: str, target: str, partitions: int
+    ) -> None:
+        known = msgspec.json.encode([cluster, topic, target, *place.identity])
+        digest = blake2b(known, digest_size=16).hexdigest()
         self.topic: Final = topic
-        self._path: Final = path
+        self._place: Final = place
         self._target: Final = target
         self._partitions: Final = partitions
         self._name: Final = f"kafka-{digest}"
-        self._directory: Final = Path(path) / "penstock" / "sink" / self._name
+        self._directory: Final = place.journal(self._name)
         self._journal: Final = Journal(self._directory)
 
     def interrupted(self) -> bool:
@@ -213,14 +217,14 @@ class _TopicImport:
     def write(self, spark: SparkSession, task: KafkaTask, plan: _Plan) -> int:
         """Read and publish a plan; return how many records the store gained."""
         count = len(plan.ranges)
-        before = self._records()
+        before = self._place.records(self._target)
         rows = spark.range(0, count, 1, count).mapInArrow(task, SPARK_SCHEMA)
         writer = rows.write.format("penstock").mode("append")
         writer = writer.option("topic", self._target).option("createTopics", "true")
         writer = writer.option("partitions", str(plan.partitions))
         writer = writer.option("sinkId", self._name).option("batchId", str(plan.batch_id))
-        writer.save(self._path)
-        added = self._records() - before
+        writer.options(**self._place.options()).save()
+        added = self._place.records(self._target) - before
         span = sum(each.end - each.start for each in plan.ranges)
         if not 0 <= added <= span:
             raise StoreError(
@@ -237,14 +241,6 @@ class _TopicImport:
             return None
         except msgspec.DecodeError as error:
             raise SetupError(f"{path} is not what an import wrote there: {error}") from error
-
-    def _records(self) -> int:
-        try:
-            with StoreView.open(self._path) as view:
-                shards = [shard for shard in view.shards() if shard.topic == self._target]
-                return sum(view.bounds(shard).commit for shard in shards)
-        except NotAStoreError:
-            return 0
 
 
 def _cut(whole: KafkaRange) -> list[KafkaRange]:

@@ -24,7 +24,7 @@ from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
 from penstock.engine.segment.recovery import RecoveryReport
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
-from penstock.errors import BadRequestError, CorruptionError, StoreError
+from penstock.errors import BadRequestError, CorruptionError, SetupError, StoreError
 from penstock.pipeline.jobs.node_upkeep import compact_on_node, expire_on_node, is_node
 from penstock.pipeline.jobs.spark_work import Progress
 from penstock.pipeline.jobs.topic_choice import chosen_shards
@@ -56,7 +56,15 @@ class RebuildResult(Struct, frozen=True):
 
 
 def rebuild(path: str, *, progress: Progress | None = None) -> RebuildResult:
-    """Build queues, key index, times and checksums anew from the commit log."""
+    """Build queues, key index, times and checksums anew from the commit log.
+
+    Nobody may have the store open: a node that runs cannot be asked to, since it reads these files.
+    """
+    if is_node(path):
+        raise BadRequestError(
+            f"{path} is a node, and a node cannot build the files anew that it has open: stop it, "
+            "and name its directory"
+        )
     began = time.monotonic()
     before = _ends(path)
     report = inspect.rebuild(
@@ -175,5 +183,5 @@ def _ends(path: str) -> dict[ShardId, int]:
     try:
         with NamedView(path) as view:
             return {shard: view.bounds(shard).commit for shard in view.shards()}
-    except CorruptionError:
+    except (CorruptionError, SetupError):
         return {}

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.engine.segment.bounds import Bounds
+from penstock.engine.segment.deleted_ranges import coalesce
 from penstock.engine.segment.format import RawRecord
 from penstock.engine.segment.reader import inner_count, split_run
 from penstock.engine.segment.shard_state import ShardState
@@ -28,6 +29,7 @@ from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.dispatcher import sync_deleted, upload_shard
 from penstock.tiered.manifest import Manifest
 from penstock.tiered.shard_manifest import LeaseLostError
+from penstock.tiered.stable_log import without_aborted
 from penstock.tiered.tier_config import TierConfig
 
 RESULT: Final = "result"
@@ -44,6 +46,8 @@ class OffloadTask(Struct, frozen=True):
     kind: QueueKind
     end: int
     config: TierConfig
+    aborted: tuple[tuple[int, int], ...] = ()
+    """Offsets whose transactions were aborted: they are not for the tier."""
 
     @property
     def shard(self) -> ShardId:
@@ -137,6 +141,7 @@ class _BoundedLog:
 
     def read_run(self, shard: ShardId, offset: int, *, max_size: int) -> tuple[bytes, int]:
         run, after = self._view.read_run(shard, offset, max_size=max_size, until=self._task.end)
+        run = without_aborted(run, self._task.aborted)
         self.first = offset if self.first is None else self.first
         self.rows += self._count(run)
         self.size += len(run)
@@ -153,8 +158,10 @@ class _BoundedLog:
         return found
 
     def live(self, start: int, end: int) -> int:
-        """Return how many offsets of a range were not deleted one by one."""
-        gaps = self.state(self._task.shard).deleted_between(start, end)
+        """Return how many offsets of a range were neither deleted one by one nor aborted."""
+        deleted = self.state(self._task.shard).deleted_between(start, end)
+        aborted = [each for each in self._task.aborted if each[1] > start]
+        gaps = coalesce([*deleted, *aborted])
         return end - start - sum(min(last, end) - max(first, start) for first, last in gaps)
 
     @property

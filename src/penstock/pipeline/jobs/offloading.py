@@ -122,7 +122,8 @@ def plan(
                 raise BadRequestError(
                     f"{shard.name!r} has no tier of its own; name one, as file:///var/lib/tier"
                 )
-            stored = view.stored(shard)
+            stored, bounds = view.stored(shard), view.bounds(shard)
+            aborted = view.aborted(shard, int(bounds.earliest), int(bounds.commit))
             tasks.append(
                 OffloadTask(
                     name=shard.name,
@@ -130,8 +131,9 @@ def plan(
                     topic=stored.topic,
                     partition=stored.partition,
                     kind=view.kind(shard),
-                    end=int(view.bounds(shard).commit),
+                    end=int(bounds.commit),
                     config=TierConfig(url=refuse_memory(url), chunk_size=chunk_size),
+                    aborted=tuple(aborted),
                 )
             )
     return tasks, left

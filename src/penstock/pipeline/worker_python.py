@@ -1,0 +1,62 @@
+"""The interpreter that Spark runs as Python workers on this machine.
+
+Spark puts zips of its Python code in front of everything else. Nothing compiled lies in them, so
+every daemon and every worker compiles all of `pyspark` when it starts: a second of CPU time, where
+the installed package takes a third of it. A streaming source has ten seconds to start, and no
+setting changes that; on a busy machine a query with a few sources failed by it. So a script drops
+the zips from the path, where the interpreter has the same code installed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import site
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from penstock.pipeline.launchers import write_launcher
+
+_SCRIPT: Final = """#!/bin/sh
+# Runs Python without Spark's own zips on its path: what is in them is installed.
+set -f
+kept=
+IFS=:
+for place in $PYTHONPATH; do
+    case $place in
+        {home}/*) ;;
+        *) kept=$kept${{kept:+:}}$place ;;
+    esac
+done
+unset IFS
+export PYTHONPATH="$kept"
+exec {python} "$@"
+"""
+
+
+def worker_python() -> str:
+    """Return what is to run as Python: a script, or this interpreter where that would not do."""
+    home = _installed("pyspark")
+    if home is None or _installed("py4j") is None:
+        return sys.executable
+    if os.environ.get("SPARK_HOME", home) != home:
+        return sys.executable  # another Spark, whose Python code only its zips have
+    text = _SCRIPT.format(home=shlex.quote(home), python=shlex.quote(sys.executable))
+    name = f"python-{crc32(text.encode()):08x}"
+    try:
+        return str(write_launcher("penstock-python", name, text))
+    except OSError:
+        return sys.executable  # a machine without a place for it
+
+
+def _installed(package: str) -> str | None:
+    """Return where a package lies, if every interpreter that starts here finds it there."""
+    found = find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        return None
+    place = Path(next(iter(found.submodule_search_locations)))
+    places = [*site.getsitepackages(), site.getusersitepackages()]
+    return str(place) if str(place.parent) in places else None

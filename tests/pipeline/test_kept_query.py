@@ -1,0 +1,110 @@
+"""Queries that fail outside of our code are started again, one source at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.errors import StoreError
+from penstock.pipeline import kept_query
+from penstock.pipeline.kept_query import KeptQuery
+
+SLOW = "Python worker failed to connect back."
+
+
+class Query:
+    """A query of Spark's as far as `KeptQuery` looks at it."""
+
+    def __init__(self, looks: int = 0, failure: str | None = None) -> None:
+        self._looks = looks
+        self._failure = failure
+        self.stopped = False
+        self.recentProgress: list[dict[str, int]] = []
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - a name of Spark's
+        return self._failure is None and not self.stopped
+
+    @property
+    def status(self) -> dict[str, object]:
+        self._looks -= 1
+        message = "Initializing sources" if self._looks >= 0 else "Processing new data"
+        return {"message": message, "isTriggerActive": True, "isDataAvailable": True}
+
+    @property
+    def is_starting(self) -> bool:
+        return self._looks > 0
+
+    def exception(self) -> str | None:
+        return self._failure
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def start_of(*queries: Query) -> Callable[[], StreamingQuery]:
+    left = iter(queries)
+    return lambda: cast("StreamingQuery", next(left))
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_query, "LOOK_EVERY_S", 0)
+
+
+def test_the_next_source_starts_when_the_last_one_has_begun() -> None:
+    query = Query(looks=5)
+    kept = KeptQuery("export", start_of(query))
+    assert not query.is_starting
+    assert kept.active
+
+
+def test_a_source_that_never_begins_holds_the_others_up_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_query, "BEGIN_S", 0.01)
+    assert KeptQuery("export", start_of(Query(looks=10**9))).active
+
+
+def test_a_query_whose_source_started_too_late_is_started_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_query, "PAUSES_S", (3600.0,))
+    second = Query()
+    kept = KeptQuery("export", start_of(Query(failure=SLOW), second))
+    kept.look()
+    # It waits: it has not ended, and nothing is under way.
+    kept.look()
+    assert kept.active
+    assert not kept.busy
+    monkeypatch.setattr(kept, "_again_at", 0.0)
+    kept.look()
+    assert kept.active
+    kept.stop()
+    assert second.stopped
+
+
+def test_one_that_fails_again_and_again_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_query, "PAUSES_S", (0.0, 0.0))
+    kept = KeptQuery("export", start_of(*(Query(failure=SLOW) for _ in range(3))))
+    for _ in range(4):
+        kept.look()
+    with pytest.raises(StoreError, match=f"^Spark: {SLOW}$"):
+        kept.look()
+
+
+def test_a_batch_that_was_completed_begins_the_row_of_starts_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_query, "PAUSES_S", (0.0,))
+    queries = [Query(failure=SLOW) for _ in range(3)]
+    for number, query in enumerate(queries):
+        query.recentProgress = [{"numInputRows": 1, "batchId": number}]
+    kept = KeptQuery("export", start_of(*queries, Query()))
+    for _ in range(6):
+        kept.look()
+    assert kept.batches == kept.rows == 3
+    assert kept.active
