@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options
+from rocksdict import (
+    BlockBasedIndexType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+)
 
 
 class DatabaseSettings(Struct, frozen=True):
@@ -31,8 +38,13 @@ def build_options(settings: DatabaseSettings, cache: Cache) -> Options:
     table = BlockBasedOptions()
     table.set_block_cache(cache)
     table.set_bloom_filter(10, False)
-    # In the cache, and so within its bound.
+    # In the cache, and so within its bound. In small parts: the cache is divided into shards, and a
+    # filter of a whole file that is larger than one would be read anew for every row that is asked
+    # for.
     table.set_cache_index_and_filter_blocks(True)
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_pin_top_level_index_and_filter(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     options = Options(raw_mode=True)
     options.create_if_missing(True)

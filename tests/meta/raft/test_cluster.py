@@ -9,7 +9,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.meta.raft.cluster_in_process import ClusterInProcess, send_to, wait_until
+from tests.meta.raft.cluster_in_process import (
+    DEADLINE_S,
+    ClusterInProcess,
+    send_to,
+    wait_until,
+)
 
 from penstock.errors import ClosedError, DiskFailedError, SettingsError, SetupError
 from penstock.meta import log_format as fmt
@@ -30,6 +35,7 @@ from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.solo_group import LogLimits
 from penstock.meta.solo_transactions import TransactionClient
 from penstock.meta.state.metadata_commands import TopicPut
+from penstock.meta.state.model import Topic
 from penstock.meta.state.transaction_commands import (
     BeginProducer,
     Decide,
@@ -368,3 +374,28 @@ def test_nodes_tell_each_other_where_they_serve_clients(cluster: ClusterInProces
         return all({one.node_id: one.listeners for one in nodes} == expected for nodes in seen)
 
     wait_until(all_know_of_all, "all know of all")
+
+
+def test_local_reads_are_never_older_than_is_said(
+    cluster: ClusterInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = next(node for node in cluster.clients if node != cluster.leader())
+    reader = cluster.clients[away]
+    writer = cluster.clients[cluster.leader()]
+    reader.local_reads(are_local=True)
+    assert 0 < reader.staleness_s < 10
+    topic = writer.create_topic("orders")
+    wait_until(lambda: reader.get_topic("orders") == topic, "what is applied is read here")
+
+    with monkeypatch.context() as cut:
+        # It hears nothing any more; the others go on.
+        cut.setattr(reader.node, "receive", lambda _sender, _data: None)
+        group = reader.metadata_group
+        wait_until(lambda: not group.knows_leader, "a node that hears nothing knows no leader")
+        altered = writer.alter_topic(topic.topic_id, partitions=2)
+        found: list[Topic | None] = []
+        reading = threading.Thread(target=lambda: found.append(reader.get_topic("orders")))
+        reading.start()
+        # Whoever asks now gets no answer from before; that of later comes with a leader.
+    reading.join(DEADLINE_S)
+    assert found == [altered]

@@ -5,7 +5,8 @@
 
 Any node takes any request; see `tickets` for how it is answered. Reads are linearizable, unless
 `local_reads` was chosen: those see what this node has applied, which is as old as the last message
-of the leader (an election timeout at most while there is a leader).
+of the leader, and `staleness_s` at most. A node that knows no leader waits for one, as for any
+other read.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from penstock.meta.raft.founding import (
     load_identity,
     parse_peers,
 )
+from penstock.meta.raft.group import RaftGroup
 from penstock.meta.raft.loading import require_core
 from penstock.meta.raft.membership import (
     MemberGroup,
@@ -284,6 +286,16 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def local_reads(self, *, are_local: bool) -> None:
         """Choose how reads are answered from now on; see the head of this module."""
         self.node.reads_are_local = are_local
+
+    @property
+    def metadata_group(self) -> RaftGroup[cmd.Request, cmd.Answer]:
+        """The group `metadata`, for those who look at it closely."""
+        return self._metadata.group
+
+    @property
+    def staleness_s(self) -> float:
+        """How old what local reads see can be, in seconds."""
+        return self.node.staleness_s
 
     def remove_member(self, node_id: int) -> None:
         """Take a node out of all groups; see `Membership.remove`."""

@@ -146,6 +146,8 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._late_messages: list[tuple[int, int, bytes]] = []
         self._committed: list[Committed] = []
         self._is_ready = self._has_more = False
+        self.knows_leader = False
+        """As of the last tick. Who hears nothing for an election timeout knows none any more."""
         self._cut_wanted = 0
         """Up to where the log is to be cut, or 0."""
         self._reset_from: int | None = None
@@ -154,6 +156,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
 
     def tick(self, send: Send) -> None:
         self._core.tick()
+        self.knows_leader = self._core.leader() != 0
         self._proposals.tick(self._leadership(), is_leader=self._core.is_leader())
         self._reads.tick(self._core.read_index)
         self._receiving.tick()

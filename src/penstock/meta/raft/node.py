@@ -98,8 +98,9 @@ class GroupHandle(Generic[RequestT, AnswerT]):
 
     @property
     def reader(self) -> Reader:
-        """The rows, with all that was acknowledged anywhere before this was asked for."""
-        if not self._node.reads_are_local:
+        """The rows, with all that was acknowledged anywhere before this was asked for; of local
+        reads, with all that was until `RaftNode.staleness_s` before."""
+        if not (self._node.reads_are_local and self.group.knows_leader):
             self.barrier()
         return self.local
 
@@ -275,6 +276,12 @@ class RaftNode:
         if not found:
             raise self._multi.failure or ClosedError("the meta service is closed")
         return found[0]
+
+    @property
+    def staleness_s(self) -> float:
+        """How old what a local read sees can be: a node that has heard no leader for an election
+        timeout, at most twice the shortest, looks for one and answers no local reads."""
+        return (2 * self._timing.raft.election_ticks + 1) * self._timing.tick_seconds
 
     @property
     def members(self) -> list[Member]:

@@ -259,14 +259,15 @@ class Transport:
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        unreachable: set[int] = set()
+        frames: dict[int, list[bytes]] = {}
         while self._outbox:
             to, data = self._outbox.popleft()
+            frames.setdefault(to, []).append(data)
+        for to, some in frames.items():
+            # One write to the socket for all that a turn says to one node.
             peer = self._peers.get(to)
-            if peer is None or peer.connection is None or not peer.connection.send(data):
-                unreachable.add(to)
-        for node in unreachable:
-            self.host.unreachable(node)
+            if peer is None or peer.connection is None or not peer.connection.send(b"".join(some)):
+                self.host.unreachable(to)
 
     def run_apart(self, work: Callable[[], Greeting], done: Callable[[Greeting], object]) -> None:
         """Do slow work on a thread of its own, then answer on the loop."""
