@@ -19,10 +19,10 @@ import msgspec
 
 from penstock.engine.segment.dispatch import DispatchPipeline
 from penstock.engine.segment.format import index_strings
+from penstock.engine.segment.index_filling import IndexFile, IndexFiles
 from penstock.engine.segment.key_index import IndexMark, KeyIndex
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.page_sums import PageSums
-from penstock.engine.segment.pure.key_index import IndexFile, IndexFiles
 from penstock.engine.segment.sidecar import Kind, read_whole, unwrap, wrap
 from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError, NotSupportedError

@@ -25,6 +25,7 @@ from penstock.engine.segment.format import (
     KIND_SIMPLE,
     tag_code,
 )
+from penstock.engine.segment.index_filling import IndexFile, IndexFiles
 from penstock.engine.segment.pure.arrow_rows import records_from_columns
 from penstock.engine.segment.pure.codec import view_of
 from penstock.engine.segment.pure.copying import Copy, moved, read_copies
@@ -38,7 +39,6 @@ from penstock.engine.segment.pure.encoding import (
     producer_property,
     tag_header_property,
 )
-from penstock.engine.segment.pure.key_index import IndexFile, IndexFiles
 from penstock.engine.segment.pure.log_buffer import LogBuffer
 from penstock.engine.segment.pure.queue_table import Gate, Queue, QueueTable
 from penstock.engine.segment.pure.record_writer import RecordWriter

@@ -12,7 +12,7 @@ from penstock.engine.segment.format import (
     index_strings,
     java_hash,
 )
-from penstock.engine.segment.pure.key_index import IndexFile
+from penstock.engine.segment.index_filling import IndexFile
 from penstock.engine.segment.pure.reading import read_batches
 from penstock.engine.segment.twin_interface import DeletedRanges, KeyPage
 from penstock.record import StoredRecord

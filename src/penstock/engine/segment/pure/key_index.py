@@ -9,173 +9,19 @@ which also makes every walk end.
 
 from __future__ import annotations
 
-import struct
-from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.engine.segment.format import (
     INDEX_ENTRY,
     INDEX_HEADER,
-    INDEX_SLOT_SIZE,
     index_file_size,
     index_hash,
     java_hash,
 )
-from penstock.engine.segment.pure.codec import view_of
-from penstock.errors import BadRequestError
+from penstock.engine.segment.index_filling import COUNT_AT, SLOT, USED_AT, IndexFile
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-_SLOT: Final = struct.Struct(">i")
-_SECONDS_MAX: Final = 0x7FFF_FFFF
-_COUNT_AT: Final = INDEX_HEADER.position_of("entry_count")
-_USED_AT: Final = INDEX_HEADER.position_of("slots_used")
-_SPANS: Final = slice(0, _USED_AT)  # the four begin and end fields
-
-
-class IndexFile:
-    """A buffer that holds an index file, and where things are in it.
-
-    `next_entry` is the number that the next entry gets. It is read once: while the object lives,
-    nobody else may change the buffer.
-    """
-
-    __slots__ = ("_entries_at", "entries_max", "next_entry", "slots", "view")
-
-    def __init__(self, index: Buffer, slots: int, entries_max: int) -> None:
-        self.view = view_of(index)
-        self.slots = slots
-        self.entries_max = entries_max
-        size = index_file_size(slots, entries_max)
-        if slots < 1 or entries_max < 1 or len(self.view) < size:
-            raise BadRequestError(
-                f"an index of {slots} slots and {entries_max} entries takes {size} bytes, "
-                f"not {len(self.view)}"
-            )
-        self._entries_at = INDEX_HEADER.size + slots * INDEX_SLOT_SIZE
-        count: int = _SLOT.unpack_from(self.view, _COUNT_AT)[0]
-        self.next_entry = min(max(count, 1), entries_max)
-
-    @property
-    def room(self) -> int:
-        return self.entries_max - self.next_entry
-
-    @property
-    def is_fresh(self) -> bool:
-        return self.next_entry == 1 and not any(self.view[_SPANS])
-
-    @property
-    def span_end(self) -> tuple[int, int]:
-        """STORETIMESTAMP and position of the last record indexed here."""
-        _, timestamp_ms, _, position, _, _ = INDEX_HEADER.unpack_from(self.view)
-        return timestamp_ms, position
-
-    def slot_at(self, hashed: int) -> int:
-        return INDEX_HEADER.size + hashed % self.slots * INDEX_SLOT_SIZE
-
-    def entry_at(self, number: int) -> int:
-        return self._entries_at + number * INDEX_ENTRY.size
-
-    def seed(self, timestamp_ms: int, position: int) -> None:
-        """Let a fresh file begin where the one before it ended, as RocketMQ does."""
-        INDEX_HEADER.pack_into(
-            self.view,
-            0,
-            *(max(timestamp_ms, 0), max(timestamp_ms, 0)),
-            *(max(position, 0), max(position, 0)),
-            *(0, 1),
-        )
-
-    def put(self, hashes: list[int], position: int, timestamp_ms: int) -> int:
-        """Index one record under as many of `hashes` as there is room for; return how many."""
-        view, slots, entries_at = self.view, self.slots, self._entries_at
-        begin_ms, _, begin_position, _, used, _ = INDEX_HEADER.unpack_from(view)
-        first = number = self.next_entry
-        for hashed in hashes[: self.entries_max - number]:
-            slot_at = INDEX_HEADER.size + hashed % slots * INDEX_SLOT_SIZE
-            newest: int = _SLOT.unpack_from(view, slot_at)[0]
-            previous = newest if 0 < newest <= number else 0
-            # The time of entry 1 is relative to the seeded one, which that entry then replaces.
-            seconds = (timestamp_ms - begin_ms) // 1000 if 0 < begin_ms < timestamp_ms else 0
-            seconds = min(seconds, _SECONDS_MAX)
-            at = entries_at + number * INDEX_ENTRY.size
-            INDEX_ENTRY.pack_into(view, at, hashed, position, seconds, previous)
-            _SLOT.pack_into(view, slot_at, number)
-            if number == 1:
-                begin_ms, begin_position = timestamp_ms, position
-            if previous == 0:
-                used += 1
-            number += 1
-        INDEX_HEADER.pack_into(
-            view, 0, begin_ms, timestamp_ms, begin_position, position, used, number
-        )
-        self.next_entry = number
-        return number - first
-
-
-class IndexFiles:
-    """The attached index files, oldest first. Entries go to the oldest that has room."""
-
-    def __init__(self) -> None:
-        self._files: deque[IndexFile] = deque()
-        self._released_end = (0, 0)
-        self.room = 0
-        """Free entries over all files."""
-
-    def attach(self, file: IndexFile) -> None:
-        self._files.append(file)
-        self.room += file.room
-
-    def release(self) -> None:
-        if not self._files:
-            raise BadRequestError("no index file is attached")
-        file = self._files.popleft()
-        self.room -= file.room
-        self._released_end = self._end_of(file, self._released_end)
-
-    @property
-    def attached(self) -> int:
-        return len(self._files)
-
-    @property
-    def full(self) -> int:
-        count = 0
-        for file in self._files:
-            if file.room > 0:
-                break
-            count += 1
-        return count
-
-    @property
-    def end_position(self) -> int:
-        """Position of the last record indexed; older ones are in the index already."""
-        end = self._released_end
-        for file in self._files:
-            end = self._end_of(file, end)
-        return end[1]
-
-    def put_all(self, hashes: list[int], position: int, timestamp_ms: int) -> None:
-        """Index one record. The caller has made sure that there is room."""
-        self.room -= len(hashes)
-        while hashes:
-            count = self.next_file().put(hashes, position, timestamp_ms)
-            hashes = hashes[count:]
-
-    def next_file(self) -> IndexFile:
-        """Return the file that the next entry goes to. The caller has made sure of the room."""
-        end = self._released_end
-        for file in self._files:
-            if file.next_entry < file.entries_max:
-                if file.next_entry == 1 and file.is_fresh:
-                    file.seed(*end)
-                return file
-            end = self._end_of(file, end)
-        raise AssertionError("room was checked before")
-
-    @staticmethod
-    def _end_of(file: IndexFile, before: tuple[int, int]) -> tuple[int, int]:
-        return before if file.is_fresh else file.span_end
 
 
 def index_lookup(
@@ -196,7 +42,7 @@ def index_lookup(
     file_begin_ms, *_ = INDEX_HEADER.unpack_from(file.view)
     hashed = index_hash(java_hash(text))
     above = file.next_entry
-    (number,) = _SLOT.unpack_from(file.view, file.slot_at(hashed))
+    (number,) = SLOT.unpack_from(file.view, file.slot_at(hashed))
     positions: list[int] = []
     while 0 < number < above and len(positions) < count_max:
         entry_hash, position, seconds, previous = INDEX_ENTRY.unpack_from(
@@ -230,9 +76,9 @@ def index_relink(
         at = file.entry_at(number)
         hashed, position, seconds, _ = INDEX_ENTRY.unpack_from(view, at)
         slot_at = file.slot_at(abs(hashed))
-        (previous,) = _SLOT.unpack_from(view, slot_at)
+        (previous,) = SLOT.unpack_from(view, slot_at)
         INDEX_ENTRY.pack_into(view, at, hashed, position, seconds, previous)
-        _SLOT.pack_into(view, slot_at, number)
+        SLOT.pack_into(view, slot_at, number)
         used += previous == 0
-    _SLOT.pack_into(view, _USED_AT, used)
-    _SLOT.pack_into(view, _COUNT_AT, keep)
+    SLOT.pack_into(view, USED_AT, used)
+    SLOT.pack_into(view, COUNT_AT, keep)

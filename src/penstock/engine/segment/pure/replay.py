@@ -17,9 +17,9 @@ from penstock.engine.segment.format import (
     KIND_SIMPLE,
     Damage,
 )
+from penstock.engine.segment.index_filling import IndexFiles
 from penstock.engine.segment.pure.codec import end_of_log
 from penstock.engine.segment.pure.dispatching import Facts, facts_of
-from penstock.engine.segment.pure.key_index import IndexFiles
 from penstock.engine.segment.pure.located import check_at
 from penstock.engine.segment.pure.queue_table import Queue, QueueTable
 from penstock.engine.segment.twin_interface import (
