@@ -19,6 +19,8 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.errors import StoreError, TierUnavailableError
 from penstock.record import Record
 from penstock.testing.manual_clock import ManualClock
+from penstock.tiered.append_result import AppendResult
+from penstock.tiered.chunk import ChunkEntry
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.dispatcher import TieredDispatcher, upload_shard
 from penstock.tiered.providers.memory import MemoryProvider
@@ -195,3 +197,49 @@ def test_a_record_deleted_behind_its_upload_never_comes_back(store: SegmentStore
     wanted = [n for n in range(30) if n not in (3, 17)]
     assert [one.offset for one in read_all(flat)] == wanted
     assert record(3).key not in [one.key for one in flat.reader.by_key(b"key-3") if one.offset == 3]
+
+
+def test_a_chunk_that_may_have_been_collected_is_never_referred_to(store: SegmentStore) -> None:
+    """An uploader that stood still between data and manifest, as a suspended machine does."""
+    clock = ManualClock(1_900_000_000_000)
+    provider = FaultyProvider(MemoryProvider(uuid.uuid4().hex))
+    fill(store, 10)
+    flat = flat_on(provider, clock)
+    flat.acquire()
+    for message in store.read_raw(SHARD, 0):
+        assert flat.append(message) is AppendResult.SUCCESS
+    flat.commit_commit_log()
+    clock.advance(CONFIG.grace_ms / 1000 + 1)
+    other = flat_on(provider, clock)
+    assert other.upkeep.collect_garbage().deleted == 1, "nothing refers to it, and it is old"
+    with pytest.raises(TierUnavailableError, match="uploaded again"):
+        flat.commit_consume_queue()
+    upload_shard(store, flat)
+    assert read_all(flat_on(provider)) == store.read(SHARD, 0)
+
+
+def test_a_rewritten_segment_that_may_have_been_collected_is_not_swapped_in(
+    store: SegmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(1_900_000_000_000)
+    provider = FaultyProvider(MemoryProvider(uuid.uuid4().hex))
+    fill(store, 100)
+    flat = flat_on(provider, clock)
+    flat.acquire()
+    upload_shard(store, flat)
+    flat.upkeep.delete_ranges([(0, 70)])
+    flat.upkeep.seal(only_if_due=False)
+    put = flat.upkeep.put_descriptor
+
+    def slow_put(epoch: int, chunks: tuple[ChunkEntry, ...]) -> str:
+        name = put(epoch, chunks)
+        clock.advance(CONFIG.grace_ms / 1000 + 1)
+        flat_on(provider, clock).upkeep.collect_garbage()
+        return name
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flat.upkeep, "put_descriptor", slow_put)
+        assert rewrite_segments(flat).size == 0
+    assert [one.offset for one in read_all(flat_on(provider))] == [*range(70, 100)]
+    assert rewrite_segments(flat).size > 0, "the next attempt is in time"
+    assert [one.offset for one in read_all(flat_on(provider))] == [*range(70, 100)]

@@ -200,7 +200,9 @@ def rewrite_segments(flat: CompositeFlatFile, *, dead_ratio: float = DEAD_RATIO_
 
 def _rewrite(flat: CompositeFlatFile, segment: SegmentEntry, deleted: DeletedRanges) -> int:
     """Put a new generation of a segment in its place; chunks without a dead record are not even
-    read. Holes that have no bytes any more leave the manifest."""
+    read. Holes that have no bytes any more leave the manifest. When that took so long that a
+    collector of garbage may have taken the new chunks for orphans, nothing is changed."""
+    begun = flat.clock.monotonic()
     old = flat.manifest.chunks_of(segment)
     touched = [one for one in old if _has_dead(flat, one, deleted)]
     again = {
@@ -217,6 +219,9 @@ def _rewrite(flat: CompositeFlatFile, segment: SegmentEntry, deleted: DeletedRan
     if new:
         name = flat.upkeep.put_descriptor(flat.epoch or 0, tuple(new))
         described = describe_segment(name, tuple(new), segment.sealed_ms)
+    late_s = flat.config.grace_ms / 2000
+    if late_s and flat.clock.monotonic() - begun > late_s:
+        return 0
     simple = flat.kind is QueueKind.SIMPLE
     flat.manifest.change(
         lambda found: changes.swap_segment(
