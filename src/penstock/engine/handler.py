@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from penstock.clock import Clock, SystemClock
 from penstock.engine.append_watch import AppendWatch, wait_for_append
 from penstock.engine.arguments import INT64_MAX
+from penstock.engine.column_reading import read_columns
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
@@ -293,15 +294,7 @@ class StorageEngineHandler:
     def read_columns(self, shard_name: str, wanted: ColumnQuery) -> list[pa.RecordBatch] | None:
         """Return committed records as Arrow columns; None where only rows can be had."""
         entry = self.find(shard_name)
-        engine = self._reader(entry)
-        if entry.hidden or not isinstance(engine, _BATCH_ENGINES):
-            return None
-        found = engine.read_columns(entry.id, wanted)
-        # Behind the read, as above; which rows a transaction hides is told by the other read.
-        if found is None or self.limits.touches(shard_name):
-            return None
-        entry.records_read += sum(batch.num_rows for batch in found)
-        return found
+        return read_columns(entry, self._reader(entry), self.limits, wanted)
 
     def read_by_tag(
         self,

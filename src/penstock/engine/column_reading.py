@@ -1,0 +1,30 @@
+"""Committed records of a shard as Arrow columns, for readers of much."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.engine.contract import ColumnQuery
+from penstock.engine.segment.engine import SegmentEngine
+from penstock.engine.storage_cache import ShardEntry
+from penstock.engine.transaction_limits import TransactionLimits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def read_columns(
+    entry: ShardEntry, engine: object, limits: TransactionLimits, wanted: ColumnQuery
+) -> list[pa.RecordBatch] | None:
+    """Return about as much as is wanted; None where only rows can be had: of other engines, of a
+    shard that lies on several nodes or has transactions."""
+    if entry.hidden or not isinstance(engine, SegmentEngine):
+        return None
+    found = engine.read_columns(entry.id, wanted)
+    # Behind the read: whoever writes in a transaction has held the shard up before. Which rows one
+    # hides is told by the other reads.
+    if found is None or limits.touches(entry.name):
+        return None
+    entry.reads += 1
+    entry.records_read += sum(batch.num_rows for batch in found)
+    return found
