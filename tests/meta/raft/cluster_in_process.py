@@ -40,8 +40,8 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE_S) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
         time.sleep(0.02)
