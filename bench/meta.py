@@ -181,7 +181,7 @@ def quantiles(times: list[float]) -> dict[str, float]:
 
 
 def saves(cluster: Cluster, label: str, seconds: float) -> None:
-    for size, threads in ((1, 96), (100, 24), (1_000, 6)):
+    for size, threads in ((1, 256), (100, 24), (1_000, 6)):
         used = cluster.cpu_s()
         times = repeat(threads, seconds, lambda number, size=size: saver(cluster, size, number))
         offsets = len(times) * size
