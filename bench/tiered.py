@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
@@ -238,9 +239,10 @@ def resident(field: str) -> float:
     raise LookupError(field)
 
 
-def stream_once(url: str, options: dict[str, str], pause_s: float) -> None:
+def stream_once(url: str, options: dict[str, str], pause_s: float, latency_s: float) -> None:
     """Read a tier in this process and print by how many MB it grew at most."""
-    flat = CompositeFlatFile(TierConfig(url=url, options=options), SHARD)
+    config = TierConfig(url=url, options=options)
+    flat = CompositeFlatFile(config, SHARD, provider=Slow(config.open(), latency_s))
     flat.refresh()
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = resident("VmRSS")
@@ -249,13 +251,15 @@ def stream_once(url: str, options: dict[str, str], pause_s: float) -> None:
     print(resident("VmHWM") - before)
 
 
-def memory_of_stream(table: Table, url: str, settings: list[str]) -> None:
-    for name, pause_s in (("fast", 0.0), ("slow", SLOW_READER_S)):
+def memory_of_stream(table: Table, url: str, settings: list[str], latencies: list[float]) -> None:
+    for latency_ms, (name, pause_s) in product(latencies, (("fast", 0.0), ("slow", SLOW_READER_S))):
         command = [sys.executable, "-m", "bench.tiered", "--url", url, "--stream", str(pause_s)]
+        command += ["--latency-ms", str(latency_ms)]
         for each in settings:
             command += ["--set", each]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
-        table.add(f"memory of a stream, {name} reader", "MB", [float(done.stdout)], ("<=", 32.0))
+        case = f"memory of a stream, {name} reader, {latency_ms:g} ms"
+        table.add(case, "MB", [float(done.stdout)], ("<=", 32.0))
 
 
 def offload(table: Table, config: TierConfig, provider: TierProvider, store: SegmentStore) -> None:
@@ -285,7 +289,7 @@ def main() -> None:
     arguments = parser.parse_args()
     options = dict(each.split("=", 1) for each in arguments.set)
     if arguments.stream is not None:
-        stream_once(arguments.url, options, arguments.stream)
+        stream_once(arguments.url, options, arguments.stream, sum(arguments.latency_ms) / 1000)
         return
     table = Table()
     with tempfile.TemporaryDirectory() as directory:
@@ -294,9 +298,10 @@ def main() -> None:
         provider = config.open()
         with fill(f"{directory}/store", arguments.mb, arguments.record_size) as store:
             offload(table, config, provider, store)
-        for latency_ms in arguments.latency_ms or [0.0, 20.0]:
+        latencies = arguments.latency_ms or [0.0, 20.0]
+        for latency_ms in latencies:
             measure_latency(table, config, provider, latency_ms)
-        memory_of_stream(table, url, arguments.set)
+        memory_of_stream(table, url, arguments.set, latencies)
     table.print()
 
 

@@ -28,7 +28,7 @@ def offload(
     tier: Tier = None,
     topics: Topics = None,
     take_over: TakeOver = False,
-    chunk_size: ChunkSize = 4 << 20,
+    chunk_size: ChunkSize = 17 << 18,
     master: Master = LOCAL,
     as_json: AsJson = False,
 ) -> None:

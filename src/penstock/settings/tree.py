@@ -323,7 +323,7 @@ class TieringSettings(Struct, frozen=True, kw_only=True):
     ] = 60_000
     chunk_size: Annotated[
         int, Meta(ge=4096, le=1 << 30, description="Bytes of records in one object.")
-    ] = 4 * MIB
+    ] = 17 * MIB // 4
     segment_size: Annotated[
         int, Meta(ge=4096, description="Bytes after which a segment is sealed.")
     ] = 256 * MIB

@@ -1,7 +1,7 @@
 """Whole chunks of a tier in order, while the next are on their way.
 
     under way   at most `window` requests of about 4 MB each, across chunks
-    in memory   one part less; what has come counts until its reader asks for the next chunk
+    in memory   two parts less; what has come counts until its reader asks for the next chunk
 
 A tier that is far away gets the whole window: all of it is latency. One that answers at once, such
 as files in the page cache, gets little of it, and the reader's own thread gets every second part:
@@ -119,7 +119,7 @@ class ChunkStream:
         self._check: Final = check
         # Its own threads: those of a reader that pauses wait for memory.
         self._pool: Final = ThreadPoolExecutor(window, thread_name_prefix="penstock-stream")
-        self._buffers: Final = PartBuffers(max(1, window - 1), spare)
+        self._buffers: Final = PartBuffers(max(1, window - 2), spare)
         self._window_min: Final = min(window, _WINDOW_MIN)
         self._lock: Final = threading.Lock()
         self._size = self._window_min

@@ -4,8 +4,8 @@
                 with the footer, so that a chunk read as a whole costs no extra request
     block       64 KiB, the unit of checksums and of single records
 
-A stream (`chunk_stream.py`) has at most `window` parts under way or in hand, 8 × 4 MB; so its
-memory is bounded whatever its reader does. Parts and footers that pages need are cached.
+A stream (`chunk_stream.py`) has at most `window` requests under way, 8 × 4 MB, and less in
+memory, whatever its reader does. Parts and footers that pages need are cached.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Fetcher:
             self.settings.footer_cache_size, lambda footer: footer.memory_size
         )
         self._disk: Final = _disk_cache(self.settings)
-        self._spare: Final = SpareBuffers(self.settings.window - 1)
+        self._spare: Final = SpareBuffers(max(0, self.settings.window - 2))
         self._lock: Final = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
 

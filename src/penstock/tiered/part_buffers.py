@@ -19,7 +19,7 @@ from penstock.errors import ClosedError, TierUnavailableError
 _ALIGNED: Final = 64
 """Copies to an address that is 16 past a page's begin take several times as long on some machines,
 and that is where large blocks of an allocator begin."""
-_ROUNDED: Final = 64 << 10
+_ROUNDED: Final = 256 << 10
 _PATIENCE_S: Final = 600.0
 """How long a request waits for a reader that keeps everything; then it is made anew."""
 
@@ -58,9 +58,7 @@ class PartBuffers:
         """Return a view of `size` bytes, whatever they are; wait until it is the turn of request
         `number`."""
         with self._changed:
-            turn = self._changed.wait_for(
-                lambda: self.closed or number < self._done + self._count, _PATIENCE_S
-            )
+            turn = self._changed.wait_for(lambda: self._may_take(number), _PATIENCE_S)
             if self.closed:
                 raise ClosedError("the stream was closed")
             if not turn:
@@ -70,6 +68,10 @@ class PartBuffers:
         if buffer is None or len(buffer) < size + _ALIGNED:
             buffer = _new(size)
         return _aligned(buffer, size)
+
+    def _may_take(self, number: int) -> bool:
+        is_turn = number < self._done + self._count
+        return self.closed or (is_turn and (bool(self._free) or self._made < self._count))
 
     def prepare(self, size: int) -> bool:
         """Make a buffer for requests that are on their way; say whether one was missing. What
@@ -81,6 +83,7 @@ class PartBuffers:
         buffer = _new(size)
         with self._changed:
             self._free.append(buffer)
+            self._changed.notify_all()
         return True
 
     def give_back(self, view: memoryview, requests: int) -> None:

@@ -8,6 +8,9 @@ from penstock.tiered.fetcher import Fetcher, FetchSettings
 from penstock.tiered.providers import TierProvider, open_provider
 
 _HOUR_MS = 3_600_000
+CHUNK_SIZE = 17 << 18
+"""A little more than 4 MB, so that chunks that the end of a log file cuts short are made up for:
+four requests get 16 MB or more."""
 
 
 class TierConfig(Struct, frozen=True, kw_only=True):
@@ -16,7 +19,7 @@ class TierConfig(Struct, frozen=True, kw_only=True):
     url: str
     options: dict[str, str] = field(default_factory=dict)
     """For the provider: endpoint, region, keys; credentials belong in the environment."""
-    chunk_size: int = 4 << 20
+    chunk_size: int = CHUNK_SIZE
     """Bytes of records in one chunk, at most (one record may be larger)."""
     segment_size: int = 256 << 20
     """Bytes after which a segment is sealed."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -24,12 +24,10 @@ from penstock.pipeline.jobs.topic_choice import chosen_shards
 from penstock.pipeline.named_view import NamedView
 from penstock.pipeline.tiers import refuse_memory
 from penstock.record import ShardId
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.tier_config import CHUNK_SIZE, TierConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-CHUNK_SIZE: Final = 4 << 20
 
 
 class ShardOffload(Struct, frozen=True):
