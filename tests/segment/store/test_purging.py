@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 import pytest
-from tests.segment.store.rig import EVENTS, LOGS, ORDERS, QUIET, Rig, create, fill, record
+from tests.segment.store.rig import EVENTS, LOGS, ORDERS, QUIET, SIZES, Rig, create, fill, record
 from tests.segment.store.shard_model import ShardModel, check_shard
 
 from penstock.engine.segment.inspect import verify
 from penstock.engine.segment.retention import RetentionPolicy
+from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.state_files import StateFiles, bucket_of
+from penstock.engine.segment.store import SegmentStore
 from penstock.errors import UnknownShardError
 from penstock.record import Position, QueueKind, Record, ShardId
 from penstock.testing import FaultyDisk, PowerCut
@@ -231,3 +235,29 @@ def test_a_record_for_a_forgotten_shard_is_refused_as_for_any_unknown_one(store:
         with pytest.raises(UnknownShardError):
             each.read(ORDERS, 0)
         each.delete_shard(ORDERS)
+
+
+def test_the_background_removes_the_files_of_deleted_shards(tmp_path: Path) -> None:
+    settings = SegmentSettings(sizes=SIZES, derived_interval_ms=50, publish_interval_ms=50)
+    with SegmentStore.open(str(tmp_path), settings) as store:
+        shards = [create(store, ShardId(f"passing-{number}", 0)) for number in range(60)]
+        for shard in shards:
+            store.append(shard, record(1))
+        create(store, EVENTS)
+        store.append(EVENTS, record(2))
+        store.checkpoint()
+        queues = tmp_path / "consumequeue"
+        assert len(list(queues.iterdir())) > len(shards)
+        for shard in shards:
+            store.delete_shard(shard)
+        deadline = time.monotonic() + 60
+        while any(each.name.startswith("passing") for each in queues.iterdir()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert store.read(EVENTS, 0)[0].value == record(2).value
+        create(store, shards[0])
+        assert store.append(shards[0], record(3)) == 0
+    with SegmentStore.open(str(tmp_path), settings) as store:
+        assert store.shards() == [EVENTS, shards[0]]
+        assert [each.value for each in store.read(shards[0], 0)] == [record(3).value]
+    assert verify(str(tmp_path)).findings == []
