@@ -46,6 +46,8 @@ class TopicsFile:
         self._clock: Final = clock
         self._shards: Final = shards
         self._lock: Final = threading.Lock()
+        self._deleting: Final = threading.Lock()
+        """Guards the set of deleted topics; after the other one."""
         self._stale = not disk.exists(path)
         self._deleted: set[str] = set()
         self._kept: dict[str, TopicConfig] | None = None
@@ -55,8 +57,9 @@ class TopicsFile:
         self._stale = True
 
     def note_deleted(self, topic: str) -> None:
-        """The topic is dropped from the list when none of its shards remains."""
-        with self._lock:
+        """The topic is dropped from the list when none of its shards remains. Waits for no file
+        that is being written."""
+        with self._deleting:
             self._deleted.add(topic)
         self._stale = True
 
@@ -73,9 +76,11 @@ class TopicsFile:
                 raise
 
     def _write(self) -> None:
+        with self._deleting:
+            deleted = set(self._deleted)
         ours = self._own_topics()
         kept = self._read() if self._kept is None else self._kept
-        for topic in self._deleted - ours.keys():
+        for topic in deleted - ours.keys():
             kept.pop(topic, None)
         configs = dict(kept)
         for topic, own in ours.items():
@@ -84,7 +89,8 @@ class TopicsFile:
         self._counter += 1
         version = DataVersion(counter=self._counter, timestamp_ms=self._clock.now_ms())
         self._disk.replace(self._path, write_topics(Topics(configs, version)))
-        self._deleted.clear()
+        with self._deleting:
+            self._deleted -= deleted
         self._kept = {topic: configs[topic] for topic in kept if configs[topic] != ours.get(topic)}
 
     def _own_topics(self) -> dict[str, TopicConfig]:

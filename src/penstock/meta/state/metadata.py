@@ -71,6 +71,7 @@ from penstock.meta.state.topics import alter_topic, create_topic, delete_topic
 from penstock.meta.state.view import View
 
 EVENTS_MAX: Final = 10_000
+_REVISIONS_TRIED: Final = 16
 
 _encoder: Final = Encoder()
 _request_decoder: Final = Decoder(Request)
@@ -109,11 +110,20 @@ def _keep_events(view: View, head: Head, events: tuple[Event, ...]) -> None:
     view.put(encode_key(EVENTS_TABLE, head.revision), encode_events(events))
     head.events += 1
     if head.events > EVENTS_MAX:
-        # The scan begins at the horizon: before it lie only deleted rows, slow to step over.
-        oldest, _ = next(scan_events(view, head.horizon))
+        oldest = _oldest_event(view, head.horizon)
         view.delete(encode_key(EVENTS_TABLE, oldest))
         head.events -= 1
         head.horizon = oldest
+
+
+def _oldest_event(view: View, horizon: int) -> int:
+    """Return the first revision above the horizon that caused events: mostly the next one. By its
+    key, because a scan looks at all rows that are not written yet."""
+    for revision in range(horizon + 1, horizon + 1 + _REVISIONS_TRIED):
+        if view.get(encode_key(EVENTS_TABLE, revision)) is not None:
+            return revision
+    # It begins at the horizon: before it lie only deleted rows, slow to step over.
+    return next(scan_events(view, horizon))[0]
 
 
 def _change(view: View, command: Command, moment: Moment) -> Change | Rejected:  # noqa: C901, PLR0911, PLR0912 - one line per command
