@@ -13,6 +13,7 @@ from penstock.brokers.kafka.converted_batches import (
     ConvertedBatches,
     ConvertedKey,
 )
+from penstock.brokers.kafka.fetch import HELD_MAX
 from penstock.engine.segment.twin import core
 from penstock.record import Offset, Record
 
@@ -53,15 +54,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield one
 
 
-def fetch(server: Running, topic: str, offset: int = 0) -> list[tuple[int, bytes | None]]:
-    """Return offsets and values of one answer."""
-    wanted = {
-        "partition": 0,
-        "current_leader_epoch": -1,
-        "fetch_offset": offset,
-        "log_start_offset": -1,
-        "partition_max_bytes": 1 << 20,
-    }
+def ask(server: Running, topic: str, partitions: int, offset: int, max_bytes: int) -> list[bytes]:
+    """Return the records of each partition in one answer."""
+    wanted = [
+        {
+            "partition": number,
+            "current_leader_epoch": -1,
+            "fetch_offset": offset,
+            "log_start_offset": -1,
+            "partition_max_bytes": max_bytes,
+        }
+        for number in range(partitions)
+    ]
     with WireClient(server.server.port) as client:
         answer = client.ask(
             FETCH,
@@ -69,15 +73,20 @@ def fetch(server: Running, topic: str, offset: int = 0) -> list[tuple[int, bytes
             replica_id=-1,
             max_wait_ms=0,
             min_bytes=0,
-            max_bytes=1 << 20,
+            max_bytes=max_bytes,
             isolation_level=0,
             session_id=0,
             session_epoch=-1,
-            topics=[{"topic": topic, "partitions": [wanted]}],
+            topics=[{"topic": topic, "partitions": wanted}],
             forgotten_topics_data=[],
             rack_id="",
         )
-    data = answer.items_of("responses")[0].items_of("partitions")[0].blob("records")
+    return [one.blob("records") for one in answer.items_of("responses")[0].items_of("partitions")]
+
+
+def fetch(server: Running, topic: str, offset: int = 0) -> list[tuple[int, bytes | None]]:
+    """Return offsets and values of one answer."""
+    (data,) = ask(server, topic, 1, offset, 1 << 20)
     if not data:
         return []
     base = int.from_bytes(data[:8], "big")
@@ -113,3 +122,13 @@ def test_records_that_expire_are_read_again_every_time(server: Running) -> None:
     hits, size = server.broker.converted.hits, server.broker.converted.size
     assert fetch(server, "fleeting") == fetch(server, "fleeting") == [(0, b"v")]
     assert (server.broker.converted.hits, server.broker.converted.size) == (hits, size)
+
+
+def test_an_answer_holds_a_bounded_part_of_what_must_be_built(server: Running) -> None:
+    server.node.admin.create_topic_full("large", 4, {"storage": "memory"})
+    for partition in range(4):
+        for _ in range(8):
+            server.node.topics.write("large", Record(bytes(1 << 20)), partition=partition)
+    sizes = [len(data) for data in ask(server, "large", 4, 0, 1 << 30)]
+    assert HELD_MAX // 2 < sum(sizes) <= HELD_MAX + (1 << 16)
+    assert sizes[3] == 0, "it comes with the next request"

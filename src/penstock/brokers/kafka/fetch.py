@@ -27,6 +27,8 @@ MAX_VERSION: Final = 17
 MAX_WAIT_MS: Final = 300_000
 SIZE_MAX: Final = 64 << 20
 """Bytes of one answer, whatever a client asks for."""
+HELD_MAX: Final = 16 << 20
+"""Bytes of one answer that take memory of ours, and do not lie in the log; about."""
 
 _UNKNOWN: Final = int(ErrorCode.unknown_topic_or_partition)
 _UNKNOWN_ID: Final = int(ErrorCode.unknown_topic_id)
@@ -187,6 +189,7 @@ class Fetching:
 
     def _read(self, request: FetchRequest, resolved: Sequence[_Resolved]) -> list[Fetched]:
         left = min(request.max_bytes, SIZE_MAX)
+        held = 0
         is_first = True
         fetched: list[Fetched] = []
         for wanted, partition in resolved:
@@ -194,10 +197,12 @@ class Fetching:
                 code = _UNKNOWN_ID if request.version >= FIRST_BY_ID else _UNKNOWN
                 fetched.append(Fetched(wanted.topic, wanted.partition_id, code))
                 continue
-            limits = Limits(request.is_committed, left, is_first)
+            room = min(left, HELD_MAX - held)  # what it will hold is known behind the reading
+            limits = Limits(request.is_committed, room, is_first)
             one = self._reader.read(partition, wanted, limits)
             if one.size:
                 left -= one.size
+                held += sum(len(part) for part in one.parts if not isinstance(part, memoryview))
                 is_first = False
             fetched.append(one)
         return fetched
