@@ -300,10 +300,7 @@ class LocalDisk:
         with contextlib.ExitStack() as stack:
             asides = [stack.enter_context(_aside_of(path)) for path, _ in files]
             try:
-                # Syncs that wait at the same time share the device's.
-                with ThreadPoolExecutor(min(_SYNCS_AT_ONCE, len(files))) as pool:
-                    write = partial(self._write_new, durable=True)
-                    list(pool.map(write, asides, (data for _, data in files)))
+                self._write_together(asides, [data for _, data in files])
                 paths = [path for path, _ in files]
                 for directory, some in groupby(
                     zip(asides, paths, strict=True), key=lambda each: _directory_of(each[1])
@@ -316,6 +313,20 @@ class LocalDisk:
                     with contextlib.suppress(OSError):
                         os.unlink(aside)
                 raise
+
+    def _write_together(self, paths: Sequence[str], contents: Sequence[bytes]) -> None:
+        """Write new files; syncs that wait at the same time share the device's."""
+        write = partial(self._write_new, durable=True)
+        with ThreadPoolExecutor(min(_SYNCS_AT_ONCE, len(paths))) as pool:
+            try:
+                first = pool.submit(write, paths[0], contents[0])
+            except RuntimeError:
+                # The interpreter ends, and begins no more threads: a store that was not closed.
+                for path, data in zip(paths, contents, strict=True):
+                    write(path, data)
+                return
+            list(pool.map(write, paths[1:], contents[1:]))
+            first.result()
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
