@@ -61,6 +61,15 @@ def load_of(shards: Iterable[Shard]) -> Load:
     return Load(replicas, leaders)
 
 
+def load_of_placements(placements: Iterable[cmd.Placement]) -> Load:
+    replicas: Counter[int] = Counter()
+    leaders: Counter[int] = Counter()
+    for one in placements:
+        replicas.update(one.replicas)
+        leaders[one.leader] += 1
+    return Load(replicas, leaders)
+
+
 def storage_nodes(nodes: Iterable[Node], asking: int) -> set[int]:
     """Return the nodes that new shards may be placed on: those that serve other nodes' requests.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -25,7 +26,14 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.log import get_logger
-from penstock.meta.controller import OFFLINE, Load, load_of, place_shards, storage_nodes
+from penstock.meta.controller import (
+    OFFLINE,
+    Load,
+    load_of,
+    load_of_placements,
+    place_shards,
+    storage_nodes,
+)
 from penstock.meta.gathering import Gathering
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.founding import group_names
@@ -46,6 +54,8 @@ from penstock.meta.watch import Update, Watch, Watchers
 DEADLINE_S: Final = 30.0
 _TRY_S: Final = 10.0
 _PAUSE_S: Final = 0.1
+_PLACES_KNOWN_S: Final = 1.0
+"""How long it is taken for known which nodes there are and what they hold."""
 HEARTBEAT_SECONDS: Final = 0.5
 _MESSAGE_SIZE_MAX: Final = 16 << 20
 
@@ -80,7 +90,7 @@ class MetaConnection:
             except (RetryableError, DiskFailedError, ClosedError) as error:
                 if self._is_final(error) or self._clock.monotonic() > deadline:
                     raise
-                self._turn_from(address)
+                self.turn_from(address)
                 self._clock.wait(self._never, _PAUSE_S)
 
     def insist(self, work: Callable[[], T]) -> T:
@@ -93,7 +103,7 @@ class MetaConnection:
             except (RetryableError, DiskFailedError, ClosedError) as error:
                 if self._is_final(error) or self._clock.monotonic() > deadline:
                     raise
-                self._turn_from(address)
+                self.turn_from(address)
                 self._clock.wait(self._never, _PAUSE_S)
 
     def channel(self, address: str | None = None) -> grpc.Channel:
@@ -131,7 +141,13 @@ class MetaConnection:
         has_others = len(self._addresses) > 1 or isinstance(error, RetryableError)
         return self.is_closed or not has_others
 
-    def _turn_from(self, address: str) -> None:
+    @property
+    def address(self) -> str:
+        """The address that is asked first."""
+        return self._addresses[0]
+
+    def turn_from(self, address: str) -> None:
+        """Ask others before this one, which did not answer."""
         with self._lock:
             if self._addresses[0] == address:
                 self._addresses.append(self._addresses.pop(0))
@@ -260,6 +276,10 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         self._nonce = entropy(8).hex()
         self._listeners: dict[str, str] = {}
         self._is_registered = False
+        self._placing = threading.Lock()
+        self._place_until = 0.0
+        self._places: set[int] = set()
+        self._load = Load()
         self._requests = 0
         self._counting = threading.Lock()
         self._closing = threading.Event()
@@ -323,12 +343,22 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         self.connection.close()
 
     def _place(self, partitions: Iterable[int]) -> tuple[cmd.Placement, ...]:
-        rows = RemoteRows(self.connection, 0)
-        rows.is_local = True
-        nodes = storage_nodes(NODES.scan(rows), self._node_id)
-        # Whoever is alone in question need not be compared.
-        load = load_of(SHARDS.scan(rows)) if len(nodes) > 1 else Load()
-        return place_shards(partitions, 1, nodes, load)
+        with self._placing:
+            now = self._clock.monotonic()
+            if now >= self._place_until:
+                rows = RemoteRows(self.connection, 0)
+                rows.is_local = True
+                self._places = storage_nodes(NODES.scan(rows), self._node_id)
+                # Whoever is alone in question need not be compared.
+                self._load = load_of(SHARDS.scan(rows)) if len(self._places) > 1 else Load()
+                self._place_until = now + _PLACES_KNOWN_S
+            placed = place_shards(partitions, 1, self._places, self._load)
+            own = load_of_placements(placed)
+            self._load = Load(
+                Counter(self._load.replicas) + Counter(own.replicas),
+                Counter(self._load.leaders) + Counter(own.leaders),
+            )
+            return placed
 
     def leave(self) -> None:
         """Say that this node stops; see `RaftMetaClient.leave`."""
@@ -361,8 +391,9 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def _follow(self, watch: Watch, begun: threading.Event) -> None:
         is_first = True
         while not self._is_over(watch):
+            address = self.connection.address
             try:
-                call = self.connection.channel().unary_stream(
+                call = self.connection.channel(address).unary_stream(
                     f"/{SERVICE}/Watch",
                     request_serializer=_serialize,
                     response_deserializer=_parse_watch,
@@ -375,7 +406,8 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
                         is_first = False
                     begun.set()
             except (grpc.RpcError, StoreError, ValueError):
-                # Gone, or closed meanwhile: the next try goes on where this one ended.
+                # Gone, or closed meanwhile: the next try goes on where this one ended, elsewhere.
+                self.connection.turn_from(address)
                 threading.Event().wait(_PAUSE_S)
 
     def _is_over(self, watch: Watch) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -23,6 +24,7 @@ from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient
 from penstock.meta.service import MetaService, meta_handlers
 from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.state.metadata_commands import TopicPut
 from penstock.meta.state.metadata_rows import read_beats
 from penstock.meta.watch import Update
 
@@ -143,6 +145,10 @@ def test_nobody_answers_at_an_address_where_nobody_is() -> None:
     connection.close()
 
 
+def _note_topics(names: list[str], update: Update) -> None:
+    names += [event.topic.name for event in update.events if isinstance(event, TopicPut)]
+
+
 def test_clients_go_on_at_another_node_when_theirs_is_gone(tmp_path: Path) -> None:
     pytest.importorskip("penstock._native", reason="a cluster needs the extension")
     with ClusterInProcess(tmp_path) as cluster:
@@ -151,11 +157,20 @@ def test_clients_go_on_at_another_node_when_theirs_is_gone(tmp_path: Path) -> No
         leader = cluster.leader()
         addresses = [served[leader][1], *[one[1] for node, one in served.items() if node != leader]]
         client = RemoteMetaClient(addresses, node_id=9)
+        # One that only watches, and never learns by a call of its own that a node is gone.
+        watcher = RemoteMetaClient(addresses, node_id=8)
+        pushed: list[str] = []
+        watch = watcher.watch(watcher.revision(), partial(_note_topics, pushed))
         client.create_topic("one")
+        wait_until(lambda: pushed == ["one"], "a change is pushed")
         served[leader][0].stop(None).wait()
         cluster.stop(leader)
         client.create_topic("two")
-        assert [topic.name for topic in client.list_topics()] == ["one", "two"]
+        client.create_topic("three")
+        wait_until(lambda: pushed == ["one", "two", "three"], "the watch goes on without a gap")
+        watch.close()
+        watcher.close()
+        assert [topic.name for topic in client.list_topics()] == ["one", "three", "two"]
         status = client.connection.call(
             "ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusReply
         )

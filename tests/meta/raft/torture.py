@@ -146,6 +146,8 @@ def torture(
             assert not writer.is_alive(), "a writer never came back"
             assert writer.failure is None, writer.failure
         _check(processes, writers)
+        slowest = ", ".join(f"{writer.longest_s:.2f} s" for writer in writers)
+        print(f"the longest call of each writer, over all failovers: {slowest}")  # noqa: T201
         return writers
     finally:
         processes.close()
