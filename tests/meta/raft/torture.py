@@ -147,7 +147,7 @@ def torture(
             assert writer.failure is None, writer.failure
         _check(processes, writers)
         slowest = ", ".join(f"{writer.longest_s:.2f} s" for writer in writers)
-        print(f"the longest call of each writer, over all failovers: {slowest}")  # noqa: T201
+        sys.stdout.write(f"the longest call of each writer, over all failovers: {slowest}\n")
         return writers
     finally:
         processes.close()
