@@ -30,7 +30,7 @@ from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_reader import TierQuery
 
-STOP_S = 240
+STOP_S = 480
 
 
 def even(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -162,6 +162,7 @@ class Run:
             time.sleep(0.3)
 
 
+@pytest.mark.timeout(4 * STOP_S)
 def test_a_run_stops_cleanly_and_goes_on_where_it_was(tmp_path: Path) -> None:
     append(tmp_path / "source", range(300))
     run = Run(tmp_path)
