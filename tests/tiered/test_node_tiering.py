@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 from tests.tiered.cold_engines import BatchColdHarness, ColdEngine
+from tests.tiered.rig import open_store
 
 import penstock
-from penstock.meta.state.model import TieringPolicy
+from penstock.engine.storage_cache import shard_config
+from penstock.meta.state.model import TieringPolicy, TopicConfig
 from penstock.node import Node
-from penstock.record import Offset, ShardId
+from penstock.record import Offset, Record, ShardId
 from penstock.settings import EMBEDDED, merge_settings
+from penstock.testing.manual_clock import ManualClock
+from penstock.tiered.dispatcher import TieredDispatcher
 from penstock.tiered.engine import TieredSegmentEngine
 from penstock.tiered.providers import open_provider
+from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.tier_set import TierSet
 
 SMALL = {
     "broker__commit_log_file_size": 1 << 16,
@@ -58,6 +65,43 @@ def test_a_topic_outlives_its_log(tmp_path: Path) -> None:
             offset = page[-1].offset + 1
         assert values == [f"value {n}".encode() * 5 for n in range(2000)]
         assert len(engine.query_by_key(shard, b"k3", limit=10_000)) == len(range(3, 2000, 9))
+
+
+def test_a_topic_says_when_and_in_which_pieces_it_is_uploaded(tmp_path: Path) -> None:
+    clock = ManualClock()
+    tiers = TierSet(TierConfig(url=f"memory://{uuid.uuid4().hex}"), clock=clock)
+    with open_store(tmp_path / "store") as store:
+        dispatcher = TieredDispatcher(store, tiers, interval_ms=60_000, clock=clock)
+        eager, patient, large = (ShardId(name, 0) for name in ("eager", "patient", "large"))
+        policies = {
+            eager: TieringPolicy(upload_interval_ms=1000),
+            patient: TieringPolicy(),
+            large: TieringPolicy(upload_interval_ms=600_000, upload_bytes=5000),
+        }
+        for shard, policy in policies.items():
+            store.create_shard(shard)
+            tiers.watch(shard, shard_config(TopicConfig(tiering=policy)))
+            dispatcher.dispatch(shard, [store.read(shard, store.append(shard, Record(b"1")))[0]])
+        assert dispatcher.run_once() == 0, "none is due"
+        clock.advance(2)
+        assert dispatcher.run_once() == 1
+        assert tiers.bounds(eager) == (0, 1)
+        for _ in range(30):
+            at = store.append(large, Record(b"v" * 400))
+            dispatcher.dispatch(large, store.read(large, at))
+        assert dispatcher.run_once() == 1, "many bytes have come"
+        flat = tiers.flat(large)
+        assert flat is not None
+        chunks = list(flat.manifest.chunks_from(-1, flat.current()))
+        assert len(chunks) > 2
+        assert all(chunk.data_size <= 5000 for chunk in chunks)
+        clock.advance(60)
+        assert dispatcher.run_once() == 1
+        assert tiers.bounds(patient) == (0, 1)
+        tiers.watch(large, shard_config(TopicConfig(tiering=TieringPolicy(upload_bytes=9000))))
+        assert tiers.chunk_size_of(large) == 9000
+        assert tiers.chunk_size_of(patient) == tiers.config.chunk_size
+    tiers.close()
 
 
 def test_batches_of_the_tier_are_told_from_those_of_the_log(tmp_path: Path) -> None:

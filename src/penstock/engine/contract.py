@@ -87,6 +87,10 @@ class ShardTiering(Struct, frozen=True):
     local_retention_bytes: int | None = None
     retention_ms: int | None = None
     """How long the tier keeps records; None: as long as the shard does."""
+    upload_interval_ms: int | None = None
+    """How long records wait for others to be uploaded with; None: as the node's settings."""
+    upload_bytes: int | None = None
+    """Bytes of records in one object, with which an upload begins; None: as the node's settings."""
     enabled: bool = True
     """Off: the shard has no tier, whatever the node's settings say of others."""
 

@@ -67,6 +67,8 @@ def _shard_tiering(config: TopicConfig) -> ShardTiering | None:
         local_retention_ms=policy.local_retention_ms,
         local_retention_bytes=policy.local_retention_bytes,
         retention_ms=policy.tier_retention_ms,
+        upload_interval_ms=policy.upload_interval_ms,
+        upload_bytes=policy.upload_bytes,
     )
 
 

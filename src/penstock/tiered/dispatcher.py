@@ -134,6 +134,12 @@ class TieredDispatcher:
         tiering = None if config is None else config.tiering
         return tiering is not None and tiering.uploader == "broker"
 
+    def _interval_s_of(self, shard: ShardId) -> float:
+        config = self._tiers.config_of(shard)
+        tiering = None if config is None else config.tiering
+        own_ms = None if tiering is None else tiering.upload_interval_ms
+        return self._interval_s if own_ms is None else own_ms / 1000
+
     # The pipeline's side
 
     def dispatch(self, shard: ShardId, records: Sequence[StoredRecord]) -> None:
@@ -149,7 +155,7 @@ class TieredDispatcher:
             if found is None:
                 found = self._pending[shard] = _Pending(since=self._clock.monotonic())
             found.size += size
-            due = found.size >= self._tiers.config.chunk_size
+            due = found.size >= self._tiers.chunk_size_of(shard)
         if due:
             self._wake.set()
 
@@ -187,8 +193,8 @@ class TieredDispatcher:
                     continue
                 due = (
                     force
-                    or pending.size >= self._tiers.config.chunk_size
-                    or now - pending.since >= self._interval_s
+                    or pending.size >= self._tiers.chunk_size_of(shard)
+                    or now - pending.since >= self._interval_s_of(shard)
                 )
                 if due and (force or now >= pending.retry_at):
                     self._busy.add(shard)

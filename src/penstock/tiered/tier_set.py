@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.clock import Clock, SystemClock
-from penstock.engine.contract import ShardConfig
+from penstock.engine.contract import ShardConfig, ShardTiering
 from penstock.errors import TierUnavailableError
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
@@ -16,6 +16,8 @@ from penstock.tiered.fetcher import Fetcher, FetchSettings
 from penstock.tiered.metadata_store import TieredMetadataStore
 from penstock.tiered.providers import TierProvider
 from penstock.tiered.tier_config import TierConfig
+
+_CHUNK_SIZES: Final = (4096, 1 << 30)
 
 
 class TierSet:
@@ -44,7 +46,7 @@ class TierSet:
                 self._flats.pop(shard, None)
                 return
             self._configs[shard] = config
-            if known is None or known.tiering is None or known.tiering.url != config.tiering.url:
+            if known is None or known.tiering is None or _differ(known.tiering, config.tiering):
                 self._flats.pop(shard, None)
 
     def shards(self) -> list[ShardId]:
@@ -53,6 +55,16 @@ class TierSet:
 
     def config_of(self, shard: ShardId) -> ShardConfig | None:
         return self._configs.get(shard)
+
+    def chunk_size_of(self, shard: ShardId) -> int:
+        """Return with how many bytes of records an upload begins, and a chunk ends."""
+        return self._chunk_size(self._configs.get(shard))
+
+    def _chunk_size(self, config: ShardConfig | None) -> int:
+        tiering = None if config is None else config.tiering
+        own = None if tiering is None else tiering.upload_bytes
+        least, most = _CHUNK_SIZES
+        return self.config.chunk_size if own is None else min(max(least, own), most)
 
     def flat(self, shard: ShardId) -> CompositeFlatFile | None:
         """Return the flat file of a shard; None when it has no tier. Opens no connection."""
@@ -67,7 +79,7 @@ class TierSet:
                 url = config.tiering.url or self.config.url
                 provider, fetcher = self._open(url)
                 self._flats[shard] = CompositeFlatFile(
-                    replace(self.config, url=url),
+                    replace(self.config, url=url, chunk_size=self._chunk_size(config)),
                     shard,
                     config.kind,
                     provider=provider,
@@ -127,3 +139,8 @@ class TierSet:
                 fetcher.close()
                 provider.close()
             self._opened = {}
+
+
+def _differ(one: ShardTiering, other: ShardTiering) -> bool:
+    """Say whether a flat file made for one does not serve the other."""
+    return (one.url, one.upload_bytes) != (other.url, other.upload_bytes)

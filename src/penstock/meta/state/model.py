@@ -39,6 +39,10 @@ class TieringPolicy(Struct, frozen=True, array_like=True, kw_only=True):
     """How long the local log keeps what the tier already holds; None: as the node's settings."""
     local_retention_bytes: Count | None = None
     tier_retention_ms: Count | None = None
+    upload_interval_ms: Positive | None = None
+    """Records wait so long for others to go up with; None: as the node's settings."""
+    upload_bytes: Positive | None = None
+    """Bytes of records in one object, with which an upload begins; None: as the node's settings."""
 
 
 class TopicConfig(Struct, frozen=True, array_like=True, kw_only=True):
