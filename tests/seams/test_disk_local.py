@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,33 @@ def test_pages_that_are_let_go_keep_what_was_stored(tmp_path: Path) -> None:
     assert mapping.release()
     mapping.let_go(0, size)  # nothing is there any more
     file.close()
+
+
+def test_files_are_replaced_together_while_the_interpreter_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    LocalDisk().replace_together([(f"{tmp_path}/{number}", b"new") for number in range(20)])
+    assert {path.read_bytes() for path in tmp_path.iterdir()} == {b"new"}
+    assert len(list(tmp_path.iterdir())) == 20
+
+
+def test_when_one_of_many_files_cannot_be_synced_none_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "0").write_bytes(b"old")
+    written = LocalDisk._write_new
+
+    def fail(self: LocalDisk, path: str, data: bytes, *, durable: bool) -> None:
+        if "/7." in path:
+            raise OSError(errno.EIO, "no luck", path)
+        written(self, path, data, durable=durable)
+
+    monkeypatch.setattr(LocalDisk, "_write_new", fail)
+    with pytest.raises(OSError, match="no luck"):
+        LocalDisk().replace_together([(f"{tmp_path}/{number}", b"new") for number in range(20)])
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+    assert (tmp_path / "0").read_bytes() == b"old"
