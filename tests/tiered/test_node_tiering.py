@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 
 from tests.tiered.cold_engines import BatchColdHarness, ColdEngine
 from tests.tiered.rig import open_store
+from typer.testing import CliRunner
 
 import penstock
+from penstock.cli import build
 from penstock.engine.storage_cache import shard_config
 from penstock.meta.state.model import TieringPolicy, TopicConfig
 from penstock.node import Node
@@ -21,6 +24,7 @@ from penstock.tiered.providers import open_provider
 from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_set import TierSet
 
+BORN_MS = 1_700_000_000_000
 SMALL = {
     "broker__commit_log_file_size": 1 << 16,
     "tiering__chunk_size": 8192,
@@ -65,6 +69,42 @@ def test_a_topic_outlives_its_log(tmp_path: Path) -> None:
             offset = page[-1].offset + 1
         assert values == [f"value {n}".encode() * 5 for n in range(2000)]
         assert len(engine.query_by_key(shard, b"k3", limit=10_000)) == len(range(3, 2000, 9))
+
+
+def test_the_command_line_reads_across_the_seam(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with penstock.open(data, **SMALL) as store:
+        topic = store.create_topic("orders", tiering=TieringPolicy(local_retention_bytes=20_000))
+        for first in range(0, 1200, 100):
+            topic.write_many([row(n) for n in range(first, first + 100)])
+        store.run_upkeep()
+        store.run_upkeep()
+    with Node(data, merge_settings(EMBEDDED, SMALL)) as node:
+        seam = int(engine_of(node).store.bounds(shard_of(node)).earliest)
+    assert 100 < seam < 1200
+
+    def consumed(*arguments: str) -> list[int]:
+        command = ["consume", "orders", "--data", data, "--json", *arguments]
+        result = CliRunner().invoke(build(), command)
+        assert result.exit_code == 0, result.output
+        return [json.loads(line)["offset"] for line in result.stdout.splitlines()]
+
+    assert consumed() == [*range(1200)]
+    assert consumed("--offset", str(seam - 5), "--limit", "10") == [*range(seam - 5, seam + 5)]
+    assert consumed("--key", "k3") == [*range(3, 1200, 9)]
+    assert consumed("--tag", "t5") == [*range(5, 1200, 7)]
+    assert consumed("--since", str(BORN_MS + 1000 * (seam - 3))) == [*range(seam - 3, 1200)]
+    assert consumed("--since", str(BORN_MS + 1000 * (seam + 3))) == [*range(seam + 3, 1200)]
+
+
+def row(n: int) -> Record:
+    """A record that key, tag and time tell apart from its neighbours."""
+    return Record(
+        b"value %d " % n * 5,
+        key=b"k%d" % (n % 9),
+        tags=(f"t{n % 7}",),
+        timestamp_ms=BORN_MS + 1000 * n,
+    )
 
 
 def test_a_topic_says_when_and_in_which_pieces_it_is_uploaded(tmp_path: Path) -> None:
