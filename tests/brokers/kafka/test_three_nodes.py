@@ -111,7 +111,7 @@ def all_topics(kind: str = "of") -> list[str]:
     return [f"{kind}-{node}" for node in NODES]
 
 
-def produce(address: str, start: int) -> int:
+def produce(address: str, start: int, kind: str = "of") -> int:
     """Send messages to all topics through one node; return how many there are."""
     producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, "linger.ms": 5})
     failed: list[object] = []
@@ -120,7 +120,7 @@ def produce(address: str, start: int) -> int:
         if error is not None:
             failed.append(error)
 
-    for topic in all_topics():
+    for topic in all_topics(kind):
         for number in range(start, start + EACH):
             value = f"{topic} {number}".encode()
             producer.produce(topic, value, key=str(number).encode(), on_delivery=delivered)
@@ -252,4 +252,4 @@ def test_a_node_that_restarts_goes_on_and_harms_no_transaction_of_the_others(
     before = len(leaders)
     wait_for(lambda: len(cluster.leaders(3)) == before, "it knows all partitions")
     producer.commit_transaction(WAIT_S)
-    produce(cluster.kafka[3], 9_000)
+    produce(cluster.kafka[3], 9_000, "txn")
