@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MULTIPART_SIZE: Final = 32 << 20
 """Larger objects are sent in parts, which cannot be made conditional: their names are unique."""
 PART_SIZE: Final = 8 << 20
-_PIECE_SIZE: Final = 256 << 10
+_PIECE_SIZE: Final = 64 << 10
 _TIMEOUT_S: Final = 60.0
 _RETRIES: Final = 5
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
