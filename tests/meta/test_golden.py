@@ -1,8 +1,9 @@
 """Bytes that a released version wrote must stay readable for ever.
 
 None of these is ever regenerated: `v1.txt`, `v2.txt` (topics with a size and age of their
-segments), `v3.txt` (with rules for compaction, and a header that gives tags). A new field is
-appended with a default, and the bytes below still decode to the same values.
+segments), `v3.txt` (with rules for compaction, and a header that gives tags), `v4.txt` (with when
+and in which pieces a topic goes to its tier). A new field is appended with a default, and the bytes
+below still decode to the same values.
 """
 
 from __future__ import annotations
@@ -124,11 +125,11 @@ def golden(version: str) -> dict[str, bytes]:
     return {name: bytes.fromhex(data) for name, data in (line.split() for line in lines)}
 
 
-def test_version_3_is_written_byte_for_byte() -> None:
-    assert written() == golden("v3")
+def test_version_4_is_written_byte_for_byte() -> None:
+    assert written() == golden("v4")
 
 
-@pytest.mark.parametrize("version", ["v1", "v2", "v3"])
+@pytest.mark.parametrize("version", ["v1", "v2", "v3", "v4"])
 def test_every_version_is_read(version: str) -> None:
     held = golden(version)
     assert Decoder(Topic).decode(held["topic"]) == TOPIC
