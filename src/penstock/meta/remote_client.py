@@ -275,6 +275,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         names = group_names(status.offset_groups)
         self._nonce = entropy(8).hex()
         self._listeners: dict[str, str] = {}
+        self._registering = threading.Lock()
         self._is_registered = False
         self._placing = threading.Lock()
         self._place_until = 0.0
@@ -366,8 +367,10 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         self.set_node_status(self._node_id, OFFLINE)
 
     def _register(self) -> None:
-        self.register_node("", listeners=self._listeners, boot_id=self._nonce)
-        self._is_registered = True
+        # One after another: an older one must not come behind what was announced since.
+        with self._registering:
+            self.register_node("", listeners=self._listeners, boot_id=self._nonce)
+            self._is_registered = True
 
     def announce(self, protocol: str, address: str) -> None:
         """Tell all nodes where this one serves the clients of a protocol."""

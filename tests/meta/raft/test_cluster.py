@@ -376,6 +376,24 @@ def test_nodes_tell_each_other_where_they_serve_clients(cluster: ClusterInProces
     wait_until(all_know_of_all, "all know of all")
 
 
+def test_an_announcement_that_an_older_registration_replaced_is_made_again(
+    cluster: ClusterInProcess,
+) -> None:
+    client = cluster.clients[2]
+    client.announce("kafka", "host-2:9092")
+
+    def is_announced() -> bool:
+        nodes = {node.node_id: node for node in cluster.clients[1].list_nodes()}
+        return nodes[2].listeners == {"kafka": "host-2:9092"}
+
+    wait_until(is_announced, "node 2 is announced")
+    late = {node.node_id: node for node in client.list_nodes()}[2]
+    for _ in range(3):  # the node's own first registration may mend one
+        # As one that was under way when the listener was announced, and comes behind it.
+        client.register_node(late.address, listeners={}, roles=("meta",), boot_id=late.boot_id)
+        wait_until(is_announced, "node 2 says it again", seconds=60)
+
+
 def test_local_reads_are_never_older_than_is_said(
     cluster: ClusterInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

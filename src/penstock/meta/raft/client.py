@@ -190,6 +190,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             status=lambda: self.node.status[0],
             decide=self._decide,
             register=self._register,
+            listeners=self._listeners,
         )
 
     def _start(self, peers: Sequence[Peer]) -> None:

@@ -93,6 +93,7 @@ class ControllerLoop:
         status: Callable[[], RaftStatus],
         decide: Callable[[Sequence[cmd.Command]], object],
         register: Registration,
+        listeners: Mapping[str, str],
     ) -> None:
         self._node_id = node_id
         self._clock = clock
@@ -101,6 +102,7 @@ class ControllerLoop:
         self._status = status
         self._decide = decide
         self._register = register
+        self._listeners = listeners
         self._is_registered = False
         self._is_leaving = False
         self._rounds = 0
@@ -136,7 +138,14 @@ class ControllerLoop:
 
     def _round(self) -> None:
         mine = NODES.get(self._rows, self._node_id)
-        is_missing = mine is None or mine.status == OFFLINE or not self._is_registered
+        # Registrations that were under way at once may have come in any order: the last one to
+        # come decides where this node is thought to serve, so what is written is looked at.
+        is_missing = (
+            mine is None
+            or mine.status == OFFLINE
+            or mine.listeners != self._listeners
+            or not self._is_registered
+        )
         if is_missing and not self._is_leaving:
             self._is_registered = True
             try:
