@@ -60,14 +60,21 @@ class PartitionReader:
             return False
         if not partition.is_raw:
             return True
-        if self.bounds(partition)[1] - offset <= HOT_RECORDS:
-            return False
+        try:
+            if self.bounds(partition)[1] - offset <= HOT_RECORDS:
+                return False
+        except StoreError:
+            return False  # the read says so
         reader = self._handler.batch_reader(partition.entry)
         return reader is None or not reader.is_hot(partition.entry.id, offset)
 
     def has_records(self, partition: Partition, wanted: Wanted, *, is_committed: bool) -> bool:
-        """Say whether there is something to be told: records, or that the offset is wrong."""
-        earliest, end = self.bounds(partition)
+        """Say whether there is something to be told: records, that the offset is wrong, or that the
+        partition is no longer here."""
+        try:
+            earliest, end = self.bounds(partition)
+        except StoreError:
+            return True
         if is_committed:
             end = self._stable_until(partition, end)
         return wanted.offset < end or wanted.offset > end or wanted.offset < earliest
