@@ -17,6 +17,7 @@ import itertools
 import mmap
 import os
 import shutil
+import stat
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -250,6 +251,13 @@ class LocalDisk:
         return os.path.isdir(path)
 
     def make_directory(self, path: str) -> None:
+        for _ in range(_CREATIONS_MAX):
+            # Another thread may remove the one above again while it is empty.
+            with contextlib.suppress(FileNotFoundError):
+                return self._make_directory(path)
+        return self._make_directory(path)
+
+    def _make_directory(self, path: str) -> None:
         if os.path.isdir(path):
             return
         parent = _directory_of(path)
@@ -257,7 +265,7 @@ class LocalDisk:
             self.make_directory(parent)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o755)
-        if not os.path.isdir(path):
+        if not stat.S_ISDIR(os.stat(path).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         self.sync_directory(parent)
 

@@ -214,3 +214,21 @@ def test_when_one_of_many_files_cannot_be_synced_none_is_replaced(
         LocalDisk().replace_together([(f"{tmp_path}/{number}", b"new") for number in range(20)])
     assert [path.name for path in tmp_path.iterdir()] == ["0"]
     assert (tmp_path / "0").read_bytes() == b"old"
+
+
+def test_a_directory_is_made_although_another_thread_removes_the_empty_one_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, removals = os.mkdir, 2
+
+    def rival(path: str, mode: int) -> None:
+        nonlocal removals
+        if path.endswith("/queue") and removals:
+            removals -= 1
+            os.rmdir(tmp_path / "topic")
+        make(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", rival)
+    LocalDisk().make_directory(f"{tmp_path}/topic/queue")
+    assert (tmp_path / "topic/queue").is_dir()
+    assert removals == 0

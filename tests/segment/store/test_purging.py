@@ -261,3 +261,22 @@ def test_the_background_removes_the_files_of_deleted_shards(tmp_path: Path) -> N
         assert store.shards() == [EVENTS, shards[0]]
         assert [each.value for each in store.read(shards[0], 0)] == [record(3).value]
     assert verify(str(tmp_path)).findings == []
+
+
+class TidyDisk(FaultyDisk):
+    """Somebody else removes a topic's directory as soon as nothing is in it."""
+
+    def remove_tree(self, path: str) -> None:
+        super().remove_tree(path)
+        self.remove_empty(path.rpartition("/")[0])
+
+
+@pytest.mark.parametrize("kind", QueueKind)
+def test_a_shard_is_made_again_while_its_directories_are_removed(kind: QueueKind) -> None:
+    rig = Rig(disk=TidyDisk())
+    for count in (3, 2):
+        create(rig.store, ORDERS, kind=kind)
+        fill(rig.store, ORDERS, count)
+        rig.store.run_upkeep()
+        assert rig.store.bounds(ORDERS).next == count
+        rig.store.delete_shard(ORDERS)

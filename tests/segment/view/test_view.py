@@ -263,3 +263,19 @@ def test_a_store_whose_parts_lie_elsewhere_is_read_with_its_paths(tmp_path: Path
     view = StoreView.open(str(tmp_path / "store"), settings=settings)
     assert len(view.read(ORDERS, 0)) == ORDERS_COUNT - 3
     assert view.newest_by_key(ShardId("events", 3), b"e-3") is not None
+
+
+def test_a_deleted_shard_is_not_shown_because_of_an_older_copy_of_its_state(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "store"
+    with SegmentStore.open(str(path), QUIET) as store:
+        store.create_shard(EMPTY)
+        store.run_upkeep()
+        published = {each: each.read_bytes() for each in (path / "penstock/live").iterdir()}
+        assert published
+        store.delete_shard(EMPTY)
+        store.checkpoint()
+        for each, data in published.items():
+            each.write_bytes(data)  # as a writer leaves it that is killed before it publishes
+        assert StoreView.open(str(path)).shards() == []

@@ -47,6 +47,14 @@ with SegmentStore.open(path, settings) as store:
             store.append_many(passing, [Record(b"gone", key=b"k3") for _ in range(40)])
             store.delete_offsets(passing, [1, 2, 3])
             store.delete_offsets(ORDERS, [number - 7])
+        if mode == "recreate":
+            again = ShardId("again", 0)
+            store.delete_shard(again)
+            store.create_shard(again)
+            for count in (1, number % 130 + 1):
+                records = [Record(b"%d" % number, key=b"k3") for _ in range(count)]
+                store.append_many(again, records)
+            store.delete_offsets(again, [0, count // 2])
         time.sleep(0.005)
 """
 

@@ -26,8 +26,20 @@ def remove_directories(
             topic = f"{root}/{shard.topic}"
             changed[root if disk.remove_empty(topic) else topic] = None
     for directory in changed:
-        if disk.exists(directory):
-            disk.sync_directory(directory)
+        sync_removal(disk, directory)
+
+
+def sync_removal(disk: Disk, directory: str) -> None:
+    """Put it on the device that something in `directory` was removed, also when the directory
+    itself went meanwhile, because it was empty."""
+    while True:
+        try:
+            return disk.sync_directory(directory)
+        except FileNotFoundError:
+            above = directory.rpartition("/")[0]
+            if not above:
+                raise
+            directory = above
 
 
 def _roots(paths: StorePaths, kind: QueueKind) -> tuple[str, ...]:

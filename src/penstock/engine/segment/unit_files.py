@@ -21,6 +21,7 @@ from typing import Final
 from penstock.disk import Disk, File
 from penstock.engine.segment.file_set import file_name, is_file_name
 from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
+from penstock.engine.segment.shard_directories import sync_removal
 from penstock.record import QueueKind, ShardId
 
 
@@ -250,7 +251,7 @@ class UnitFiles:
 
     def sync_removal(self) -> None:
         """Put it on the device that there is no directory."""
-        self._files.disk.sync_directory(self.directory.rpartition("/")[0])
+        sync_removal(self._files.disk, self.directory.rpartition("/")[0])
 
     def sync(self) -> None:
         """Put what was written since the last call on the device."""

@@ -81,6 +81,7 @@ def _age(state: ShardState, log_start: int) -> tuple[int, ...]:
     cut = max((position for position, _ in state.truncations), default=0)
     return (
         cut if cut > log_start else 0,
+        state.folded_until,
         not state.dropped,
         state.control_offset,
         state.latest_offset,

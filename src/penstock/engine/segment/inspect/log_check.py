@@ -47,6 +47,7 @@ _ENTRIES_MAX: Final = 1 << 16
 """Index entries derived at once; no record has more keys than this."""
 _ENTRIES_AT: Final = INDEX_HEADER.size + INDEX_SLOT_SIZE * _SLOTS
 _CHUNK_SIZE: Final = 1 << 20
+_ZEROS: Final = bytes(_CHUNK_SIZE)
 
 
 class _DerivedIndex:
@@ -193,14 +194,23 @@ class LogCheck:
         if not (self._closed and self._own) or self._findings.found:
             return
         for base in self._files.bases:
-            buffer = self._files.buffer(base)
-            for at in range(max(0, end - base), len(buffer), _CHUNK_SIZE):
-                chunk = bytes(buffer[at : at + _CHUNK_SIZE])
-                if chunk.count(0) != len(chunk):
-                    first = at + len(chunk) - len(chunk.lstrip(b"\0"))
+            if base + self._files.file_size <= end:
+                continue
+            # What was allocated and never written is most of a young log, and need not be read.
+            for start, stop in self._files.written_ranges(max(base, end)):
+                found = self._first_not_zero(base, start, stop)
+                if found is not None:
                     reason = "bytes behind the end of the log are not zero"
-                    self._findings.add(self._files.path_of(base), first, reason)
+                    self._findings.add(self._files.path_of(base), found - base, reason)
                     return
+
+    def _first_not_zero(self, base: int, start: int, stop: int) -> int | None:
+        buffer = self._files.buffer(base)
+        for at in range(start, stop, _CHUNK_SIZE):
+            chunk = bytes(buffer[at - base : min(at + _CHUNK_SIZE, stop) - base])
+            if chunk != _ZEROS[: len(chunk)]:
+                return at + len(chunk) - len(chunk.lstrip(b"\0"))
+        return None
 
     def _cut_shards(self, position: int) -> None:
         """Repeat the truncations of shards that happened when the log ended here."""

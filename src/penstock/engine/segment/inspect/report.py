@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.errors import CorruptionError, StoreError
+from penstock.record import ShardId
 
 FINDINGS_MAX: Final = 1_000
 """Findings kept in a report; further ones are only counted."""
@@ -102,7 +103,12 @@ class DamagedSpans:
 class Findings:
     """Collects what the single checks find."""
 
-    def __init__(self, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        progress: Progress | None = None,
+        shard_of: Callable[[str], ShardId | None] = lambda _: None,
+    ) -> None:
+        """`shard_of` says whose a file is, where it is one shard's."""
         self.checked: Final = Checked()
         self.found: Final[list[Finding]] = []
         self.left_out = 0
@@ -110,12 +116,14 @@ class Findings:
         self.notes: Final[list[str]] = []
         self.torn_tail: TornTail | None = None
         self._progress: Final = progress
-        self._places: set[tuple[str, int]] = set()
+        self._shard_of: Final = shard_of
+        self._places: dict[tuple[str, int], ShardId | None] = {}
+        """Where something was found, and about which shard."""
 
-    def add(self, path: str, position: int, reason: str) -> None:
+    def add(self, path: str, position: int, reason: str, shard: ShardId | None = None) -> None:
         if (path, position) in self._places:
             return
-        self._places.add((path, position))
+        self._places[path, position] = shard or self._shard_of(path)
         if len(self.found) < FINDINGS_MAX:
             self.found.append(Finding(path, position, reason))
         else:
@@ -126,6 +134,15 @@ class Findings:
         self.found[:] = [each for each in self.found if (each.path, each.position) in places]
         if not self.found:
             self.left_out = 0
+
+    def leave_out(self, shards: set[ShardId]) -> None:
+        """Forget findings about these shards, which a writer changed meanwhile."""
+        places = {(each.path, each.position) for each in self.found}
+        hasty = {place for place in places if self._places[place] in shards}
+        for shard in {self._places[place] for place in hasty}:
+            assert shard is not None
+            self.note(f"{shard.name}: a writer cut or deleted it while it was checked")
+        self.keep(places - hasty)
 
     def add_error(self, path: str, error: StoreError) -> None:
         """Add what a reader raised; `path` is for errors that do not name their file."""

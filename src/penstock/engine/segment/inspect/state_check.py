@@ -87,7 +87,7 @@ class StateCheck:
                             f"the command at offset {record.offset} of {companion.shard.name} "
                             f"is not in the state of {shard.name}"
                         )
-                        self._findings.add(path, 0, reason)
+                        self._findings.add(path, 0, reason, shard)
                 if page.next_offset <= offset:
                     break
                 offset = page.next_offset

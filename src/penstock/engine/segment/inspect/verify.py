@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Final
 
 from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
 from penstock.engine.segment.inspect.batch_key_check import BatchKeyCheck
+from penstock.engine.segment.inspect.changed_shards import changed_shards, shard_of
 from penstock.engine.segment.inspect.index_check import IndexCheck
 from penstock.engine.segment.inspect.log_check import LogCheck
 from penstock.engine.segment.inspect.queue_check import QueueCheck
@@ -37,23 +39,26 @@ def verify(
     Checked are every record (checksums, identity, position, groups), that queues and index agree
     with the log in both directions, page checksums, states, times and checkpoints. Beside a
     writer, what it published is checked, what it appends meanwhile is left out, and only what is
-    found again in a second and third check is told: a writer at work is no damage.
+    found again in a second and third check is told: a writer at work is no damage. Nor are files
+    of a shard that it cut or deleted meanwhile; the report notes which.
     """
     clock = clock or SystemClock()
     started = clock.monotonic()
     source = SnapshotSource(path, settings or SegmentSettings(), disk or LocalDisk(), clock)
     snapshot, problems = source.take_anyway()
     findings = _check(snapshot, problems, progress)
-    for _ in range(_CONFIRMATIONS):
+    for left in range(_CONFIRMATIONS, -1, -1):
         if not (findings.found and snapshot.unclosed):
             break
         # A writer may have been in the midst of changing what was looked at. Damage stays.
         if isinstance(clock, SystemClock):
             clock.wait(threading.Event(), _PUBLISH_S)
-        before = {(each.path, each.position) for each in findings.found}
-        snapshot, problems = source.take_anyway()
-        findings = _check(snapshot, problems, progress)
-        findings.keep(before)
+        before, (snapshot, problems) = snapshot, source.take_anyway()
+        findings.leave_out(changed_shards(before, snapshot))
+        if findings.found and left:
+            places = {(each.path, each.position) for each in findings.found}
+            findings = _check(snapshot, problems, progress)
+            findings.keep(places)
     return VerifyReport(
         path=snapshot.paths.root,
         checked=findings.checked,
@@ -67,7 +72,7 @@ def verify(
 
 
 def _check(snapshot: Snapshot, problems: list[StoreError], progress: Progress | None) -> Findings:
-    findings = Findings(progress)
+    findings = Findings(progress, partial(shard_of, snapshot.paths))
     for problem in problems:
         findings.add_error(snapshot.paths.commit_log, problem)
     damaged = DamagedSpans()
