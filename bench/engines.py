@@ -8,8 +8,10 @@ topic is one synced metadata entry: 1,000 a second and more with one sync for se
     python -m bench.engines [--rounds 3] [--topics 10000] [--engines memory,rocksdb,segment]
                             [--cases embedded,grpc,offsets,topics,serve]
 
-Prints one table: medians and ranges by the clock, and the median by CPU time of all threads, which
-says more than the clock on a machine that others use, too.
+Each engine is measured in a store of its own: what one leaves behind (compactions of RocksDB, pages
+to be written back) is over before the next begins. The server is a process of its own. Prints one
+table: medians and ranges by the clock, and the median by CPU time of all threads of the caller,
+which says more than the clock on a machine that others use, too.
 """
 
 from __future__ import annotations
@@ -26,14 +28,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Self
 
-from bench.start_cases import first_line_of_serve
+from bench.start_cases import first_line_of_serve, served
 from rich.console import Console
 from rich.table import Table
 
 import penstock
 from penstock import Record, Store
-from penstock.remote.server import Server
-from penstock.settings import EMBEDDED, merge_settings
 
 ENGINES: Final = ("memory", "rocksdb", "segment")
 SECONDS: Final = 2.0
@@ -73,11 +73,10 @@ def embedded() -> Iterator[Store]:
 
 @contextmanager
 def remote() -> Iterator[Store]:
-    settings = merge_settings(EMBEDDED, {"server": {"port": 0, "http_port": 0}})
     with (
         tempfile.TemporaryDirectory(dir=".", prefix=".bench-") as root,
-        Server(f"{root}/data", settings) as server,
-        penstock.connect(f"127.0.0.1:{server.port}") as store,
+        served(f"{root}/data") as address,
+        penstock.connect(address) as store,
     ):
         yield store
 
@@ -230,9 +229,10 @@ def main() -> None:
         console.print(f"round {number + 1} of {arguments.rounds}")
         for case, opened, where in (("embedded", embedded, ""), ("grpc", remote, ", gRPC")):
             if case in cases:
-                with opened() as store:
-                    for engine in engines:
+                for engine in engines:
+                    with opened() as store:
                         measure_engine(store, engine, where, figures)
+                    os.sync()
         if "offsets" in cases:
             measure_offsets(figures)
         if "topics" in cases:

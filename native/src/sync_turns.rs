@@ -31,7 +31,7 @@ const WAITS: u8 = 0;
 const COVERED: u8 = 1;
 const LEADS: u8 = 2;
 
-/// More than this is left to Python, which prepares the pages for it: nobody waits for so much.
+/// More than this (a large batch, or many) is left to Python, which prepares the pages for it.
 const SYNCED_SIZE_MAX: i64 = 1 << 20;
 
 struct Waiter {
