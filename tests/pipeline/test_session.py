@@ -142,3 +142,32 @@ def test_a_script_is_never_put_where_another_user_can_change_it(
     script = write_launcher("penstock-tool", "tool", "#!/bin/sh\necho ran\n")
     assert taken not in script.parents
     assert subprocess.run([str(script)], capture_output=True, check=True).stdout == b"ran\n"
+
+
+@pytest.mark.spark
+def test_a_worker_leaves_what_it_has_loaded_out_of_its_collections(spark: SparkSession) -> None:
+    def settle_twice(_: int) -> list[int]:
+        import gc
+
+        from penstock.pipeline.worker_garbage import settle_worker
+
+        counts = []
+        for _ in range(2):
+            settle_worker()
+            counts.append(gc.get_freeze_count())
+        return counts
+
+    first, second = spark.sparkContext.parallelize([0], 1).map(settle_twice).collect()[0]
+    assert first > 10_000
+    assert second == first
+
+
+def test_a_program_of_its_own_collects_as_it_always_did() -> None:
+    code = (
+        "import gc; from penstock.pipeline.worker_garbage import settle_worker; settle_worker(); "
+        "print(gc.get_freeze_count())"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert int(asked.stdout) == 0

@@ -29,6 +29,7 @@ from penstock.pipeline.node_directory import store_root
 from penstock.pipeline.planning import TaskPartition
 from penstock.pipeline.ranges import ShardRange, still_there
 from penstock.pipeline.source_options import SourceOptions
+from penstock.pipeline.worker_garbage import settle_worker
 from penstock.record import ShardId, StoredRecord
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class Scan(Struct, frozen=True):
 
     def batches(self, task: TaskPartition) -> Iterator[pa.RecordBatch]:
         """Yield what a task reads."""
+        settle_worker()
         counts = Counts(by_key=task.by_key)
         began = time.monotonic()
         names = tuple(dict.fromkeys((*self.columns, *self.filters.row_columns)))

@@ -35,6 +35,7 @@ from penstock.pipeline.staging import (
     partition_counts,
 )
 from penstock.pipeline.targets import DirectoryTarget, Target
+from penstock.pipeline.worker_garbage import settle_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,6 +73,7 @@ class _Sink:
         )
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
+        settle_worker()
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
         directory = RunFiles(self._options.staging, self._run).directory

@@ -21,7 +21,7 @@ from penstock.pipeline.option_table import (
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-PARTITION_BYTES: Final = 32 << 20
+PARTITION_BYTES: Final = 64 << 20
 READ_COMMITTED: Final = "read_committed"
 READ_UNCOMMITTED: Final = "read_uncommitted"
 

@@ -1,0 +1,22 @@
+"""Spares Spark's Python workers a walk through everything that they have loaded."""
+
+from __future__ import annotations
+
+import gc
+
+from pyspark import TaskContext
+
+_is_settled = False
+
+
+def settle_worker() -> None:
+    """Take all that is loaded by now out of the garbage collection of this worker, once.
+
+    Spark has a worker collect after every task. That walks through every object of every module,
+    a tenth of a second, for nothing: what is loaded stays for as long as the worker lives.
+    """
+    global _is_settled  # noqa: PLW0603 - one for the process, as its collector is
+    if not _is_settled and TaskContext.get() is not None:
+        _is_settled = True
+        gc.collect()
+        gc.freeze()
