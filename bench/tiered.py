@@ -36,7 +36,7 @@ from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.dispatcher import upload_shard
 from penstock.tiered.fetcher import Fetcher
 from penstock.tiered.providers import ObjectBytes, ObjectInfo, TierProvider
-from penstock.tiered.providers.contract import get_range_into
+from penstock.tiered.providers.contract import Blocks, get_range_into, get_range_summed
 from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_reader import TierQuery
 
@@ -74,6 +74,15 @@ class Slow:
         if self.latency_s:
             time.sleep(self.latency_s)
         get_range_into(self.inner, key, start, size, take)
+
+    def get_range_summed(
+        self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
+    ) -> bytes:
+        with self._lock:
+            self.gets += 1
+        if self.latency_s:
+            time.sleep(self.latency_s)
+        return get_range_summed(self.inner, key, start, size, take, blocks)
 
     def get(self, key: str) -> ObjectBytes:
         if self.latency_s:

@@ -7,6 +7,7 @@
 mod append;
 mod appender;
 mod batch_keys;
+mod block_sums;
 mod bytes;
 mod codec;
 mod columns;
@@ -77,6 +78,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tier::copy_records, module)?)?;
     module.add_function(wrap_pyfunction!(tier::place_records, module)?)?;
     module.add_function(wrap_pyfunction!(tier::index_records, module)?)?;
-    module.add_function(wrap_pyfunction!(tier::block_sums, module)?)?;
+    module.add_function(wrap_pyfunction!(block_sums::block_sums, module)?)?;
+    module.add_function(wrap_pyfunction!(block_sums::read_blocks, module)?)?;
     Ok(())
 }

@@ -353,24 +353,6 @@ pub fn index_records<'py>(
     (PyBytes::new(py, &keys), PyBytes::new(py, &filter), times.0, times.1, damage).into_pyobject(py)
 }
 
-#[pyfunction]
-pub fn block_sums<'py>(
-    py: Python<'py>,
-    data: &Bound<'py, PyAny>,
-    block_size: usize,
-) -> PyResult<Bound<'py, PyBytes>> {
-    if block_size == 0 {
-        return Err(Refusal::bad("a block has at least a byte").raise(py));
-    }
-    let view = View::readable(data)?;
-    let bytes = view.bytes();
-    let sums = maybe_detached(py, bytes.len(), || {
-        let blocks = bytes.chunks(block_size);
-        blocks.flat_map(|block| crc32fast::hash(block).to_be_bytes()).collect::<Vec<u8>>()
-    });
-    Ok(PyBytes::new(py, &sums))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

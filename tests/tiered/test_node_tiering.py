@@ -82,6 +82,9 @@ def test_the_command_line_reads_across_the_seam(tmp_path: Path) -> None:
     with Node(data, merge_settings(EMBEDDED, SMALL)) as node:
         seam = int(engine_of(node).store.bounds(shard_of(node)).earliest)
     assert 100 < seam < 1200
+    described = CliRunner().invoke(build(), ["topic", "describe", "orders", "--data", data])
+    assert "in log from" in described.output
+    assert str(seam) in described.output
 
     def consumed(*arguments: str) -> list[int]:
         command = ["consume", "orders", "--data", data, "--json", *arguments]
@@ -95,6 +98,37 @@ def test_the_command_line_reads_across_the_seam(tmp_path: Path) -> None:
     assert consumed("--tag", "t5") == [*range(5, 1200, 7)]
     assert consumed("--since", str(BORN_MS + 1000 * (seam - 3))) == [*range(seam - 3, 1200)]
     assert consumed("--since", str(BORN_MS + 1000 * (seam + 3))) == [*range(seam + 3, 1200)]
+
+
+def test_the_command_line_says_when_and_where_a_topic_is_tiered(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+
+    def topic(*arguments: str) -> str:
+        command = ["topic", arguments[0], "orders", "--data", data, *arguments[1:]]
+        result = CliRunner().invoke(build(), command)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def options(described: str) -> dict[str, str]:
+        pairs = (line.split(maxsplit=1) for line in described.splitlines())
+        return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+    url = f"file://{tmp_path}/elsewhere"
+    first = [f"tiering.provider={url}", "tiering.local_retention_bytes=20000", "retention_ms=9000"]
+    topic("create", *(word for each in first for word in ("--set", each)))
+    topic("alter", "--set", "tiering.upload_interval_ms=1000", "--set", "tiering.upload_bytes=5000")
+    shown = options(topic("describe"))
+    assert shown["tiering"] == "on"
+    assert shown["tiering.upload_interval_ms"] == "1000"
+    with Node(data, merge_settings(EMBEDDED, SMALL)) as node:
+        flat = engine_of(node).tiers.flat(shard_of(node))
+        assert flat is not None
+        assert (flat.config.url, flat.config.chunk_size) == (url, 5000)
+    topic("alter", "--set", "tiering=off", "--set", "tiering.upload_bytes=none")
+    shown = options(topic("describe"))
+    assert (shown["tiering"], shown.get("tiering.upload_bytes")) == ("off", None)
+    with Node(data, merge_settings(EMBEDDED, SMALL)) as node:
+        assert engine_of(node).tiers.flat(shard_of(node)) is None
 
 
 def row(n: int) -> Record:

@@ -4,6 +4,7 @@
     storage                storage_type         memory, rocksdb, segment (or the full names)
     queue                  queue_kind           simple, batch
     flush                  flush                async, sync (or RocketMQ's names)
+    tiering, tiering.…     tiering              a policy, on, off, or its fields one by one
     the rest               under their own name
 
 Every mistake is found here, before anything is sent to the meta service.
@@ -17,6 +18,8 @@ from typing import Final, TypedDict, get_type_hints
 
 import msgspec
 
+from penstock.adapter.tiering_options import NAMES as TIERING_NAMES
+from penstock.adapter.tiering_options import TIERING, change_policy
 from penstock.errors import BadRequestError
 from penstock.meta.client import TopicConfig
 from penstock.meta.state.model import TieringPolicy
@@ -38,7 +41,8 @@ class AlterOptions(TypedDict, total=False):
     memory_bytes_max: int | None
     segment_size: int | None
     segment_age_ms: int | None
-    tiering: TieringPolicy | None
+    tiering: TieringPolicy | str | None
+    """A policy, "on" or "off"; None: as the node's settings say."""
     tombstone_retention_ms: int
     compaction_lag_ms: int
     tag_header: str | None
@@ -79,12 +83,18 @@ def _changed(
     config: TopicConfig, options: Mapping[str, object], names: frozenset[str]
 ) -> TopicConfig:
     changes: dict[str, object] = {}
+    tiering = {name: given for name, given in options.items() if name.startswith(TIERING)}
     for name, given in options.items():
+        if name in TIERING_NAMES:
+            continue
         if name not in names:
-            raise BadRequestError(f"a topic has no option {name!r}{suggest(name, names)}")
+            known = names | TIERING_NAMES if name.startswith(TIERING) else names
+            raise BadRequestError(f"a topic has no option {name!r}{suggest(name, known)}")
         words = _WORDS.get(name, {})
         value = words.get(given, given) if isinstance(given, str) else given
         changes[_FIELDS.get(name, name)] = value
+    if tiering:
+        changes[TIERING] = change_policy(config.tiering, tiering)
     as_dict = {field: getattr(config, field) for field in TopicConfig.__struct_fields__}
     as_dict.update(changes)
     fields = [as_dict[field] for field in TopicConfig.__struct_fields__]
@@ -103,9 +113,12 @@ def suggest(name: str, names: frozenset[str]) -> str:
 def _explain(error: msgspec.ValidationError, options: Mapping[str, object]) -> str:
     """Name the option; the error knows only its place in the stored form."""
     reason, _, place = str(error).partition(" - at `$[")
-    index = place.partition("]")[0]
+    index, _, inside = place.partition("]")
     if not index.isdigit():
         return reason
     field = TopicConfig.__struct_fields__[int(index)]
+    number = inside.removeprefix("[").partition("]")[0]
+    if field == TIERING and number.isdigit():
+        return f"{TIERING}.{TieringPolicy.__struct_fields__[int(number)]}: {reason}"
     name = next((name for name in options if _FIELDS.get(name, name) == field), field)
     return f"{name}: {reason}"

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from penstock.adapter.tiering_options import TIERING, shown_policy
 from penstock.api.topic_info import TopicInfo
 from penstock.cli.arguments import AsJson, TopicName
 from penstock.cli.output import (
@@ -29,8 +30,8 @@ Options = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="An option of the topic: retention_ms=3600000, flush=sync, cleanup=compact, …; "
-        "`none` takes a limit away.",
+        help="An option of the topic: retention_ms=3600000, flush=sync, cleanup=compact, "
+        "tiering=on, tiering.local_retention_ms=60000, …; `none` takes a limit away.",
     ),
 ]
 Partitions = Annotated[
@@ -68,6 +69,8 @@ def create(
     """Create a topic, ready to be written to.
 
     penstock topic create orders -p 3 --set retention_ms=86400000 --set partitioner=key
+
+    penstock topic create logs --set tiering=on --set tiering.local_retention_ms=3600000
     """
     chosen = read_options(options)
     if storage is not None:
@@ -115,13 +118,26 @@ def describe(
 def _print_info(info: TopicInfo) -> None:
     config = msgspec.structs.asdict(info.config)
     fields = [("id", info.topic_id), ("storage", info.storage)]
+    tiering = config.pop(TIERING)
     fields += [(name, str(value)) for name, value in config.items() if value is not None]
+    fields += shown_policy(tiering) if tiering is not None else []
     print_fields(fields, title=info.name)
+    has_tier = any(one.log_start is not None for one in info.partitions)
     rows = [
-        (one.partition, one.earliest, one.commit, one.latest, size_text(one.size), one.segments)
+        (
+            one.partition,
+            one.earliest,
+            *((one.log_start or one.earliest,) if has_tier else ()),
+            one.commit,
+            one.latest,
+            size_text(one.size),
+            one.segments,
+        )
         for one in info.partitions
     ]
-    print_table(("#partition", "#earliest", "#commit", "#latest", "#size", "#segments"), rows)
+    in_log = ("#in log from",) if has_tier else ()
+    columns = ("#partition", "#earliest", *in_log, "#commit", "#latest", "#size", "#segments")
+    print_table(columns, rows)
 
 
 @app.command()
@@ -133,7 +149,10 @@ def alter(
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Change a topic; what is not named stays. Partitions can only grow."""
+    """Change a topic; what is not named stays. Partitions can only grow.
+
+    penstock topic alter logs --set tiering.upload_interval_ms=5000 --set tiering.upload_bytes=none
+    """
     with open_target(server, data, namespace) as store:
         info = store.alter_topic_info(name, partitions, read_options(options))
     print_line(f"altered {name}: {count_text(info.partition_count, 'partition')}")

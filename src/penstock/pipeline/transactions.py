@@ -7,12 +7,27 @@ open or were aborted. It is asked behind the ends of the shards: what ends befor
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from penstock.engine.segment.view import StoreView
 from penstock.engine.transaction_limits import Ranges, TransactionLimits
 from penstock.pipeline.node_directory import meta_of
 from penstock.record import QueueKind, ShardId
+
+
+def limits_beside(meta: Path) -> TransactionLimits:
+    """Return what a node's metadata in this directory says now."""
+    # Here, so that a store alone is read without RocksDB.
+    from penstock.meta.transactions_beside import read_transactions
+
+    found = read_transactions(str(meta))
+    limits = TransactionLimits()
+    limits.load_aborted(found.aborted)
+    for state in found.open:
+        for one in state.partitions:
+            limits.hold(one.shard, state.producer_id, one.first_offset)
+    return limits
 
 
 class Transactions:
@@ -28,16 +43,7 @@ class Transactions:
         """See what is known now; call it behind every refresh of the view."""
         if self._meta is None or not self._may_matter(self._view.shards()):
             return
-        # Here, so that a store alone is read without RocksDB.
-        from penstock.meta.transactions_beside import read_transactions
-
-        found = read_transactions(str(self._meta))
-        limits = TransactionLimits()
-        limits.load_aborted(found.aborted)
-        for state in found.open:
-            for one in state.partitions:
-                limits.hold(one.shard, state.producer_id, one.first_offset)
-        self._limits = limits
+        self._limits = limits_beside(self._meta)
 
     def _may_matter(self, shards: Iterable[ShardId]) -> bool:
         return any(self._view.kind(shard) is QueueKind.BATCH for shard in shards)

@@ -106,7 +106,10 @@ class Footer(NamedTuple):
 
     def check_blocks(self, name: str, first_block: int, data: bytes | memoryview) -> None:
         """Raise `CorruptionError` unless `data`, which begins with a block, is what was written."""
-        found = core.block_sums(data, BLOCK_SIZE)
+        self.check_sums(name, first_block, core.block_sums(data, BLOCK_SIZE))
+
+    def check_sums(self, name: str, first_block: int, found: bytes) -> None:
+        """Raise `CorruptionError` unless these are the sums of the blocks from `first_block` on."""
         expected = self.sums[first_block * _SUM.size :][: len(found)]
         if found == expected:
             return
@@ -221,7 +224,7 @@ def build_chunk(
         max_ms,
         where.epoch,
         units_offset,
-        zlib.crc32(footer),
+        _sum(footer),
         0,
     )
     trailer = trailer[:-4] + _SUM.pack(zlib.crc32(trailer[:-4]))
@@ -263,14 +266,14 @@ def read_footer(name: str, tail: bytes | memoryview) -> tuple[Footer, ChunkEntry
     start = len(tail) - TRAILER_SIZE - sum(sizes)
     if start < 0:
         raise CorruptionError(name, position=data_size, reason="the footer is cut short")
-    body = bytes(tail[start:-TRAILER_SIZE])
-    if zlib.crc32(body) != found[15]:
+    body = memoryview(tail)[start:-TRAILER_SIZE]
+    if _sum(body) != found[15]:
         raise CorruptionError(name, position=data_size, reason="the footer is damaged")
-    keys_at = sizes[0]
+    keys_at, sums_at = sizes[0], sizes[0] + sizes[1]
     footer = Footer(
-        body[:keys_at],
-        body[keys_at : keys_at + sizes[1]],
-        body[keys_at + sizes[1] :],
+        bytes(body[:keys_at]),
+        bytes(body[keys_at:sums_at]),
+        bytes(body[sums_at:]),
         position,
         data_size,
         kind,
@@ -290,6 +293,11 @@ def read_footer(name: str, tail: bytes | memoryview) -> tuple[Footer, ChunkEntry
         created_ms=0,
     )
     return footer, entry
+
+
+def _sum(data: bytes | memoryview) -> int:
+    """Return the CRC-32; natively that is many times as fast as by zlib."""
+    return int.from_bytes(core.block_sums(data, max(1, len(data))), "big")
 
 
 def _units_offset(data: bytes, where: ChunkRange) -> int:

@@ -4,9 +4,10 @@
     in memory   two parts less; what has come counts until its reader asks for the next chunk
 
 A tier that is far away gets the whole window: all of it is latency. One that answers at once, such
-as files in the page cache, gets little of it, and the reader's own thread gets every second part:
-what lies about only takes memory, which costs more when it is first touched than the copy into it
-does, and a thread that must be woken costs as much again.
+as files in the page cache, gets little of it: what lies about only takes memory, which costs more
+when it is first touched than the copy into it does. There the reader's own thread and one helper
+take requests from one queue, whoever is free: a thread that must be woken costs as much as a copy,
+so neither waits for the other while there is anything to get.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 from penstock.clock import SystemClock
@@ -64,19 +66,22 @@ class Span(NamedTuple):
     def is_last(self) -> bool:
         return self.end == self.entry.size
 
+    @property
+    def is_whole(self) -> bool:
+        return self.begin == 0 and self.is_last
+
 
 Take = Callable[[], memoryview]
 """Gives the buffer for an answer that has begun; the same one when it is called again."""
-Get = Callable[[Span, Take], None]
-Check = Callable[[ChunkEntry, memoryview], Footer]
+Get = Callable[[Span, Take], bytes | None]
+"""Fills a buffer; returns the checksums of its blocks if they were taken on the way."""
+Check = Callable[[ChunkEntry, memoryview, bytes | None], Footer]
 
 
 class _Asked(NamedTuple):
     span: Span
     chunk: _Buffer
-    done: Future[Footer | None] | None
-    """None: the reader's own thread gets it when it comes to it."""
-    asked: float
+    done: Future[Footer | None]
 
 
 class _Buffer:
@@ -95,6 +100,13 @@ class _Buffer:
             if self._view is None:
                 self._view = self._buffers.take(self._number, self._size)
             return self._view
+
+    def reserve(self) -> bool:
+        """Take it before any byte came, unless that would wait; say whether it is taken."""
+        with self._lock:
+            if self._view is None:
+                self._view = self._buffers.take_at_once(self._number, self._size)
+            return self._view is not None
 
     def give_back(self) -> None:
         self._buffers.give_back(self.whole(), self.requests)
@@ -130,6 +142,11 @@ class ChunkStream:
         self._number = 0
         self._under_way = 0
         self._asked: Final[deque[_Asked]] = deque()
+        self._open: Final[SimpleQueue[_Asked | None]] = SimpleQueue()
+        """Requests to a near tier that nobody has begun, in order; None ends the helper."""
+        self._claimed: _Asked | None = None
+        """One of these that the reader took for itself, and has not begun for want of memory."""
+        self._has_helper = False
         self._filling: _Buffer | None = None
         """That of a chunk of which only the first parts were asked for."""
         self._failure: Exception | None = None
@@ -144,7 +161,7 @@ class ChunkStream:
                 entry = asked.span.entry
                 if asked.span.is_last:
                     whole = asked.chunk.whole()
-                    footer = self._check(entry, whole) if footer is None else footer
+                    footer = self._check(entry, whole, None) if footer is None else footer
                     chunk = FetchedChunk(entry, footer, whole.toreadonly())
                     yield chunk
                     chunk.release()
@@ -154,14 +171,17 @@ class ChunkStream:
                 raise self._failure
         finally:
             self._buffers.close()
+            self._open.put(None)
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _wait_for(self, head: _Asked) -> Footer | None:
         """Return what a request brought; while that takes, get ready for more."""
-        if head.done is None:
-            return self._load(head.span, head.chunk)
         if head.done.done():
             self._found_there()
+            return head.done.result()
+        while not head.done.done() and self._get_one(head):
+            pass
+        if head.done.done():
             return head.done.result()
         self._there = 0
         try:
@@ -174,6 +194,34 @@ class ChunkStream:
         while not head.done.done() and size <= _PREPARED_MAX and self._buffers.prepare(size):
             pass
         return head.done.result()
+
+    def _get_one(self, head: _Asked) -> bool:
+        """Get what nobody has begun in this thread, if the tier is near; say whether there was
+        any. Only this thread gives memory back, so it waits for it only when it is `head`'s turn,
+        which has its share for sure."""
+        try:
+            mine = self._claimed or self._open.get_nowait()
+        except Empty:
+            return False
+        if mine is None:
+            return False
+        self._claimed = None
+        if mine is not head and not (mine.span.is_whole and mine.chunk.reserve()):
+            self._claimed = mine
+            return False
+        self._run(mine)
+        return True
+
+    def _help(self) -> None:
+        """Get what nobody has begun, until the stream ends."""
+        while (one := self._open.get()) is not None:
+            self._run(one)
+
+    def _run(self, asked: _Asked) -> None:
+        try:
+            asked.done.set_result(self._load(asked.span, asked.chunk))
+        except BaseException as error:  # noqa: BLE001 - it is raised where the chunk is awaited
+            asked.done.set_exception(error)
 
     def _found_there(self) -> None:
         """Answers come in bursts; a reader that never waits through a whole window is slow."""
@@ -214,13 +262,20 @@ class ChunkStream:
                 chunk = self._filling
                 chunk.requests += 1
                 self._number += 1
-                done = None
-                if not self._is_near or self._number % 2:
-                    self._under_way += 1
-                    done = self._pool.submit(self._load_and_go_on, span, chunk)
-                self._asked.append(_Asked(span, chunk, done, self._clock.monotonic()))
+                self._asked.append(self._ask(span, chunk))
                 if span.is_last:
                     self._filling = None
+
+    def _ask(self, span: Span, chunk: _Buffer) -> _Asked:
+        if not self._is_near:
+            self._under_way += 1
+            return _Asked(span, chunk, self._pool.submit(self._load_and_go_on, span, chunk))
+        asked = _Asked(span, chunk, Future())
+        self._open.put(asked)
+        if not self._has_helper:
+            self._has_helper = True
+            self._pool.submit(self._help)
+        return asked
 
     def _next_span(self) -> Span | None:
         try:
@@ -246,7 +301,6 @@ class ChunkStream:
             latency.append(self._clock.monotonic() - begun)
             return chunk.whole()[span.begin : span.end]
 
-        self._get(span, take)
+        sums = self._get(span, take)
         self._answered(latency[0])
-        is_whole = span.begin == 0 and span.is_last
-        return self._check(span.entry, chunk.whole()) if is_whole else None
+        return self._check(span.entry, chunk.whole(), sums) if span.is_whole else None

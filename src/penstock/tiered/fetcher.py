@@ -17,13 +17,19 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError
 from penstock.tiered.block_cache import BlockCache
 from penstock.tiered.chunk import BLOCK_SIZE, ChunkEntry, Footer, read_footer
 from penstock.tiered.chunk_stream import ChunkStream, FetchedChunk, Span, Take
 from penstock.tiered.disk_cache import DiskCache
 from penstock.tiered.part_buffers import SpareBuffers
-from penstock.tiered.providers.contract import TierProvider, get_range_into
+from penstock.tiered.providers.contract import (
+    Blocks,
+    TierProvider,
+    get_range_into,
+    get_range_summed,
+)
 
 
 class FetchSettings(Struct, frozen=True, kw_only=True):
@@ -161,16 +167,22 @@ class Fetcher:
         here: what streams by would only drive out what others come back to."""
         spans = (span for entry in entries for span in self.spans(entry))
 
-        def get(span: Span, take: Take) -> None:
+        def get(span: Span, take: Take) -> bytes | None:
             with self._lock:
                 self.requests += 1
             key, size = prefix + span.entry.name, span.end - span.begin
+            if span.is_whole:
+                blocks = Blocks(span.entry.data_size, BLOCK_SIZE)
+                return get_range_summed(self.provider, key, 0, size, take, blocks)
             get_range_into(self.provider, key, span.begin, size, take)
+            return None
 
-        def check(entry: ChunkEntry, whole: memoryview) -> Footer:
+        def check(entry: ChunkEntry, whole: memoryview, sums: bytes | None) -> Footer:
             key = prefix + entry.name
             footer = self._checked_footer(key, entry, whole[entry.data_size :])
-            footer.check_blocks(self._name(key), 0, whole[: entry.data_size])
+            if sums is None:
+                sums = core.block_sums(whole[: entry.data_size], BLOCK_SIZE)
+            footer.check_sums(self._name(key), 0, sums)
             return footer
 
         return ChunkStream(spans, self.settings.window, get, check, self._spare).chunks()

@@ -63,11 +63,23 @@ class PartBuffers:
                 raise ClosedError("the stream was closed")
             if not turn:
                 raise TierUnavailableError("the reader of this stream waits too long")
-            buffer = self._free.pop() if self._free else None
-            self._made += buffer is None
-        if buffer is None or len(buffer) < size + _ALIGNED:
-            buffer = _new(size)
-        return _aligned(buffer, size)
+            buffer = self._pop()
+        return _fitting(buffer, size)
+
+    def take_at_once(self, number: int, size: int) -> memoryview | None:
+        """As `take`; None when that would wait."""
+        with self._changed:
+            if self.closed or not self._may_take(number):
+                return None
+            buffer = self._pop()
+        return _fitting(buffer, size)
+
+    def _pop(self) -> bytearray | None:
+        """Return the buffer that was used last, some of which may be in a processor's cache."""
+        if self._free:
+            return self._free.pop()
+        self._made += 1
+        return None
 
     def _may_take(self, number: int) -> bool:
         is_turn = number < self._done + self._count
@@ -110,6 +122,11 @@ class PartBuffers:
 
 def _new(size: int) -> bytearray:
     return bytearray(-(-size // _ROUNDED) * _ROUNDED + _ALIGNED)
+
+
+def _fitting(buffer: bytearray | None, size: int) -> memoryview:
+    fits = buffer is not None and len(buffer) >= size + _ALIGNED
+    return _aligned(buffer if buffer is not None and fits else _new(size), size)
 
 
 def _aligned(buffer: bytearray, size: int) -> memoryview:

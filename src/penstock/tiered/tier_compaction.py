@@ -90,7 +90,7 @@ def delete_superseded(
 ) -> Compacted:
     """Make records of the tier holes whose key was written again later, in tier or log, and
     tombstones that were kept for long enough. Records from `until` on, and `aborted` ones, replace
-    nothing.
+    nothing; the latter go.
 
     What lies below the progress has no two records of a key: only records behind it are read, and
     older ones are looked for by the hashes of their keys, so that a chunk without any of these keys
@@ -99,31 +99,61 @@ def delete_superseded(
     if manifest is None:
         return Compacted(0, 0)
     start_of_log = int(store.bounds(flat.shard).earliest)
-    gone = progress.take_old(rules, start_of_log)
-    since, size, reached = progress.since, 0, until
-    newest: dict[bytes, tuple[int, int]] = {}
+    reached = until
+    found = _Superseded(progress, start_of_log, aborted)
+    found.gone += progress.take_old(rules, start_of_log)
+    since = progress.since
     for record in _everything(store, flat, since, start_of_log):
         if record.offset >= until:
             break
         if rules.is_young(record.store_timestamp_ms):
             reached = record.offset
             break
-        if record.key is None or (aborted and is_within(aborted, record.offset)):
-            continue
-        if record.value is None:
-            progress.note(record.store_timestamp_ms, record.offset)
-        before = newest.get(record.key)
-        if before is not None and before[0] < start_of_log:
-            gone.append(before[0])
-            size += before[1]
-        newest[record.key] = (record.offset, len(record.value or b"") + len(record.key))
-    for record in _older(flat, manifest, newest, since):
-        gone.append(record.offset)
-        size += len(record.value or b"") + len(record.key or b"")
-    if gone:
-        flat.upkeep.delete_ranges((offset, offset + 1) for offset in gone)
+        found.take(record)
+    for record in _older(flat, manifest, found.newest, since):
+        found.gone.append(record.offset)
+        found.size += _size(record)
+    if found.gone:
+        flat.upkeep.delete_ranges((offset, offset + 1) for offset in found.gone)
     progress.since = max(since, reached)
-    return Compacted(len(gone), size)
+    return Compacted(len(found.gone), found.size)
+
+
+class _Superseded:
+    """Takes the records of tier and log, oldest first, and finds those that go and that only the
+    tier holds."""
+
+    def __init__(self, progress: TierProgress, start_of_log: int, aborted: Ranges) -> None:
+        self._progress: Final = progress
+        self._start_of_log: Final = start_of_log
+        self._aborted: Final = aborted
+        self.newest: Final[dict[bytes, tuple[int, int]]] = {}
+        """The offset and the size of the newest record of each key."""
+        self.gone: Final[list[int]] = []
+        self.size = 0
+
+    def take(self, record: StoredRecord) -> None:
+        if self._aborted and is_within(self._aborted, record.offset):
+            # Uploads leave these out now; what was uploaded before may hold some.
+            self.drop(record.offset, _size(record))
+            return
+        if record.key is None:
+            return
+        if record.value is None:
+            self._progress.note(record.store_timestamp_ms, record.offset)
+        before = self.newest.get(record.key)
+        if before is not None:
+            self.drop(*before)
+        self.newest[record.key] = (record.offset, _size(record))
+
+    def drop(self, offset: int, size: int) -> None:
+        if offset < self._start_of_log:
+            self.gone.append(offset)
+            self.size += size
+
+
+def _size(record: StoredRecord) -> int:
+    return len(record.value or b"") + len(record.key or b"")
 
 
 def _older(

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import shutil
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from tests.segment.view.sample_store import QUIET
 
 import penstock
-from penstock.engine.contract import Cleanup, ShardConfig
+from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering
 from penstock.engine.segment import inspect
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, LockedError, NotAStoreError
+from penstock.node import Node
 from penstock.pipeline import jobs
 from penstock.record import Record, ShardId
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
+WAIT_S = 120.0
 KEYED = ShardId("keyed", 0)
 SHORT = ShardId("short", 0)
 LONG = ShardId("long", 0)
@@ -129,3 +133,54 @@ def test_a_running_node_is_asked_to_compact_and_to_expire(tmp_path: Path) -> Non
             jobs.compact(address, topics=["keyd"])
         with pytest.raises(BadRequestError, match="by its own setting"):
             jobs.expire(address, reserved_hours=1)
+
+
+def test_a_tombstone_stays_while_only_the_tier_may_hold_what_it_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    engine = SegmentEngine(SegmentStore.open(str(path), QUIET))
+    for shard, tiering in ((KEYED, ShardTiering()), (LONG, None)):
+        config = ShardConfig(cleanup=Cleanup.COMPACT, tiering=tiering, tombstone_retention_ms=0)
+        engine.create_shard(shard, config)
+        engine.write(shard, Record(b"1", key=b"k"))
+        engine.write(shard, Record(None, key=b"k"))
+        engine.write(shard, Record(b"2", key=b"other"))
+        engine.store.delete_before(shard, 1)
+    engine.close()
+    for _ in range(2):
+        jobs.compact(str(path))
+    assert offsets(path, KEYED) == [1, 2]
+    assert offsets(path, LONG) == [2]
+
+
+def test_a_compaction_of_a_node_that_is_down_prefers_no_aborted_record(tmp_path: Path) -> None:
+    settings = {"server": {"port": 0, "http_port": 0}, "kafka": {"port": 0}}
+    with Server(str(tmp_path / "data"), merge_settings(EMBEDDED, settings)) as server:
+        assert server.kafka is not None
+        options = {"queue": "batch", "cleanup": "compact"}
+        server.node.admin.create_topic_full("keyed", 1, options)
+        producer = Producer(
+            {"bootstrap.servers": f"127.0.0.1:{server.kafka.port}", "transactional.id": "t"}
+        )
+        producer.init_transactions(WAIT_S)
+        for value in (b"old", b"committed", b"aborted"):
+            producer.begin_transaction()
+            producer.produce("keyed", value, key=b"k", partition=0)
+            producer.flush(WAIT_S)
+            if value == b"aborted":
+                producer.abort_transaction(WAIT_S)
+            else:
+                producer.commit_transaction(WAIT_S)
+        wait_until_ended(server.node)
+    jobs.compact(str(tmp_path / "data"))
+    with penstock.open(str(tmp_path / "data")) as store:
+        assert [one.value for one in store["keyed"].read(0)] == [b"committed"]
+
+
+def wait_until_ended(node: Node) -> None:
+    """The answer to the producer comes before the marker is in the log."""
+    topic = node.broker_cache.get_topic("keyed").topic_id
+    shard = node.driver_manager.build_storage_name(topic, 0)
+    deadline = time.monotonic() + WAIT_S
+    while node.handler.limits.stable_until(shard) is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

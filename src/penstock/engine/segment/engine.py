@@ -330,7 +330,11 @@ class SegmentEngine:
             return Compacted(0, 0)
         rules = CompactionRules.of(config, self.store.clock.now_ms())
         until, aborted = self._transactions_of(shard)
-        return self._compact_log(shard, rules, until, aborted)
+        # What a tombstone replaces may be in the tier alone, of which the log knows nothing.
+        has_tier = config.tiering is not None and config.tiering.enabled
+        is_whole = not has_tier or int(self.store.bounds(shard).earliest) == 0
+        tombstones_until = None if is_whole else 0
+        return self._compact_log(shard, rules, until, aborted, tombstones_until)
 
     def _compact_log(
         self,

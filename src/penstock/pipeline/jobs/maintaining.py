@@ -30,7 +30,8 @@ from penstock.pipeline.jobs.spark_work import Progress
 from penstock.pipeline.jobs.topic_choice import chosen_shards
 from penstock.pipeline.jobs.upkeep_result import ShardUpkeep, UpkeepResult
 from penstock.pipeline.named_view import NamedView
-from penstock.pipeline.node_directory import store_root
+from penstock.pipeline.node_directory import meta_of, store_root
+from penstock.pipeline.transactions import limits_beside
 from penstock.record import ShardId
 
 # What a node's settings say about old files and a full disk is not known here. A default in their
@@ -91,7 +92,8 @@ def compact(
     """Remove the records whose key was written again later, in topics whose cleanup is `compact`.
 
     `path` is a directory, or `host:port` of a running node, which then does it. Records without a
-    key stay. What is removed frees its place when its whole log file is dead.
+    key stay. What is removed frees its place when its whole log file is dead. A tier is left alone,
+    and so are tombstones of what only the tier holds: both are the node's.
     """
     if is_node(path):
         return compact_on_node(path, topics, progress)
@@ -169,6 +171,10 @@ def _engine(
         root = view.root
     engine = SegmentEngine(SegmentStore.open(root, settings))
     try:
+        # Asked while the store is locked: no transaction ends meanwhile.
+        meta = meta_of(root)
+        if meta is not None:
+            engine.limits = limits_beside(meta)
         yield engine, shards
     finally:
         engine.close()

@@ -18,13 +18,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
+from penstock.engine.segment.twin import IS_NATIVE, core
 from penstock.errors import (
     AlreadyExistsError,
     StaleWriteError,
     TierSetupError,
     TierUnavailableError,
 )
-from penstock.tiered.providers.contract import ObjectBytes, ObjectInfo, ObjectMissingError
+from penstock.tiered.providers.contract import (
+    Blocks,
+    ObjectBytes,
+    ObjectInfo,
+    ObjectMissingError,
+)
 from penstock.tiered.providers.memory import exactly
 
 _HIDDEN: Final = ".penstock-"
@@ -92,6 +98,15 @@ class PosixProvider:
         with self._opened(key) as descriptor:
             if os.preadv(descriptor, [take()], start) != size:
                 exactly(b"", size, self.url, key)
+
+    def get_range_summed(
+        self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
+    ) -> bytes:
+        with self._opened(key) as descriptor:
+            filled, sums = _read_blocks(descriptor, start, take(), blocks)
+        if filled != size:
+            exactly(b"", size, self.url, key)
+        return sums
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[int]:
@@ -210,6 +225,18 @@ class PosixProvider:
         if error.errno in _FORBIDDEN:
             raise TierSetupError(sentence) from error
         raise TierUnavailableError(sentence) from error
+
+
+def _read_blocks(
+    descriptor: int, start: int, buffer: memoryview, blocks: Blocks
+) -> tuple[int, bytes]:
+    """Fill a buffer; return how many bytes came, and the checksums of its blocks."""
+    if IS_NATIVE:
+        from penstock import _native
+
+        return _native.read_blocks(descriptor, start, buffer, *blocks)
+    filled = os.preadv(descriptor, [buffer], start)
+    return filled, core.block_sums(buffer[: blocks.size], blocks.block_size)
 
 
 def _version(data: bytes) -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from penstock.tiered.providers.contract import ObjectBytes, ObjectInfo, TierProvider, get_range_into
+from penstock.tiered.providers.contract import (
+    Blocks,
+    ObjectBytes,
+    ObjectInfo,
+    TierProvider,
+    get_range_into,
+    get_range_summed,
+)
 
 
 class PrefixedProvider:
@@ -33,6 +40,11 @@ class PrefixedProvider:
         self, key: str, start: int, size: int, take: Callable[[], memoryview]
     ) -> None:
         get_range_into(self._inner, self._prefix + key, start, size, take)
+
+    def get_range_summed(
+        self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
+    ) -> bytes:
+        return get_range_summed(self._inner, self._prefix + key, start, size, take, blocks)
 
     def head(self, key: str) -> ObjectInfo | None:
         found = self._inner.head(self._prefix + key)

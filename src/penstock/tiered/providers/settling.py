@@ -18,11 +18,13 @@ from typing import Final, TypeVar
 from penstock.clock import Clock, SystemClock
 from penstock.errors import AlreadyExistsError, StaleWriteError, TierUnavailableError
 from penstock.tiered.providers.contract import (
+    Blocks,
     ObjectBytes,
     ObjectInfo,
     ObjectMissingError,
     TierProvider,
     get_range_into,
+    get_range_summed,
     remove_leftovers,
 )
 
@@ -92,6 +94,11 @@ class SettlingProvider:
         self, key: str, start: int, size: int, take: Callable[[], memoryview]
     ) -> None:
         self._repeat(lambda: get_range_into(self.inner, key, start, size, take))
+
+    def get_range_summed(
+        self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
+    ) -> bytes:
+        return self._repeat(lambda: get_range_summed(self.inner, key, start, size, take, blocks))
 
     def head(self, key: str) -> ObjectInfo | None:
         return self._repeat(lambda: self.inner.head(key))

@@ -1,0 +1,112 @@
+//! Checksums of blocks: of bytes that are there, or of a file's while they are read.
+//!
+//! A file is read a few blocks at a time, and these are summed before the next are read: they are
+//! still in the processor's cache then, so that a checked read takes little longer than a read.
+
+use std::io::{Error, ErrorKind};
+use std::os::fd::RawFd;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::bytes::View;
+use crate::codec::maybe_detached;
+use crate::errors::Refusal;
+
+/// What is read at once: half of a small second-level cache.
+const READ_SIZE: usize = 256 << 10;
+const SUM_SIZE: usize = 4;
+
+fn sum_blocks(data: &[u8], block_size: usize, sums: &mut Vec<u8>) {
+    for block in data.chunks(block_size) {
+        sums.extend_from_slice(&crc32fast::hash(block).to_be_bytes());
+    }
+}
+
+/// Read until `buffer` is full or the file ends; return how many bytes came.
+fn read_at(descriptor: RawFd, buffer: &mut [u8], start: i64) -> Result<usize, Error> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let rest = &mut buffer[filled..];
+        let at = start + filled as i64;
+        // SAFETY: the kernel writes at most `rest.len()` bytes, which are ours alone.
+        let count = unsafe { libc::pread(descriptor, rest.as_mut_ptr().cast(), rest.len(), at) };
+        match usize::try_from(count) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(_) => {
+                let error = Error::last_os_error();
+                if error.kind() != ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(filled)
+}
+
+/// Fill `buffer` from a file, and sum the blocks of its first `summed` bytes as far as they came.
+fn read_and_sum(
+    descriptor: RawFd,
+    start: i64,
+    buffer: &mut [u8],
+    summed: usize,
+    block_size: usize,
+) -> Result<(usize, Vec<u8>), Error> {
+    let mut sums = Vec::with_capacity(summed.div_ceil(block_size) * SUM_SIZE);
+    let step = READ_SIZE.div_ceil(block_size) * block_size;
+    let mut filled = 0;
+    for part in buffer.chunks_mut(step) {
+        let count = read_at(descriptor, part, start + filled as i64)?;
+        sum_blocks(&part[..count.min(summed.saturating_sub(filled))], block_size, &mut sums);
+        filled += count;
+        if count < part.len() {
+            break;
+        }
+    }
+    Ok((filled, sums))
+}
+
+#[pyfunction]
+pub fn block_sums<'py>(
+    py: Python<'py>,
+    data: &Bound<'py, PyAny>,
+    block_size: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
+    check_block_size(py, block_size)?;
+    let view = View::readable(data)?;
+    let bytes = view.bytes();
+    let sums = maybe_detached(py, bytes.len(), || {
+        let mut sums = Vec::with_capacity(bytes.len().div_ceil(block_size) * SUM_SIZE);
+        sum_blocks(bytes, block_size, &mut sums);
+        sums
+    });
+    Ok(PyBytes::new(py, &sums))
+}
+
+#[pyfunction]
+pub fn read_blocks<'py>(
+    py: Python<'py>,
+    descriptor: RawFd,
+    start: i64,
+    buffer: &Bound<'py, PyAny>,
+    summed: usize,
+    block_size: usize,
+) -> PyResult<(usize, Bound<'py, PyBytes>)> {
+    check_block_size(py, block_size)?;
+    let mut view = View::writable(buffer)?;
+    let bytes = view.bytes_mut();
+    if start < 0 || summed > bytes.len() {
+        return Err(Refusal::bad("a read begins in its file and sums what it reads").raise(py));
+    }
+    let found = py.detach(|| read_and_sum(descriptor, start, bytes, summed, block_size));
+    let (filled, sums) = found?;
+    Ok((filled, PyBytes::new(py, &sums)))
+}
+
+fn check_block_size(py: Python<'_>, block_size: usize) -> PyResult<()> {
+    if block_size == 0 || block_size > isize::MAX as usize / 2 {
+        return Err(Refusal::bad("a block has at least a byte").raise(py));
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+"""How a topic's tier is spoken of by names and words, as on a command line.
+
+    tiering                           on, off, or none: as the node's settings say
+    tiering.upload_interval_ms, …     one field of `TieringPolicy`; the others stay
+
+A topic of which a field is named has a tier from then on, unless it was switched off. Switched off,
+it keeps what its policy said, for when it is switched on again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.errors import BadRequestError
+from penstock.meta.state.model import TieringPolicy
+
+TIERING: Final = "tiering"
+PREFIX: Final = f"{TIERING}."
+OFF: Final = "DISABLE"
+"""RocketMQ's name for a storage level without a tier."""
+FIELDS: Final = TieringPolicy.__struct_fields__
+NAMES: Final = frozenset(PREFIX + field for field in FIELDS)
+_WORDS: Final[Mapping[object, bool]] = {"on": True, "off": False, True: True, False: False}
+
+
+def change_policy(before: TieringPolicy | None, options: Mapping[str, object]) -> object:
+    """Return what `options`, those that speak of the tier, make of a topic's policy: its fields in
+    their stored order, not checked yet; or None."""
+    policy: object = before
+    if TIERING in options:
+        given = options[TIERING]
+        is_word = isinstance(given, str | bool)
+        policy = _switched(before, given) if is_word else given
+    named = {name: value for name, value in options.items() if name in NAMES}
+    if not named:
+        return policy
+    if policy is not None and not isinstance(policy, TieringPolicy):
+        raise BadRequestError("a topic's tiering is given whole or by the names of its fields")
+    fields = _fields(policy)
+    fields.update({name.removeprefix(PREFIX): value for name, value in named.items()})
+    return [fields[field] for field in FIELDS]
+
+
+def _switched(before: TieringPolicy | None, given: object) -> TieringPolicy:
+    if given not in _WORDS:
+        raise BadRequestError(f"tiering is on, off or none, not {given!r}")
+    fields = _fields(before)
+    if not _WORDS[given]:
+        fields["storage_level"] = OFF
+    elif fields["storage_level"] == OFF:
+        fields["storage_level"] = TieringPolicy().storage_level
+    return TieringPolicy(**fields)  # type: ignore[arg-type]  # they are those of a policy
+
+
+def _fields(policy: TieringPolicy | None) -> dict[str, object]:
+    policy = policy if policy is not None else TieringPolicy()
+    return {field: getattr(policy, field) for field in FIELDS}
+
+
+def shown_policy(policy: TieringPolicy) -> list[tuple[str, str]]:
+    """Return the options that make this policy, by name, without what says nothing."""
+    shown = [(TIERING, "off" if policy.storage_level == OFF else "on")]
+    for field in FIELDS:
+        value = getattr(policy, field)
+        if value not in (None, "") and not (field == "storage_level" and value == OFF):
+            shown.append((PREFIX + field, str(value)))
+    return shown
