@@ -101,7 +101,7 @@ def delete_superseded(
     start_of_log = int(store.bounds(flat.shard).earliest)
     reached = until
     found = _Superseded(progress, start_of_log, aborted)
-    found.gone += progress.take_old(rules, start_of_log)
+    found.gone.extend(progress.take_old(rules, start_of_log))
     since = progress.since
     for record in _everything(store, flat, since, start_of_log):
         if record.offset >= until:
