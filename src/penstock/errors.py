@@ -17,6 +17,7 @@
     │   ├── BusyError                 a bounded queue stayed full for the whole deadline
     │   ├── DiskFullError             writes are refused until space is freed; reads go on
     │   ├── TierUnavailableError      the tier does not answer; what it holds cannot be read now
+    │   ├── StaleReadError            a node knows nothing new enough, and no leader to ask
     │   └── DeadlineError             the answer did not come in time; the outcome is unknown
     ├── SetupError                the operator must change a setting, a path or an installation
     │   ├── SettingsError
@@ -147,6 +148,10 @@ class DiskFullError(RetryableError):
 
 
 class TierUnavailableError(RetryableError):
+    pass
+
+
+class StaleReadError(RetryableError):
     pass
 
 

@@ -14,6 +14,7 @@ from penstock.cli.target import DEFAULT_ADDRESS, Server
 from penstock.clock import SystemClock
 from penstock.errors import BadRequestError, DeadlineError
 from penstock.meta.controller import DRAINING, ONLINE, Load, load_of
+from penstock.meta.local_reads import ANY_AGE, STALENESS_MS
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
 from penstock.meta.state.metadata_rows import NODES, SHARDS
@@ -45,9 +46,9 @@ def _votes(reply: pb.ClusterStatusReply, node: int) -> bool:
 
 
 def _nodes(connection: MetaConnection, reply: pb.ClusterStatusReply) -> list[str]:
-    """Return a line for each node; a node without a leader can tell, too."""
-    rows = RemoteRows(connection, 0)
-    rows.is_local = True
+    """Return a line for each node; a node without a leader tells what it knows, and since when."""
+    knows_leader = not reply.groups or reply.groups[0].leader != 0
+    rows = RemoteRows(connection, 0, STALENESS_MS if knows_leader else ANY_AGE)
     states = {node.node_id: node.status for node in NODES.scan(rows)}
     load = load_of(SHARDS.scan(rows)) if states else Load()
     members = {member.node_id: member.address for member in reply.members}
@@ -57,6 +58,10 @@ def _nodes(connection: MetaConnection, reply: pb.ClusterStatusReply) -> list[str
         where = members.get(node, "keeps no metadata")
         state = states.get(node, "not registered")
         lines.append(f"node {node}  {where}  {state}, has {held} shards and leads {led}")
+    if not knows_leader:
+        age_ms = rows.age_ms
+        age = "nobody knows how" if age_ms is None else f"up to {age_ms / 1_000:.1f} s"
+        lines.append(f"this node hears of no leader; what it knows of the nodes is {age} old")
     return lines
 
 

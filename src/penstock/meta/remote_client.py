@@ -35,6 +35,7 @@ from penstock.meta.controller import (
     storage_nodes,
 )
 from penstock.meta.gathering import Gathering
+from penstock.meta.local_reads import STALENESS_MS, LocalRows
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.founding import group_names
 from penstock.meta.rejections import encode_checked
@@ -57,6 +58,8 @@ _PAUSE_S: Final = 0.1
 _PLACES_KNOWN_S: Final = 1.0
 """How long it is taken for known which nodes there are and what they hold."""
 HEARTBEAT_SECONDS: Final = 0.5
+LOOK_BEATS: Final = 10
+"""Once in so many beats it is looked at what the others know of this node."""
 _MESSAGE_SIZE_MAX: Final = 16 << 20
 
 _log: Final = get_logger(__name__)
@@ -185,29 +188,59 @@ def _serialize(message: WireMessage) -> bytes:
 
 
 class RemoteRows:
-    """Rows of a group, read over the connection."""
+    """Rows of a group, read over the connection; local reads of whichever node answers if it is
+    said what they may lack."""
 
-    def __init__(self, connection: MetaConnection, number: int) -> None:
+    def __init__(
+        self, connection: MetaConnection, number: int, staleness_ms: int | None = None
+    ) -> None:
         self._connection = connection
         self._number = number
-        self.is_local = False
+        self._staleness_ms = staleness_ms
+        self._age_ms: int | None = 0
+
+    def within(self, staleness_ms: int) -> LocalRows:
+        rows = RemoteRows(self._connection, self._number, staleness_ms)
+        return LocalRows(rows, lambda: rows.age_ms)
+
+    @property
+    def age_ms(self) -> int | None:
+        """The greatest age of all answers so far; None: that of one is not known."""
+        return self._age_ms
 
     def get(self, key: bytes) -> bytes | None:
-        request = pb.GetRequest(group=self._number, key=key, is_local=self.is_local)
+        request = pb.GetRequest(
+            group=self._number,
+            key=key,
+            is_local=self._staleness_ms is not None,
+            max_staleness_ms=self._staleness_ms,
+        )
         reply = self._connection.call("Get", request, pb.GetReply)
+        self._note_age(reply)
         return reply.row if reply.is_there else None
 
     def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
         while True:
             request = pb.ScanRequest(
-                group=self._number, start=start, end=end, is_local=self.is_local
+                group=self._number,
+                start=start,
+                end=end,
+                is_local=self._staleness_ms is not None,
+                max_staleness_ms=self._staleness_ms,
             )
             reply = self._connection.call("Scan", request, pb.ScanReply)
+            self._note_age(reply)
             for found in reply.rows:
                 yield found.key, found.row
             if not reply.has_more:
                 return
             start = reply.rows[-1].key + b"\x00"
+
+    def _note_age(self, reply: pb.GetReply | pb.ScanReply) -> None:
+        if not reply.HasField("age_ms"):
+            self._age_ms = None
+        elif self._age_ms is not None:
+            self._age_ms = max(self._age_ms, reply.age_ms)
 
 
 class RemoteGroup(Generic[AnswerT]):
@@ -329,7 +362,8 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def service(self) -> MetaService:
         """Return the gRPC service over this client: calls are passed on."""
         groups: list[GroupLog[object]] = [self._group, *self._offset_groups]
-        return MetaService(self, groups, [group.reader for group in groups])
+        reads = [RemoteRows(self.connection, number) for number in range(len(groups))]
+        return MetaService(self, groups, reads)
 
     @property
     def failure(self) -> StoreError | None:
@@ -347,8 +381,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         with self._placing:
             now = self._clock.monotonic()
             if now >= self._place_until:
-                rows = RemoteRows(self.connection, 0)
-                rows.is_local = True
+                rows = RemoteRows(self.connection, 0, STALENESS_MS)
                 self._places = storage_nodes(NODES.scan(rows), self._node_id)
                 # Whoever is alone in question need not be compared.
                 self._load = load_of(SHARDS.scan(rows)) if len(self._places) > 1 else Load()
@@ -381,15 +414,25 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def _beat(self) -> None:
         group = RemoteGroup(self._heart, METADATA, 0, Decoder(cmd.Applied).decode)
         beat = cmd.Heartbeat(self._node_id, self._nonce)
+        beats = 0
         while not self._clock.wait(self._closing, HEARTBEAT_SECONDS):
+            beats += 1
             try:
                 # Without an id: a beat may count twice, and needs no place among the answers.
                 answer = group.propose(encode_checked(cmd.Request(self._clock.now_ms(), beat)))
-                if isinstance(answer, Rejected) or not self._is_registered:
+                is_known = not isinstance(answer, Rejected) and self._is_registered
+                if is_known and beats % LOOK_BEATS == 0:
+                    is_known = self._is_known_as_it_is()
+                if not is_known:
                     self._register()
             except StoreError as error:
                 # No majority, or no way to it: the next beat tries again.
                 _log.debug("heartbeat_failed", reason=str(error))
+
+    def _is_known_as_it_is(self) -> bool:
+        """Registrations that were given up may come late, and behind what was said since."""
+        mine = NODES.get(RemoteRows(self._heart, 0, STALENESS_MS), self._node_id)
+        return mine is not None and mine.listeners == self._listeners
 
     def _follow(self, watch: Watch, begun: threading.Event) -> None:
         is_first = True

@@ -24,12 +24,12 @@ from penstock.errors import (
 )
 from penstock.grpc_methods import service_handlers
 from penstock.meta.client import GroupName, GroupOffsets, MetaClient, OffsetEntry, Update
+from penstock.meta.local_reads import STALENESS_MS, LocalReads, LocalRows, current
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.solo_group import GroupLog
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.model import Member
-from penstock.meta.state.view import Reader
 
 SERVICE: Final = "penstock.meta.v1.MetaService"
 ERROR_KEY: Final = "penstock-meta-error-bin"
@@ -65,7 +65,7 @@ class MetaService:
         self,
         client: MetaClient,
         groups: Sequence[GroupLog[object]],
-        locals_: Sequence[Reader],
+        locals_: Sequence[LocalReads],
         cluster: Cluster | None = None,
         *,
         deliver: Callable[[], None] = lambda: None,
@@ -94,14 +94,18 @@ class MetaService:
         return pb.ProposeManyReply(outcomes=[_outcome(one) for one in outcomes])
 
     def get(self, request: pb.GetRequest) -> pb.GetReply:
-        row = self._reader(request.group, is_local=request.is_local).get(request.key)
-        return pb.GetReply(is_there=row is not None, row=row or b"")
+        found = self._rows(request)
+        row = found.rows.get(request.key)
+        return pb.GetReply(is_there=row is not None, row=row or b"", age_ms=found.age_ms())
 
     def scan(self, request: pb.ScanRequest) -> pb.ScanReply:
-        reader = self._reader(request.group, is_local=request.is_local)
-        rows = list(islice(reader.scan(request.start, request.end), _SCAN_ROWS_MAX + 1))
-        found = [pb.Row(key=key, row=row) for key, row in rows[:_SCAN_ROWS_MAX]]
-        return pb.ScanReply(rows=found, has_more=len(rows) > _SCAN_ROWS_MAX)
+        found = self._rows(request)
+        rows = list(islice(found.rows.scan(request.start, request.end), _SCAN_ROWS_MAX + 1))
+        return pb.ScanReply(
+            rows=[pb.Row(key=key, row=row) for key, row in rows[:_SCAN_ROWS_MAX]],
+            has_more=len(rows) > _SCAN_ROWS_MAX,
+            age_ms=found.age_ms(),
+        )
 
     def watch(self, request: pb.WatchRequest) -> Iterator[pb.WatchReply]:
         updates: SimpleQueue[Update] = SimpleQueue()
@@ -173,9 +177,13 @@ class MetaService:
             raise BadRequestError(f"there is no group {number}")
         return self._groups[number]
 
-    def _reader(self, number: int, *, is_local: bool) -> Reader:
-        group = self._group(number)
-        return self._locals[number] if is_local else group.reader
+    def _rows(self, request: pb.GetRequest | pb.ScanRequest) -> LocalRows:
+        group = self._group(request.group)
+        if not request.is_local:
+            return current(group.reader)
+        is_said = request.HasField("max_staleness_ms")
+        bound = request.max_staleness_ms if is_said else STALENESS_MS
+        return self._locals[request.group].within(bound)
 
     def _entry(self, name: GroupName, offset: pb.SaveOffsetDataRequestOffset) -> OffsetEntry:
         epoch, sequence = offset.coordinator_epoch, offset.sequence

@@ -16,6 +16,7 @@ from penstock.errors import StoreError
 from penstock.meta import log_format as fmt
 from penstock.meta.database import Database, RocksDatabase
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
+from penstock.meta.local_reads import CurrentReads
 from penstock.meta.service import MetaService
 from penstock.meta.solo_group import GroupStatus, LogLimits
 from penstock.meta.solo_log import METADATA, SoloLog, offset_group_name, open_identity
@@ -123,8 +124,8 @@ class SoloMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def service(self) -> MetaService:
         """Return the gRPC service over this node."""
         groups = [self._group, *self._offset_groups]
-        readers = [group.reader for group in groups]
-        return MetaService(self, groups, readers, deliver=self._watchers.deliver)
+        reads = [CurrentReads(group) for group in groups]
+        return MetaService(self, groups, reads, deliver=self._watchers.deliver)
 
     def leads_metadata(self) -> bool:
         """Return whether this node does what only one node of a cluster must do."""

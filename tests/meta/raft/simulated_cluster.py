@@ -267,9 +267,12 @@ class SimulatedCluster:
         node.groups[group].read(done)
 
     def change(self, node_id: int, group: int, *changes: tuple[int, int]) -> list[object]:
-        """Propose changes of the members at a node; the list gets the outcome."""
+        """Propose changes of the members at a node; the list gets the outcome, None when they are
+        made."""
         outcome: list[object] = []
-        proposal: Proposal[Append, Appended] = Proposal(b"", None, outcome.append, changes=changes)
+        proposal: Proposal[Append, Appended] = Proposal(
+            b"", None, outcome.append, changes=changes, changed=lambda: outcome.append(None)
+        )
         self.nodes[node_id].groups[group].propose(proposal)
         return outcome
 

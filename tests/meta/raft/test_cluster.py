@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -397,23 +398,35 @@ def test_an_announcement_that_an_older_registration_replaced_is_made_again(
 def test_local_reads_are_never_older_than_is_said(
     cluster: ClusterInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = next(node for node in cluster.clients if node != cluster.leader())
-    reader = cluster.clients[away]
-    writer = cluster.clients[cluster.leader()]
-    reader.local_reads(are_local=True)
-    assert 0 < reader.staleness_s < 10
+    leader = cluster.leader()
+    away = next(node for node in cluster.clients if node != leader)
+    reader, writer = cluster.clients[away], cluster.clients[leader]
     topic = writer.create_topic("orders")
-    wait_until(lambda: reader.get_topic("orders") == topic, "what is applied is read here")
+    assert reader.staleness_s == 0
+    assert reader.get_topic("orders") == topic
+    reader.local_reads(are_local=True)
+    assert reader.staleness_s == 2.0
+    handle = reader._metadata
 
     with monkeypatch.context() as cut:
         # It hears nothing any more; the others go on.
         cut.setattr(reader.node, "receive", lambda _sender, _data: None)
-        group = reader.metadata_group
-        wait_until(lambda: not group.knows_leader, "a node that hears nothing knows no leader")
+        reader.local_reads(are_local=True, staleness_s=3_600)
+        assert reader.get_topic("orders") == topic, "what it has is new enough, and nobody is asked"
         altered = writer.alter_topic(topic.topic_id, partitions=2)
+        altered_at = time.monotonic()
+        assert reader.get_topic("orders") == topic
+        lacking_ms = (time.monotonic() - altered_at) * 1_000
+        assert (handle.age_ms or 0) >= lacking_ms, "it lacks what was altered"
+        reader.local_reads(are_local=True, staleness_s=0.001)
         found: list[Topic | None] = []
         reading = threading.Thread(target=lambda: found.append(reader.get_topic("orders")))
         reading.start()
         # Whoever asks now gets no answer from before; that of later comes with a leader.
+        wait_until(lambda: bool(reader.metadata_group._reads._rounds), "the question waits")
+        asked_at = time.monotonic()
     reading.join(DEADLINE_S)
     assert found == [altered]
+    # An answer that took long is as old as its question.
+    assert handle._current_at is not None
+    assert handle._current_at <= asked_at

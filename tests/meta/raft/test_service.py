@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import grpc
 import pytest
+from msgspec.msgpack import Decoder
 from tests.meta.raft.cluster_in_process import ClusterInProcess, wait_until
 
 from penstock.clock import SystemClock
@@ -17,15 +20,20 @@ from penstock.errors import (
     BadRequestError,
     DeadlineError,
     NotSupportedError,
+    StaleReadError,
     UnknownTopicError,
 )
+from penstock.meta import remote_client
 from penstock.meta.client import GroupName
+from penstock.meta.local_reads import ANY_AGE
 from penstock.meta.proto import meta_pb2 as pb
-from penstock.meta.remote_client import MetaConnection, RemoteMetaClient
+from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
 from penstock.meta.service import MetaService, meta_handlers
 from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.state.keys import encode_key
 from penstock.meta.state.metadata_commands import TopicPut
-from penstock.meta.state.metadata_rows import read_beats
+from penstock.meta.state.metadata_rows import SHARDS, TOPICS, read_beats
+from penstock.meta.state.model import Topic
 from penstock.meta.watch import Update
 
 
@@ -181,10 +189,107 @@ def test_clients_go_on_at_another_node_when_theirs_is_gone(tmp_path: Path) -> No
             server.stop(None).wait()
 
 
-def test_a_node_outside_of_the_groups_leads_its_shards_while_its_heart_beats(
-    tmp_path: Path,
+def _served(cluster: ClusterInProcess, closing: ExitStack) -> dict[int, str]:
+    """Serve the nodes of a cluster; return their addresses."""
+    addresses: dict[int, str] = {}
+    for node, one in cluster.clients.items():
+        server, addresses[node] = serve(one.service())
+        closing.callback(partial(server.stop, None))
+    return addresses
+
+
+def _ask_once(
+    address: str, topic: Topic, bound_ms: int | None, *, is_local: bool = True
+) -> tuple[int, int | None]:
+    """Return how many partitions of a topic an address knows of, and how old that is."""
+    connection = MetaConnection([address], deadline_s=60, clock=SystemClock())
+    key = encode_key(TOPICS.number, topic.topic_id)
+    request = pb.GetRequest(key=key, is_local=is_local, max_staleness_ms=bound_ms)
+    try:
+        reply = connection._call(address, "Get", request, pb.GetReply)
+    finally:
+        connection.close()
+    age_ms = reply.age_ms if reply.HasField("age_ms") else None
+    return Decoder(Topic).decode(reply.row).partitions, age_ms
+
+
+def test_a_local_read_is_as_new_as_the_request_asks_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("penstock._native", reason="a cluster needs the extension")
+    with ClusterInProcess(tmp_path) as cluster, ExitStack() as closing:
+        cluster.start_all()
+        leader = cluster.leader()
+        away = next(node for node in cluster.clients if node != leader)
+        writer, lonely = cluster.clients[leader], cluster.clients[away]
+        addresses = _served(cluster, closing)
+        topic = writer.create_topic("orders")
+        assert lonely.get_topic("orders") == topic
+        ask = partial(_ask_once, addresses[away], topic)
+
+        with monkeypatch.context() as cut:
+            cut.setattr(lonely.node, "receive", lambda _sender, _data: None)
+            writer.alter_topic(topic.topic_id, partitions=2)
+            altered_at = time.monotonic()
+            wait_until(lambda: not lonely.metadata_group.knows_leader, "it knows no leader")
+            lacking_ms = (time.monotonic() - altered_at) * 1_000
+            partitions, age_ms = ask(3_600_000)
+            assert partitions == 1, "old, but not older than was asked for"
+            assert (age_ms or 0) >= lacking_ms, "it says how old that may be"
+            with pytest.raises(StaleReadError, match="hears of no leader; ask another node"):
+                ask(1)
+            # Without a bound it is two seconds; with the greatest there is, anything goes.
+            lonely._metadata._current_at = time.monotonic() - 2.1
+            with pytest.raises(StaleReadError, match="metadata"):
+                ask(None)
+            assert ask(ANY_AGE)[0] == 1
+            lonely._metadata._current_at = None
+            with pytest.raises(StaleReadError, match="of unknown age"):
+                ask(3_600_000)
+            assert ask(ANY_AGE) == (1, None)
+            _read_past_one_that_cannot_tell([addresses[away], addresses[leader]], topic)
+        # The first answer after that comes with the leader's word; then it knows by itself.
+        wait_until(lambda: lonely.metadata_group.knows_leader, "it hears of a leader again")
+        assert ask(None, is_local=False) == (2, 0)
+        assert ask(3_600_000)[0] == 2
+
+
+def _read_past_one_that_cannot_tell(addresses: list[str], topic: Topic) -> None:
+    connection = MetaConnection(addresses, deadline_s=60, clock=SystemClock())
+    rows = RemoteRows(connection, 0, 1)
+    found = TOPICS.get(rows, topic.topic_id)
+    connection.close()
+    assert found is not None
+    assert (found.partitions, rows.age_ms) == (2, 0)
+
+
+def test_a_node_that_passes_reads_on_passes_on_how_old_they_may_be(tmp_path: Path) -> None:
+    pytest.importorskip("penstock._native", reason="a cluster needs the extension")
+    with ClusterInProcess(tmp_path, nodes=1) as cluster, ExitStack() as closing:
+        cluster.start_all()
+        addresses = _served(cluster, closing)
+        topic = cluster.clients[1].create_topic("orders", partitions=3)
+        between = RemoteMetaClient(list(addresses.values()), node_id=9)
+        closing.callback(between.close)
+        server, address = serve(between.service())
+        closing.callback(partial(server.stop, None))
+        handle = cluster.clients[1]._metadata
+        handle._current_at = time.monotonic() - 100
+        partitions, age_ms = _ask_once(address, topic, 3_600_000)
+        assert partitions == 3
+        assert (age_ms or 0) >= 100_000
+        assert _ask_once(address, topic, 50_000) == (3, 0), "the leader was asked"
+        handle._current_at = None
+        assert _ask_once(address, topic, ANY_AGE) == (3, None)
+        shards = list(SHARDS.scan(RemoteRows(between.connection, 0, ANY_AGE), topic.topic_id))
+        assert len(shards) == 3
+
+
+def test_a_node_outside_of_the_groups_leads_its_shards_while_its_heart_beats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("penstock._native", reason="a cluster needs the extension")
+    monkeypatch.setattr(remote_client, "LOOK_BEATS", 1)
     with ClusterInProcess(tmp_path) as cluster:
         cluster.start_all()
         served = [serve(one.service()) for one in cluster.clients.values()]
@@ -198,6 +303,11 @@ def test_a_node_outside_of_the_groups_leads_its_shards_while_its_heart_beats(
         wait_until(
             lambda: read_beats(seen_from._metadata.local).get(9, 0) > beats + 1, "hearts beat"
         )
+        # A registration that comes late, behind the last announcement, is noticed.
+        client.announce("kafka", "host-9:9092")
+        client.register_node("", listeners={}, boot_id=client._nonce)
+        said = {"kafka": "host-9:9092"}
+        wait_until(lambda: client.list_nodes()[-1].listeners == said, "it says it again")
         client.close()
 
         def leader() -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,10 @@ class Sent:
     def add(self, *texts: str, changes: tuple[tuple[int, int], ...] = ()) -> None:
         for text in texts:
             done = self._note(text)
-            self.proposals.add(Proposal(text.encode(), text, done, changes=changes))
+            changed = partial(done, "changed")
+            proposal: Proposal[str, str]
+            proposal = Proposal(text.encode(), text, done, changes=changes, changed=changed)
+            self.proposals.add(proposal)
 
     def _note(self, text: str) -> Callable[[object], None]:
         def done(outcome: object) -> None:
@@ -84,6 +88,14 @@ def test_an_entry_has_a_bounded_size_and_changes_of_members_travel_alone() -> No
     group.add("y", "z")
     group.send()
     assert group.sent[3:] == [[b"x"], [b"change"], [b"y", b"z"]]
+    for entry in group.entries[3:]:
+        # Entries of other nodes, and requests of this one, are no changes that wait here.
+        group.proposals.finish_change(entry.context)
+        group.proposals.finish_change(b"of another node")
+    assert group.outcomes == {"change": "changed"}
+    group.proposals.refuse(ClosedError("the end"))
+    assert group.outcomes["change"] == "changed"
+    assert isinstance(group.outcomes["x"], ClosedError)
 
 
 def test_what_nobody_takes_stays_together_and_is_sent_again_as_it_was() -> None:

@@ -54,19 +54,15 @@ class ClusterView:
         if not isinstance(meta, ListenerAnnouncer):
             return
         own = self.own
-        address = f"{own.host}:{own.port}"
-        announce = partial(meta.announce, LISTENER, address)
-        announced = False
+        announce = partial(meta.announce, LISTENER, f"{own.host}:{own.port}")
+        try:
+            await self._broker.run_blocking(announce)
+        except StoreError as error:
+            # The meta service says it again by itself until it is known.
+            _log.warning("kafka_listener_not_announced_yet", reason=str(error))
         while True:
             try:
-                if not announced:
-                    await self._broker.run_blocking(announce)
                 nodes = await self._broker.run_blocking(self._broker.meta.list_nodes)
-                # A registration that was under way may have come behind the announcement.
-                announced = any(
-                    node.node_id == own.node_id and node.listeners.get(LISTENER) == address
-                    for node in nodes
-                )
             except StoreError as error:
                 _log.warning("kafka_nodes_not_known", reason=str(error))
             else:

@@ -53,34 +53,40 @@ class ProposeOutcome(_message.Message):
     def __init__(self, is_rejected: _Optional[bool] = ..., answer: _Optional[bytes] = ..., error: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class GetRequest(_message.Message):
-    __slots__ = ("group", "key", "is_local")
+    __slots__ = ("group", "key", "is_local", "max_staleness_ms")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     IS_LOCAL_FIELD_NUMBER: _ClassVar[int]
+    MAX_STALENESS_MS_FIELD_NUMBER: _ClassVar[int]
     group: int
     key: bytes
     is_local: bool
-    def __init__(self, group: _Optional[int] = ..., key: _Optional[bytes] = ..., is_local: _Optional[bool] = ...) -> None: ...
+    max_staleness_ms: int
+    def __init__(self, group: _Optional[int] = ..., key: _Optional[bytes] = ..., is_local: _Optional[bool] = ..., max_staleness_ms: _Optional[int] = ...) -> None: ...
 
 class GetReply(_message.Message):
-    __slots__ = ("is_there", "row")
+    __slots__ = ("is_there", "row", "age_ms")
     IS_THERE_FIELD_NUMBER: _ClassVar[int]
     ROW_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
     is_there: bool
     row: bytes
-    def __init__(self, is_there: _Optional[bool] = ..., row: _Optional[bytes] = ...) -> None: ...
+    age_ms: int
+    def __init__(self, is_there: _Optional[bool] = ..., row: _Optional[bytes] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class ScanRequest(_message.Message):
-    __slots__ = ("group", "start", "end", "is_local")
+    __slots__ = ("group", "start", "end", "is_local", "max_staleness_ms")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     IS_LOCAL_FIELD_NUMBER: _ClassVar[int]
+    MAX_STALENESS_MS_FIELD_NUMBER: _ClassVar[int]
     group: int
     start: bytes
     end: bytes
     is_local: bool
-    def __init__(self, group: _Optional[int] = ..., start: _Optional[bytes] = ..., end: _Optional[bytes] = ..., is_local: _Optional[bool] = ...) -> None: ...
+    max_staleness_ms: int
+    def __init__(self, group: _Optional[int] = ..., start: _Optional[bytes] = ..., end: _Optional[bytes] = ..., is_local: _Optional[bool] = ..., max_staleness_ms: _Optional[int] = ...) -> None: ...
 
 class Row(_message.Message):
     __slots__ = ("key", "row")
@@ -91,12 +97,14 @@ class Row(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., row: _Optional[bytes] = ...) -> None: ...
 
 class ScanReply(_message.Message):
-    __slots__ = ("rows", "has_more")
+    __slots__ = ("rows", "has_more", "age_ms")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     HAS_MORE_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedCompositeFieldContainer[Row]
     has_more: bool
-    def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., has_more: _Optional[bool] = ...) -> None: ...
+    age_ms: int
+    def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., has_more: _Optional[bool] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("after",)

@@ -4,9 +4,9 @@
     client = RaftMetaClient.open("data/meta", place)
 
 Any node takes any request; see `tickets` for how it is answered. Reads are linearizable, unless
-`local_reads` was chosen: those see what this node has applied, which is as old as the last message
-of the leader, and `staleness_s` at most. A node that knows no leader waits for one, as for any
-other read.
+`local_reads` was chosen: those see what this node has applied, and lack nothing that was
+acknowledged longer ago than `staleness_s`. A node that cannot tell asks the leader, and waits for
+one, as for any other read; see `penstock.meta.local_reads`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from penstock.meta import log_format as fmt
 from penstock.meta.controller import OFFLINE, place_shards, storage_nodes
 from penstock.meta.database import Database, RocksDatabase
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
+from penstock.meta.local_reads import STALENESS_MS
 from penstock.meta.raft.controller_loop import ControllerLoop
 from penstock.meta.raft.founding import (
     Peer,
@@ -284,9 +285,9 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         """Return whether this node does what only one node of a cluster must do."""
         return self.node.status[0].role == "leader"
 
-    def local_reads(self, *, are_local: bool) -> None:
+    def local_reads(self, *, are_local: bool, staleness_s: float = STALENESS_MS / 1_000) -> None:
         """Choose how reads are answered from now on; see the head of this module."""
-        self.node.reads_are_local = are_local
+        self.node.staleness_s = staleness_s if are_local else None
 
     @property
     def metadata_group(self) -> RaftGroup[cmd.Request, cmd.Answer]:
@@ -295,8 +296,8 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
 
     @property
     def staleness_s(self) -> float:
-        """How old what local reads see can be, in seconds."""
-        return self.node.staleness_s
+        """How old what reads see can be, in seconds; 0: they are linearizable."""
+        return self.node.staleness_s or 0.0
 
     def remove_member(self, node_id: int) -> None:
         """Take a node out of all groups; see `Membership.remove`."""
@@ -305,8 +306,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def service(self) -> MetaService:
         """Return the gRPC service over this node."""
         groups: list[GroupLog[object]] = [self._metadata, *self._offset_handles]
-        locals_ = [self._metadata.local, *[handle.local for handle in self._offset_handles]]
-        return MetaService(self, groups, locals_, self)
+        return MetaService(self, groups, [self._metadata, *self._offset_handles], self)
 
     def transfer(self, group: str, to: int) -> None:
         """Ask the leader of `group`, if it is this node, to let `to` lead."""

@@ -439,7 +439,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
                 overlay = self.reader.working.overlay()
                 self._applied, self._applied_term = index, term
                 self._change_members(kind, data)
-                self._answer_change(context)
+                self._proposals.finish_change(context)
             elif data:
                 requests = self._proposals.requests(context) or self._decode(index, data)
                 apply = self._machine.apply
@@ -460,11 +460,6 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         batch = Batch()
         batch.put(self.name.log_family, key, fmt.encode_configuration(self._configuration))
         self._write_state(batch)
-
-    def _answer_change(self, context: bytes) -> None:
-        proposal = self._proposals.find(context)
-        if proposal is not None and proposal.changes:
-            self._proposals.answer(context, [None])  # type: ignore[list-item] # it has no answer
 
     def _decode(self, index: int, data: bytes) -> list[RequestT]:
         try:

@@ -14,15 +14,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from math import ceil
 from typing import Final, Generic, TypeVar
 
 from msgspec import MsgspecError, Struct
 
 from penstock.clock import Clock
-from penstock.errors import BadRequestError, ClosedError, StoreError
+from penstock.errors import BadRequestError, ClosedError, StaleReadError, StoreError
 from penstock.log import get_logger
 from penstock.meta import log_format as fmt
 from penstock.meta.database import Database
+from penstock.meta.local_reads import ANY_AGE, LocalRows, current
 from penstock.meta.raft.founding import read_members
 from penstock.meta.raft.frames import Frame, decode_frame, encode_frame
 from penstock.meta.raft.group import RaftGroup
@@ -44,6 +46,7 @@ AnswerT = TypeVar("AnswerT")
 _INPUTS_A_TURN: Final = 256
 _INPUT_SIZE_A_TURN: Final = 512 << 10
 _MEMBERS_TICKS: Final = 10
+_LOOK_SECONDS: Final = 0.1
 
 
 class NodeTiming(Struct, frozen=True):
@@ -55,8 +58,8 @@ class _Crowd(Generic[AnswerT]):
     """Outcomes that one thread waits for. A plain lock wakes it; an event costs ten of them."""
 
     def __init__(self, count: int) -> None:
-        self._outcomes: list[AnswerT | StoreError | None] = [None] * count
-        self._left = count
+        self._outcomes: dict[int, AnswerT | StoreError] = {}
+        self._count = count
         self._settling = threading.Lock()
         self._woken = threading.Lock()
         if count:
@@ -65,15 +68,33 @@ class _Crowd(Generic[AnswerT]):
     def settle(self, number: int, outcome: AnswerT | StoreError) -> None:
         with self._settling:
             self._outcomes[number] = outcome
-            self._left -= 1
-            is_last = self._left == 0
+            is_last = len(self._outcomes) == self._count
         if is_last:
             self._woken.release()
 
     def wait(self) -> list[AnswerT | StoreError]:
         self._woken.acquire()
-        # A change of the members has no answer.
-        return self._outcomes  # type: ignore[return-value] # settled, each of them
+        return [self._outcomes[number] for number in range(self._count)]
+
+
+class _Nod:
+    """What one thread waits for that has no answer: it is done, or it failed."""
+
+    def __init__(self) -> None:
+        self._error: StoreError | None = None
+        self._woken = threading.Lock()
+        self._woken.acquire()
+
+    def done(self, error: StoreError | None = None) -> None:
+        self._error = error
+        self._woken.release()
+
+    def wait(self, seconds: float = -1) -> bool:
+        """Return whether it is done, after `seconds` at most; raise what it failed by."""
+        is_done = self._woken.acquire(timeout=seconds)
+        if self._error is not None:
+            raise self._error
+        return is_done
 
 
 class GroupHandle(Generic[RequestT, AnswerT]):
@@ -90,7 +111,9 @@ class GroupHandle(Generic[RequestT, AnswerT]):
         self._is_changing = False
         self.group: Final = group
         self.local: Final = group.reader
-        """The rows as they are here: at most as old as the leader's last message."""
+        """The rows as they are here, however old."""
+        self._current_at: float | None = None
+        """What was acknowledged before this moment is in the rows."""
 
     @property
     def name(self) -> GroupName:
@@ -100,24 +123,49 @@ class GroupHandle(Generic[RequestT, AnswerT]):
     def reader(self) -> Reader:
         """The rows, with all that was acknowledged anywhere before this was asked for; of local
         reads, with all that was until `RaftNode.staleness_s` before."""
-        if not (self._node.reads_are_local and self.group.knows_leader):
+        bound_s = self._node.staleness_s
+        if bound_s is None or not self._is_within(bound_s * 1_000):
             self.barrier()
         return self.local
 
-    def barrier(self) -> None:
-        """Wait until reads here see everything that was acknowledged before. `DeadlineError`."""
-        outcome: list[StoreError | None] = []
-        woken = threading.Lock()
-        woken.acquire()
+    @property
+    def age_ms(self) -> int | None:
+        """What was acknowledged so long ago or longer is in the rows; None: not known."""
+        if self._current_at is None:
+            return None
+        return ceil((self._node.clock.monotonic() - self._current_at) * 1_000)
 
-        def done(error: StoreError | None) -> None:
-            outcome.append(error)
-            woken.release()
+    def _is_within(self, staleness_ms: float) -> bool:
+        age_ms = self.age_ms
+        return age_ms is not None and age_ms <= staleness_ms
 
-        self._node.post(partial(self.group.read, done), done)
-        woken.acquire()
-        if outcome[0] is not None:
-            raise outcome[0]
+    def within(self, staleness_ms: int) -> LocalRows:
+        """Return the rows here, once they lack nothing older than that. Does not wait for a leader
+        where there is none: who asks may ask another node. `StaleReadError`."""
+        if staleness_ms == ANY_AGE or self._is_within(staleness_ms):
+            age_ms = self.age_ms
+            return LocalRows(self.local, lambda: age_ms)
+        self.barrier(is_patient=False)
+        return current(self.local)
+
+    def _refuse_stale(self) -> None:
+        age_ms = self.age_ms
+        age = "of unknown age" if age_ms is None else f"up to {age_ms} ms old"
+        raise StaleReadError(
+            f"group {self.name.name}: what this node knows is {age}, and it hears of no leader; "
+            "ask another node"
+        )
+
+    def barrier(self, *, is_patient: bool = True) -> None:
+        """Wait until reads here see everything that was acknowledged before. `DeadlineError`; who
+        is not patient gets a `StaleReadError` as soon as there is no leader."""
+        began = self._node.clock.monotonic()
+        nod = _Nod()
+        self._node.post(partial(self.group.read, nod.done), nod.done)
+        while not nod.wait(-1 if is_patient else _LOOK_SECONDS):
+            if not self.group.knows_leader:
+                self._refuse_stale()
+        self._current_at = max(began, self._current_at or began)
 
     def propose(self, data: bytes) -> AnswerT:
         """Log `data` in a majority, apply it here and return the answer."""
@@ -158,13 +206,9 @@ class GroupHandle(Generic[RequestT, AnswerT]):
 
     def change_members(self, *changes: tuple[int, int]) -> None:
         """Change who belongs to the group: (0 voter | 1 removed | 2 learner, node)."""
-        crowd: _Crowd[AnswerT] = _Crowd(1)
-        done = partial(crowd.settle, 0)
-        proposal: Proposal[RequestT, AnswerT] = Proposal(b"", None, done, changes=changes)
-        self._node.post(partial(self.group.propose, proposal), done)
-        (outcome,) = crowd.wait()
-        if isinstance(outcome, StoreError):
-            raise outcome
+        nod = _Nod()
+        self._node.post(partial(self.group.propose, _change(changes, nod.done, nod.done)), nod.done)
+        nod.wait()
 
     @property
     def configuration(self) -> fmt.Configuration:
@@ -178,9 +222,9 @@ class GroupHandle(Generic[RequestT, AnswerT]):
         """Propose a change of the members from the driver's thread, without waiting for it."""
         if not self._is_changing:
             self._is_changing = True
-            self.group.propose(Proposal(b"", None, self._end_change, changes=(change,)))
+            self.group.propose(_change((change,), self._end_change, self._end_change))
 
-    def _end_change(self, _outcome: AnswerT | StoreError) -> None:
+    def _end_change(self, _error: StoreError | None = None) -> None:
         self._is_changing = False
 
     def cut_log(self) -> None:
@@ -188,6 +232,18 @@ class GroupHandle(Generic[RequestT, AnswerT]):
 
     def transfer(self, to: int) -> None:
         self._node.post(partial(self.group.transfer, to))
+
+
+def _change(
+    changes: tuple[tuple[int, int], ...],
+    changed: Callable[[], None],
+    failed: Callable[[StoreError], None],
+) -> Proposal[RequestT, AnswerT]:
+    def done(outcome: AnswerT | StoreError) -> None:
+        assert isinstance(outcome, StoreError), "a change of the members has no answer"
+        failed(outcome)
+
+    return Proposal(b"", None, done, changes=changes, changed=changed)
 
 
 class RaftNode:
@@ -204,8 +260,9 @@ class RaftNode:
         limits: LogLimits | None = None,
     ) -> None:
         self.identity: Final = identity
-        self.reads_are_local = False
-        self._clock = clock
+        self.staleness_s: float | None = None
+        """What local reads may lack; None: reads are linearizable."""
+        self.clock: Final = clock
         self._timing = timing
         self._multi = MultiRaft(
             database,
@@ -276,12 +333,6 @@ class RaftNode:
         if not found:
             raise self._multi.failure or ClosedError("the meta service is closed")
         return found[0]
-
-    @property
-    def staleness_s(self) -> float:
-        """How old what a local read sees can be: a node that has heard no leader for an election
-        timeout, at most twice the shortest, looks for one and answers no local reads."""
-        return (2 * self._timing.raft.election_ticks + 1) * self._timing.tick_seconds
 
     @property
     def members(self) -> list[Member]:
@@ -355,7 +406,7 @@ class RaftNode:
             self._refuse_inputs()
 
     def _drive(self) -> None:
-        clock, tick = self._clock, self._timing.tick_seconds
+        clock, tick = self.clock, self._timing.tick_seconds
         next_tick = clock.monotonic() + tick
         while not self._is_closing and self._multi.failure is None:
             wait = next_tick - clock.monotonic()

@@ -30,11 +30,17 @@ def _nobody(_outcome: object) -> None:
     """Those who travel together are answered one by one."""
 
 
+def _unchanged() -> None:
+    """A request changes no members."""
+
+
 class Proposal(Generic[RequestT, AnswerT]):
-    """A request on its way; `done` is called once, with its answer or with why there is none."""
+    """A request on its way; `done` is called once, with its answer or with why there is none. A
+    change of the members has no answer: `changed` is called instead."""
 
     __slots__ = (
         "age",
+        "changed",
         "changes",
         "context",
         "data",
@@ -53,6 +59,7 @@ class Proposal(Generic[RequestT, AnswerT]):
         done: Callable[[AnswerT | StoreError], None],
         *,
         changes: tuple[tuple[int, int], ...] = (),
+        changed: Callable[[], None] = _unchanged,
     ) -> None:
         self.data = data
         self.request = request
@@ -61,6 +68,7 @@ class Proposal(Generic[RequestT, AnswerT]):
         self.done = done
         self.changes = changes
         """Changes of the members: (kind, node). Empty: `data` is a request."""
+        self.changed = changed
         self.context = b""
         self.age = 0
         self.sends = 0
@@ -171,9 +179,6 @@ class Proposals(Generic[RequestT, AnswerT]):
             for one in proposal.members or [proposal]:
                 one.done(error)
 
-    def find(self, context: bytes) -> Proposal[RequestT, AnswerT] | None:
-        return self._waiting.get(context)
-
     def requests(self, context: bytes) -> list[RequestT] | None:
         """Return the requests of an entry of our own that waits, decoded before."""
         proposal = self._waiting.get(context)
@@ -187,6 +192,13 @@ class Proposals(Generic[RequestT, AnswerT]):
         if proposal is not None:
             for one, answer in zip(proposal.members or [proposal], answers, strict=True):
                 one.done(answer)
+
+    def finish_change(self, context: bytes) -> None:
+        """Tell who proposed a change of the members, if it was proposed here, that it is made."""
+        proposal = self._waiting.get(context)
+        if proposal is not None and proposal.changes:
+            del self._waiting[context]
+            proposal.changed()
 
     def refuse(self, error: StoreError) -> None:
         waiting, self._waiting = self._waiting, {}
