@@ -60,6 +60,16 @@ def test_empty_metadata_beside_data_is_refused() -> None:
         assert bench.engine.list_shard() == [ShardId("precious", 0)]
 
 
+def test_metadata_older_than_at_the_last_start_deletes_nothing() -> None:
+    with Bench() as bench:
+        bench.create("orders")
+        bench.engine.create_shard(ShardId("precious", 0), ShardConfig())
+        later = bench.storage_cache.revision + 1
+        with pytest.raises(CorruptionError, match="1 shards hold data that the metadata does not"):
+            reconcile(bench.handler, present=[], altered_since=later, where="here")
+        assert ShardId("precious", 0) in bench.engine.list_shard()
+
+
 def test_a_deletion_that_cannot_be_finished_is_left_to_the_next_start() -> None:
     with Bench() as bench:
         bench.create("orders")

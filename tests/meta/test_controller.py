@@ -21,6 +21,7 @@ from penstock.meta.controller import (
     Leadership,
     abandoned_shards,
     balances,
+    can_hold_shards,
     drains,
     failovers,
     idle_groups,
@@ -28,6 +29,8 @@ from penstock.meta.controller import (
     lost_nodes,
     place_shards,
     raft_transfers,
+    replacements,
+    sole_copies,
     storage_nodes,
 )
 from penstock.meta.raft.controller_loop import BEATLESS_ROUNDS, Beats
@@ -103,6 +106,9 @@ class Situation:
                 nodes = {node.node_id for node in self.nodes}
                 found = abandoned_shards(self.shards, nodes)
                 return [f"{one.topic_id}/{one.partition}" for one in found]
+            case ["only", "on", number]:
+                found = sole_copies(self.shards, int(number))
+                return [f"{one.topic_id}/{one.partition}" for one in found]
         return None
 
     def _with(self, status: str) -> set[int]:
@@ -117,6 +123,8 @@ class Situation:
         assert all(one.epoch == EPOCH for one in lost), "who has registered again is not meant"
         online, draining = self._with("online"), self._with("draining")
         moved = failovers(self.shards, online, draining) or drains(self.shards, online, draining)
+        able = {node.node_id for node in self.nodes if can_hold_shards(node)} - self.silent
+        moved = moved or replacements(self.shards, {node.node_id for node in self.nodes}, able)
         return [f"{one.node_id} is {one.status}" for one in lost] + [_said(one) for one in moved]
 
     def _place(self, count: int, replication: int, asking: int) -> list[str]:
@@ -149,7 +157,10 @@ def _said(one: cmd.AssignLeader) -> str:
     assert one.in_sync is not None
     leader = "none" if one.leader is None else one.leader
     in_sync = ",".join(map(str, one.in_sync))
-    return f"{one.topic_id}/{one.partition} leader {leader} epoch {one.epoch} in-sync {in_sync}"
+    said = f"{one.topic_id}/{one.partition} leader {leader} epoch {one.epoch} in-sync {in_sync}"
+    if one.replicas is not None:
+        said += f" replicas {','.join(map(str, one.replicas))}"
+    return said
 
 
 def _played(script: str) -> str:

@@ -14,6 +14,7 @@ from penstock.cli.target import DEFAULT_ADDRESS, Server
 from penstock.clock import SystemClock
 from penstock.errors import BadRequestError, DeadlineError
 from penstock.meta.controller import DRAINING, ONLINE, Load, load_of
+from penstock.meta.leaving import listed, only_there
 from penstock.meta.local_reads import ANY_AGE, STALENESS_MS
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
@@ -24,6 +25,9 @@ app: Final = typer.Typer(help="The nodes that keep the metadata.", no_args_is_he
 _DEADLINE_S: Final = 20.0
 _LOOK_SECONDS: Final = 0.2
 
+Force = Annotated[
+    bool, typer.Option("--force", help="Also when only that node has the records of some shards.")
+]
 Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait for the node at most.")]
 
 
@@ -63,6 +67,19 @@ def _nodes(connection: MetaConnection, reply: pb.ClusterStatusReply) -> list[str
         age = "nobody knows how" if age_ms is None else f"up to {age_ms / 1_000:.1f} s"
         lines.append(f"this node hears of no leader; what it knows of the nodes is {age} old")
     return lines
+
+
+def _remove(connection: MetaConnection, node: int, *, is_forced: bool) -> list[str]:
+    request = pb.RemoveNodeRequest(node_id=node, is_forced=is_forced)
+    return list(connection.call("RemoveNode", request, pb.RemoveNodeReply).lost_shards)
+
+
+def _tell_lost(node: int, shards: list[str]) -> None:
+    if shards:
+        print_line(
+            f"{len(shards)} shards have no leader until node {node} joins again with its records, "
+            f"or their topics are deleted: {listed(shards)}"
+        )
 
 
 def _wait_for_voter(connection: MetaConnection, node: int, seconds: float) -> None:
@@ -129,23 +146,29 @@ def replace(
     new: Annotated[int, typer.Argument(help="Number of the node that takes its place.")],
     server: Server = None,
     wait: Wait = 60.0,
+    force: Force = False,
 ) -> None:
-    """Wait until a new node votes in all groups, then take an old one out of them."""
+    """Wait until a new node votes in all groups, then take an old one out of them. The metadata
+    moves; records do not: see `remove`."""
     with _connection(server) as connection:
         _wait_for_voter(connection, new, wait)
-        connection.call("RemoveNode", pb.RemoveNodeRequest(node_id=old), pb.Nothing)
+        lost = _remove(connection, old, is_forced=force)
     print_line(f"node {new} has taken the place of node {old}")
+    _tell_lost(old, lost)
 
 
 @app.command()
 def remove(
     node: Annotated[int, typer.Argument(help="Number of the node that leaves for good.")],
     server: Server = None,
+    force: Force = False,
 ) -> None:
-    """Take a node out of all groups."""
+    """Take a node out of all groups. Refused while only that node has the records of some shards:
+    they are not moved."""
     with _connection(server) as connection:
-        connection.call("RemoveNode", pb.RemoveNodeRequest(node_id=node), pb.Nothing)
+        lost = _remove(connection, node, is_forced=force)
     print_line(f"node {node} belongs to no group any more")
+    _tell_lost(node, lost)
 
 
 @app.command()
@@ -158,7 +181,10 @@ def drain(
     address = server or DEFAULT_ADDRESS
     with closing(RemoteMetaClient([address], node_id=node, deadline_s=_DEADLINE_S)) as client:
         client.set_node_status(node, ONLINE if undo else DRAINING)
+        stay = [] if undo else only_there(RemoteRows(client.connection, 0), node)
     print_line(f"node {node} {'is as the others again' if undo else 'drains'}")
+    if stay:
+        print_line(f"{len(stay)} shards stay, for no other node has their records: {listed(stay)}")
 
 
 @app.command()

@@ -10,7 +10,8 @@ every such change is chosen so that the metadata decides:
   * topics altered since the last start give their engines the configuration again
 
 Losing the metadata must not delete all data: engines that hold shards beside a log that has never
-recorded anything are refused.
+recorded anything are refused, and so is metadata older than that of the last start where it would
+have shards deleted.
 """
 
 from __future__ import annotations
@@ -63,7 +64,16 @@ def reconcile(
                 reason=f"{len(held)} shards hold data, but the metadata is empty; "
                 "was the directory `meta` lost?",
             )
-        _reconcile_engine(handler, storage_type, held, wanted.get(storage_type, {}), done)
+        here = wanted.get(storage_type, {})
+        if held - here.keys() and cache.revision < altered_since:
+            raise CorruptionError(
+                where,
+                position=0,
+                reason=f"{len(held - here.keys())} shards hold data that the metadata does not "
+                f"name, and it is at revision {cache.revision}, behind {altered_since} of the last "
+                "start; is it another cluster's, or was an old copy put back?",
+            )
+        _reconcile_engine(handler, storage_type, held, here, done)
     if done.created or done.deleted or done.altered:
         _log.info(
             "engines_reconciled",

@@ -10,6 +10,7 @@ Invariants:
   * whoever is gone when a leader is chosen is out of sync from then on: it lacks what the new one
     will write. The last ones that were in sync stay so while nobody leads
   * a node that drains gets nothing new, and leads only what nobody else can
+  * a replica moves from a node that left only where another one is in sync: nothing is given up
 """
 
 from __future__ import annotations
@@ -70,6 +71,10 @@ def load_of_placements(placements: Iterable[cmd.Placement]) -> Load:
     return Load(replicas, leaders)
 
 
+def can_hold_shards(node: Node) -> bool:
+    return node.status == ONLINE and STORAGE_LISTENER in node.listeners
+
+
 def storage_nodes(nodes: Iterable[Node], asking: int) -> set[int]:
     """Return the nodes that new shards may be placed on: those that serve other nodes' requests.
 
@@ -77,10 +82,9 @@ def storage_nodes(nodes: Iterable[Node], asking: int) -> set[int]:
     """
     able: set[int] = set()
     for node in nodes:
-        if STORAGE_LISTENER not in node.listeners:
-            if node.node_id == asking:
-                return {asking}
-        elif node.status == ONLINE:
+        if node.node_id == asking and STORAGE_LISTENER not in node.listeners:
+            return {asking}
+        if can_hold_shards(node):
             able.add(node.node_id)
     return able or {asking}
 
@@ -178,19 +182,59 @@ def balances(
     return decided
 
 
+def replacements(
+    shards: Sequence[Shard],
+    nodes: Collection[int],
+    able: Collection[int],
+    *,
+    moves_max: int = MOVES_MAX,
+) -> list[cmd.AssignLeader]:
+    """Give the replicas of nodes that were taken out of the cluster to those that hold least; they
+    are in sync once they have caught up. A shard that nobody else has in sync stays as it is: its
+    node may join again, and has the records."""
+    load = load_of(shards)
+    held = {node: load.replicas.get(node, 0) for node in able}
+    decided: list[cmd.AssignLeader] = []
+    for shard in shards:
+        kept = [node for node in shard.replicas if node in nodes]
+        in_sync = tuple(node for node in shard.in_sync if node in kept)
+        if len(kept) == len(shard.replicas) or not in_sync or len(decided) >= moves_max:
+            continue
+        others = sorted(
+            (node for node in held if node not in kept), key=lambda one: (held[one], one)
+        )
+        taken = others[: len(shard.replicas) - len(kept)]
+        for node in taken:
+            held[node] += 1
+        leader = shard.leader if shard.leader in in_sync else None
+        decided.append(_assign(shard, leader, in_sync, (*kept, *taken)))
+    return decided
+
+
+def sole_copies(shards: Iterable[Shard], node_id: int) -> list[Shard]:
+    """Return the shards of which nobody but one node has everything."""
+    return [shard for shard in shards if set(shard.in_sync) == {node_id}]
+
+
 def _led(shards: Iterable[Shard], nodes: Collection[int]) -> Counter[int]:
     return Counter(
         shard.leader for shard in shards if shard.leader is not None and shard.leader in nodes
     )
 
 
-def _assign(shard: Shard, leader: int | None, in_sync: tuple[int, ...]) -> cmd.AssignLeader:
+def _assign(
+    shard: Shard,
+    leader: int | None,
+    in_sync: tuple[int, ...],
+    replicas: tuple[int, ...] | None = None,
+) -> cmd.AssignLeader:
     return cmd.AssignLeader(
         topic_id=shard.topic_id,
         partition=shard.partition,
         leader=leader,
         epoch=shard.leader_epoch + 1,
         in_sync=in_sync,
+        replicas=replicas,
         expected_revision=shard.revision,
     )
 

@@ -450,7 +450,8 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
                     if reply.revision or reply.is_reset or reply.events:
                         self._deliver(watch, reply, is_first=is_first)
                         is_first = False
-                    begun.set()
+                    if reply.is_level:
+                        begun.set()  # not before: who watches takes what it has seen for all
             except (grpc.RpcError, StoreError, ValueError):
                 # Gone, or closed meanwhile: the next try goes on where this one ended, elsewhere.
                 self.connection.turn_from(address)

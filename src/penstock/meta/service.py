@@ -53,7 +53,7 @@ class Cluster(Protocol):
     def raft_status(self) -> list[RaftStatus]: ...
     @property
     def members(self) -> list[Member]: ...
-    def remove_member(self, node_id: int) -> None: ...
+    def remove_member(self, node_id: int, *, is_forced: bool = False) -> list[str]: ...
     def transfer(self, group: str, to: int) -> None: ...
     def cut_logs(self) -> None: ...
 
@@ -111,17 +111,17 @@ class MetaService:
         updates: SimpleQueue[Update] = SimpleQueue()
         watch = self._client.watch(request.after, updates.put)
         try:
+            # However much of it there is: what came before the watch is all here already.
+            for _ in range(updates.qsize()):
+                yield _watch_reply(updates.get())
+            yield pb.WatchReply(is_level=True)
             while not watch.is_closed and updates.qsize() < _WATCH_QUEUE_MAX:
                 try:
                     update = updates.get(timeout=_WATCH_WAIT_SECONDS)
                 except Empty:
                     yield pb.WatchReply()  # finds out whether somebody still listens
-                    continue
-                yield pb.WatchReply(
-                    revision=update.revision,
-                    events=_encoder.encode(update.events),
-                    is_reset=update.is_reset,
-                )
+                else:
+                    yield _watch_reply(update)
         finally:
             watch.close()
 
@@ -155,9 +155,9 @@ class MetaService:
             )
         return reply
 
-    def remove_node(self, request: pb.RemoveNodeRequest) -> pb.Nothing:
-        self._of_cluster().remove_member(request.node_id)
-        return pb.Nothing()
+    def remove_node(self, request: pb.RemoveNodeRequest) -> pb.RemoveNodeReply:
+        lost = self._of_cluster().remove_member(request.node_id, is_forced=request.is_forced)
+        return pb.RemoveNodeReply(lost_shards=lost)
 
     def transfer(self, request: pb.TransferRequest) -> pb.Nothing:
         self._of_cluster().transfer(request.group, request.to)
@@ -215,6 +215,12 @@ def _outcome(outcome: object) -> pb.ProposeOutcome:
         return pb.ProposeOutcome(error=type(outcome).__name__, reason=str(outcome)[:1024])
     return pb.ProposeOutcome(
         is_rejected=isinstance(outcome, Rejected), answer=_encoder.encode(outcome)
+    )
+
+
+def _watch_reply(update: Update) -> pb.WatchReply:
+    return pb.WatchReply(
+        revision=update.revision, events=_encoder.encode(update.events), is_reset=update.is_reset
     )
 
 

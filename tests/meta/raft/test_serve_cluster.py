@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,12 @@ class Servers:
     def cluster(self, *arguments: str, node: int = 1) -> str:
         result = CliRunner().invoke(build(), ["cluster", *arguments, "-s", self.addresses[node]])
         return result.output if result.exit_code == 0 else ""
+
+    def refusal_of(self, *arguments: str) -> str:
+        """Return why a command is refused."""
+        result = CliRunner().invoke(build(), ["cluster", *arguments, "-s", self.addresses[1]])
+        assert result.exit_code != 0
+        return str(result.exception)
 
     def nodes_that(self, state: str, node: int = 1) -> int:
         """Return how many nodes are in a state, as a node sees them."""
@@ -151,7 +158,10 @@ def test_shards_are_spread_over_the_nodes_and_any_node_serves_them(servers: Serv
                 assert sorted(_values(store, "orders", partition)) == [b"1", b"2", b"3"]
     _lose_and_bring_back(servers)
     # Who drains gets nothing new.
-    assert "node 2 drains" in servers.cluster("drain", "2")
+    assert re.match(
+        r"node 2 drains\n1 shards stay, for no other node has their records: orders/\d\n",
+        servers.cluster("drain", "2"),
+    )
     with penstock.connect(servers.addresses[2]) as store:
         store.create_topic("elsewhere", partitions=4, storage="rocksdb").write(b"one")
         assert set(_leaders(store, "elsewhere").values()) == {1, 3}
@@ -209,6 +219,43 @@ def _use_a_node_without_the_role_meta(servers: Servers) -> None:
             store.topic("of-all").write(b"four", partition=partition)
     with penstock.connect(servers.addresses[2]) as store:
         wait_until(partial(_knows, store, "of-all"), "it is pushed")
+        assert [_values(store, "of-all", partition) for partition in range(8)] == [[b"four"]] * 8
+    _remove_nodes_that_have_records(servers)
+
+
+def _are_led_by(store: Store, leaders: dict[int, int | None]) -> bool:
+    try:
+        return _leaders(store, "of-all") == leaders
+    except RetryableError:
+        return False
+
+
+def _remove_nodes_that_have_records(servers: Servers) -> None:
+    """Nodes 3, a member of the groups, and 4, which is none, leave and come back."""
+    storage = [f"{node}@{address}" for node, address in servers.addresses.items() if node < 4]
+    assert "node 4 runs" in servers.refusal_of("remove", "4")
+    assert "there is no node 5" in servers.refusal_of("remove", "5")
+    with penstock.connect(servers.addresses[1]) as store:
+        leaders = _leaders(store, "of-all")
+    servers.stop(4)
+    servers.stop(3)
+    for node in (3, 4):
+        where = [f"of-all/{one}" for one, leader in leaders.items() if leader == node]
+        assert where
+        refusal = servers.refusal_of("remove", str(node))
+        assert f"only node {node} has the records of" in refusal
+        assert all(one in refusal for one in where)
+        said = servers.cluster("remove", str(node), "--force")
+        assert f"node {node} belongs to no group any more" in said
+        assert f"no leader until node {node} joins again with its records" in said
+        assert all(one in said for one in where)
+    wait_until(lambda: servers.nodes_that("has") == 2, "they are forgotten")
+    # A member joins anew, for the groups go on without it: without its metadata, with its records.
+    shutil.rmtree(servers.directory / "3" / "meta")
+    servers.start(3)
+    servers.start(4, "node.roles=[]", f"node.peers={json.dumps(storage)}")
+    with penstock.connect(servers.addresses[1]) as store:
+        wait_until(partial(_are_led_by, store, leaders), "they lead again")
         assert [_values(store, "of-all", partition) for partition in range(8)] == [[b"four"]] * 8
 
 

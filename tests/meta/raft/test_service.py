@@ -123,10 +123,19 @@ def test_the_numbers_of_the_offset_messages_never_change() -> None:
 
 
 def test_a_watch_delivers_the_past_first_and_each_change_once(client: RemoteMetaClient) -> None:
-    client.create_topic("before")
+    for number in range(100):
+        client.create_topic(f"before-{number}")
     seen: list[Update] = []
-    watch = client.watch(0, seen.append)
-    assert seen, "the past comes before watch returns"
+
+    def note(update: Update) -> None:
+        time.sleep(0.001)  # so that the past is not there by chance
+        seen.append(update)
+
+    watch = client.watch(0, note)
+    past: list[str] = []
+    for update in seen:
+        _note_topics(past, update)
+    assert past == [f"before-{number}" for number in range(100)], "all of it, before watch returns"
     client.create_topic("after")
     wait_until(lambda: seen[-1].revision == client.revision(), "the change is pushed")
     revisions = [update.revision for update in seen]

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/meta/proto/meta.proto\x12\x10penstock.meta.v1\"\t\n\x07Nothing\"0\n\x0eProposeRequest\x12\r\n\x05group\x18\x01 \x01(\r\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"3\n\x0cProposeReply\x12\x13\n\x0bis_rejected\x18\x01 \x01(\x08\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\"5\n\x12ProposeManyRequest\x12\r\n\x05group\x18\x01 \x01(\r\x12\x10\n\x08requests\x18\x02 \x03(\x0c\"F\n\x10ProposeManyReply\x12\x32\n\x08outcomes\x18\x01 \x03(\x0b\x32 .penstock.meta.v1.ProposeOutcome\"T\n\x0eProposeOutcome\x12\x13\n\x0bis_rejected\x18\x01 \x01(\x08\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"n\n\nGetRequest\x12\r\n\x05group\x18\x01 \x01(\r\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x10\n\x08is_local\x18\x03 \x01(\x08\x12\x1d\n\x10max_staleness_ms\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x13\n\x11_max_staleness_ms\"I\n\x08GetReply\x12\x10\n\x08is_there\x18\x01 \x01(\x08\x12\x0b\n\x03row\x18\x02 \x01(\x0c\x12\x13\n\x06\x61ge_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\t\n\x07_age_ms\"~\n\x0bScanRequest\x12\r\n\x05group\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x0c\x12\x10\n\x08is_local\x18\x04 \x01(\x08\x12\x1d\n\x10max_staleness_ms\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\x13\n\x11_max_staleness_ms\"\x1f\n\x03Row\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0b\n\x03row\x18\x02 \x01(\x0c\"b\n\tScanReply\x12#\n\x04rows\x18\x01 \x03(\x0b\x32\x15.penstock.meta.v1.Row\x12\x10\n\x08has_more\x18\x02 \x01(\x08\x12\x13\n\x06\x61ge_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\t\n\x07_age_ms\"\x1d\n\x0cWatchRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x04\"@\n\nWatchReply\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x0c\x12\x10\n\x08is_reset\x18\x03 \x01(\x08\"`\n\x15SaveOffsetDataRequest\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x31\n\x07offsets\x18\x02 \x03(\x0b\x32 .penstock.meta.v1.SaveOffsetData\"_\n\x0eSaveOffsetData\x12\r\n\x05group\x18\x01 \x01(\t\x12>\n\x07offsets\x18\x02 \x03(\x0b\x32-.penstock.meta.v1.SaveOffsetDataRequestOffset\"\xd9\x01\n\x1bSaveOffsetDataRequestOffset\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x12\n\nshard_name\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x10\n\x08metadata\x18\x04 \x01(\t\x12\x19\n\x0cleader_epoch\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x10\x63ommit_timestamp\x18\x06 \x01(\x03\x12\x19\n\x11\x63oordinator_epoch\x18\x07 \x01(\x04\x12\x10\n\x08sequence\x18\x08 \x01(\x04\x42\x0f\n\r_leader_epoch\"$\n\x13SaveOffsetDataReply\x12\r\n\x05stale\x18\x01 \x01(\r\"\x16\n\x14\x43lusterStatusRequest\"\xb1\x01\n\x12\x43lusterStatusReply\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x04\x12-\n\x06groups\x18\x03 \x03(\x0b\x32\x1d.penstock.meta.v1.GroupStatus\x12\x30\n\x07members\x18\x04 \x03(\x0b\x32\x1f.penstock.meta.v1.ClusterMember\x12\x15\n\roffset_groups\x18\x05 \x01(\r\"\xdb\x01\n\x0bGroupStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x0e\n\x06leader\x18\x04 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\x12\x0f\n\x07\x61pplied\x18\x06 \x01(\x04\x12\r\n\x05\x66irst\x18\x07 \x01(\x04\x12\x0c\n\x04last\x18\x08 \x01(\x04\x12\x0e\n\x06voters\x18\t \x03(\x04\x12\x10\n\x08learners\x18\n \x03(\x04\x12\x32\n\x08progress\x18\x0b \x03(\x0b\x32 .penstock.meta.v1.MemberProgress\"Q\n\x0eMemberProgress\x12\x0c\n\x04node\x18\x01 \x01(\x04\x12\x0f\n\x07matched\x18\x02 \x01(\x04\x12\r\n\x05state\x18\x03 \x01(\t\x12\x11\n\tis_active\x18\x04 \x01(\x08\"1\n\rClusterMember\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"$\n\x11RemoveNodeRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\",\n\x0fTransferRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\n\n\x02to\x18\x02 \x01(\x04\x32\x9b\x06\n\x0bMetaService\x12K\n\x07Propose\x12 .penstock.meta.v1.ProposeRequest\x1a\x1e.penstock.meta.v1.ProposeReply\x12W\n\x0bProposeMany\x12$.penstock.meta.v1.ProposeManyRequest\x1a\".penstock.meta.v1.ProposeManyReply\x12?\n\x03Get\x12\x1c.penstock.meta.v1.GetRequest\x1a\x1a.penstock.meta.v1.GetReply\x12\x42\n\x04Scan\x12\x1d.penstock.meta.v1.ScanRequest\x1a\x1b.penstock.meta.v1.ScanReply\x12G\n\x05Watch\x12\x1e.penstock.meta.v1.WatchRequest\x1a\x1c.penstock.meta.v1.WatchReply0\x01\x12`\n\x0eSaveOffsetData\x12\'.penstock.meta.v1.SaveOffsetDataRequest\x1a%.penstock.meta.v1.SaveOffsetDataReply\x12]\n\rClusterStatus\x12&.penstock.meta.v1.ClusterStatusRequest\x1a$.penstock.meta.v1.ClusterStatusReply\x12L\n\nRemoveNode\x12#.penstock.meta.v1.RemoveNodeRequest\x1a\x19.penstock.meta.v1.Nothing\x12H\n\x08Transfer\x12!.penstock.meta.v1.TransferRequest\x1a\x19.penstock.meta.v1.Nothing\x12?\n\x07\x43utLogs\x12\x19.penstock.meta.v1.Nothing\x1a\x19.penstock.meta.v1.Nothingb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/meta/proto/meta.proto\x12\x10penstock.meta.v1\"\t\n\x07Nothing\"0\n\x0eProposeRequest\x12\r\n\x05group\x18\x01 \x01(\r\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"3\n\x0cProposeReply\x12\x13\n\x0bis_rejected\x18\x01 \x01(\x08\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\"5\n\x12ProposeManyRequest\x12\r\n\x05group\x18\x01 \x01(\r\x12\x10\n\x08requests\x18\x02 \x03(\x0c\"F\n\x10ProposeManyReply\x12\x32\n\x08outcomes\x18\x01 \x03(\x0b\x32 .penstock.meta.v1.ProposeOutcome\"T\n\x0eProposeOutcome\x12\x13\n\x0bis_rejected\x18\x01 \x01(\x08\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"n\n\nGetRequest\x12\r\n\x05group\x18\x01 \x01(\r\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x10\n\x08is_local\x18\x03 \x01(\x08\x12\x1d\n\x10max_staleness_ms\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x13\n\x11_max_staleness_ms\"I\n\x08GetReply\x12\x10\n\x08is_there\x18\x01 \x01(\x08\x12\x0b\n\x03row\x18\x02 \x01(\x0c\x12\x13\n\x06\x61ge_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\t\n\x07_age_ms\"~\n\x0bScanRequest\x12\r\n\x05group\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x0c\x12\x10\n\x08is_local\x18\x04 \x01(\x08\x12\x1d\n\x10max_staleness_ms\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\x13\n\x11_max_staleness_ms\"\x1f\n\x03Row\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0b\n\x03row\x18\x02 \x01(\x0c\"b\n\tScanReply\x12#\n\x04rows\x18\x01 \x03(\x0b\x32\x15.penstock.meta.v1.Row\x12\x10\n\x08has_more\x18\x02 \x01(\x08\x12\x13\n\x06\x61ge_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\t\n\x07_age_ms\"\x1d\n\x0cWatchRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x04\"R\n\nWatchReply\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x0c\x12\x10\n\x08is_reset\x18\x03 \x01(\x08\x12\x10\n\x08is_level\x18\x04 \x01(\x08\"`\n\x15SaveOffsetDataRequest\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x31\n\x07offsets\x18\x02 \x03(\x0b\x32 .penstock.meta.v1.SaveOffsetData\"_\n\x0eSaveOffsetData\x12\r\n\x05group\x18\x01 \x01(\t\x12>\n\x07offsets\x18\x02 \x03(\x0b\x32-.penstock.meta.v1.SaveOffsetDataRequestOffset\"\xd9\x01\n\x1bSaveOffsetDataRequestOffset\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x12\n\nshard_name\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x10\n\x08metadata\x18\x04 \x01(\t\x12\x19\n\x0cleader_epoch\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x10\x63ommit_timestamp\x18\x06 \x01(\x03\x12\x19\n\x11\x63oordinator_epoch\x18\x07 \x01(\x04\x12\x10\n\x08sequence\x18\x08 \x01(\x04\x42\x0f\n\r_leader_epoch\"$\n\x13SaveOffsetDataReply\x12\r\n\x05stale\x18\x01 \x01(\r\"\x16\n\x14\x43lusterStatusRequest\"\xb1\x01\n\x12\x43lusterStatusReply\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x04\x12-\n\x06groups\x18\x03 \x03(\x0b\x32\x1d.penstock.meta.v1.GroupStatus\x12\x30\n\x07members\x18\x04 \x03(\x0b\x32\x1f.penstock.meta.v1.ClusterMember\x12\x15\n\roffset_groups\x18\x05 \x01(\r\"\xdb\x01\n\x0bGroupStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x0e\n\x06leader\x18\x04 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\x12\x0f\n\x07\x61pplied\x18\x06 \x01(\x04\x12\r\n\x05\x66irst\x18\x07 \x01(\x04\x12\x0c\n\x04last\x18\x08 \x01(\x04\x12\x0e\n\x06voters\x18\t \x03(\x04\x12\x10\n\x08learners\x18\n \x03(\x04\x12\x32\n\x08progress\x18\x0b \x03(\x0b\x32 .penstock.meta.v1.MemberProgress\"Q\n\x0eMemberProgress\x12\x0c\n\x04node\x18\x01 \x01(\x04\x12\x0f\n\x07matched\x18\x02 \x01(\x04\x12\r\n\x05state\x18\x03 \x01(\t\x12\x11\n\tis_active\x18\x04 \x01(\x08\"1\n\rClusterMember\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"7\n\x11RemoveNodeRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x11\n\tis_forced\x18\x02 \x01(\x08\"&\n\x0fRemoveNodeReply\x12\x13\n\x0blost_shards\x18\x01 \x03(\t\",\n\x0fTransferRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\n\n\x02to\x18\x02 \x01(\x04\x32\xa3\x06\n\x0bMetaService\x12K\n\x07Propose\x12 .penstock.meta.v1.ProposeRequest\x1a\x1e.penstock.meta.v1.ProposeReply\x12W\n\x0bProposeMany\x12$.penstock.meta.v1.ProposeManyRequest\x1a\".penstock.meta.v1.ProposeManyReply\x12?\n\x03Get\x12\x1c.penstock.meta.v1.GetRequest\x1a\x1a.penstock.meta.v1.GetReply\x12\x42\n\x04Scan\x12\x1d.penstock.meta.v1.ScanRequest\x1a\x1b.penstock.meta.v1.ScanReply\x12G\n\x05Watch\x12\x1e.penstock.meta.v1.WatchRequest\x1a\x1c.penstock.meta.v1.WatchReply0\x01\x12`\n\x0eSaveOffsetData\x12\'.penstock.meta.v1.SaveOffsetDataRequest\x1a%.penstock.meta.v1.SaveOffsetDataReply\x12]\n\rClusterStatus\x12&.penstock.meta.v1.ClusterStatusRequest\x1a$.penstock.meta.v1.ClusterStatusReply\x12T\n\nRemoveNode\x12#.penstock.meta.v1.RemoveNodeRequest\x1a!.penstock.meta.v1.RemoveNodeReply\x12H\n\x08Transfer\x12!.penstock.meta.v1.TransferRequest\x1a\x19.penstock.meta.v1.Nothing\x12?\n\x07\x43utLogs\x12\x19.penstock.meta.v1.Nothing\x1a\x19.penstock.meta.v1.Nothingb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,29 +56,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHREQUEST']._serialized_start=827
   _globals['_WATCHREQUEST']._serialized_end=856
   _globals['_WATCHREPLY']._serialized_start=858
-  _globals['_WATCHREPLY']._serialized_end=922
-  _globals['_SAVEOFFSETDATAREQUEST']._serialized_start=924
-  _globals['_SAVEOFFSETDATAREQUEST']._serialized_end=1020
-  _globals['_SAVEOFFSETDATA']._serialized_start=1022
-  _globals['_SAVEOFFSETDATA']._serialized_end=1117
-  _globals['_SAVEOFFSETDATAREQUESTOFFSET']._serialized_start=1120
-  _globals['_SAVEOFFSETDATAREQUESTOFFSET']._serialized_end=1337
-  _globals['_SAVEOFFSETDATAREPLY']._serialized_start=1339
-  _globals['_SAVEOFFSETDATAREPLY']._serialized_end=1375
-  _globals['_CLUSTERSTATUSREQUEST']._serialized_start=1377
-  _globals['_CLUSTERSTATUSREQUEST']._serialized_end=1399
-  _globals['_CLUSTERSTATUSREPLY']._serialized_start=1402
-  _globals['_CLUSTERSTATUSREPLY']._serialized_end=1579
-  _globals['_GROUPSTATUS']._serialized_start=1582
-  _globals['_GROUPSTATUS']._serialized_end=1801
-  _globals['_MEMBERPROGRESS']._serialized_start=1803
-  _globals['_MEMBERPROGRESS']._serialized_end=1884
-  _globals['_CLUSTERMEMBER']._serialized_start=1886
-  _globals['_CLUSTERMEMBER']._serialized_end=1935
-  _globals['_REMOVENODEREQUEST']._serialized_start=1937
-  _globals['_REMOVENODEREQUEST']._serialized_end=1973
-  _globals['_TRANSFERREQUEST']._serialized_start=1975
-  _globals['_TRANSFERREQUEST']._serialized_end=2019
-  _globals['_METASERVICE']._serialized_start=2022
-  _globals['_METASERVICE']._serialized_end=2817
+  _globals['_WATCHREPLY']._serialized_end=940
+  _globals['_SAVEOFFSETDATAREQUEST']._serialized_start=942
+  _globals['_SAVEOFFSETDATAREQUEST']._serialized_end=1038
+  _globals['_SAVEOFFSETDATA']._serialized_start=1040
+  _globals['_SAVEOFFSETDATA']._serialized_end=1135
+  _globals['_SAVEOFFSETDATAREQUESTOFFSET']._serialized_start=1138
+  _globals['_SAVEOFFSETDATAREQUESTOFFSET']._serialized_end=1355
+  _globals['_SAVEOFFSETDATAREPLY']._serialized_start=1357
+  _globals['_SAVEOFFSETDATAREPLY']._serialized_end=1393
+  _globals['_CLUSTERSTATUSREQUEST']._serialized_start=1395
+  _globals['_CLUSTERSTATUSREQUEST']._serialized_end=1417
+  _globals['_CLUSTERSTATUSREPLY']._serialized_start=1420
+  _globals['_CLUSTERSTATUSREPLY']._serialized_end=1597
+  _globals['_GROUPSTATUS']._serialized_start=1600
+  _globals['_GROUPSTATUS']._serialized_end=1819
+  _globals['_MEMBERPROGRESS']._serialized_start=1821
+  _globals['_MEMBERPROGRESS']._serialized_end=1902
+  _globals['_CLUSTERMEMBER']._serialized_start=1904
+  _globals['_CLUSTERMEMBER']._serialized_end=1953
+  _globals['_REMOVENODEREQUEST']._serialized_start=1955
+  _globals['_REMOVENODEREQUEST']._serialized_end=2010
+  _globals['_REMOVENODEREPLY']._serialized_start=2012
+  _globals['_REMOVENODEREPLY']._serialized_end=2050
+  _globals['_TRANSFERREQUEST']._serialized_start=2052
+  _globals['_TRANSFERREQUEST']._serialized_end=2096
+  _globals['_METASERVICE']._serialized_start=2099
+  _globals['_METASERVICE']._serialized_end=2902
 # @@protoc_insertion_point(module_scope)

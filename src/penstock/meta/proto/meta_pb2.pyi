@@ -113,14 +113,16 @@ class WatchRequest(_message.Message):
     def __init__(self, after: _Optional[int] = ...) -> None: ...
 
 class WatchReply(_message.Message):
-    __slots__ = ("revision", "events", "is_reset")
+    __slots__ = ("revision", "events", "is_reset", "is_level")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     IS_RESET_FIELD_NUMBER: _ClassVar[int]
+    IS_LEVEL_FIELD_NUMBER: _ClassVar[int]
     revision: int
     events: bytes
     is_reset: bool
-    def __init__(self, revision: _Optional[int] = ..., events: _Optional[bytes] = ..., is_reset: _Optional[bool] = ...) -> None: ...
+    is_level: bool
+    def __init__(self, revision: _Optional[int] = ..., events: _Optional[bytes] = ..., is_reset: _Optional[bool] = ..., is_level: _Optional[bool] = ...) -> None: ...
 
 class SaveOffsetDataRequest(_message.Message):
     __slots__ = ("cluster_name", "offsets")
@@ -229,10 +231,18 @@ class ClusterMember(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class RemoveNodeRequest(_message.Message):
-    __slots__ = ("node_id",)
+    __slots__ = ("node_id", "is_forced")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_FORCED_FIELD_NUMBER: _ClassVar[int]
     node_id: int
-    def __init__(self, node_id: _Optional[int] = ...) -> None: ...
+    is_forced: bool
+    def __init__(self, node_id: _Optional[int] = ..., is_forced: _Optional[bool] = ...) -> None: ...
+
+class RemoveNodeReply(_message.Message):
+    __slots__ = ("lost_shards",)
+    LOST_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    lost_shards: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, lost_shards: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TransferRequest(_message.Message):
     __slots__ = ("group", "to")

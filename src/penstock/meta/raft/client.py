@@ -21,11 +21,18 @@ from typing import Final, Self
 from msgspec import Struct
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import RetryableError, SettingsError, StoreError
+from penstock.errors import (
+    BadRequestError,
+    RequestError,
+    RetryableError,
+    SettingsError,
+    StoreError,
+)
 from penstock.meta import log_format as fmt
 from penstock.meta.controller import OFFLINE, place_shards, storage_nodes
 from penstock.meta.database import Database, RocksDatabase
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
+from penstock.meta.leaving import listed, only_there
 from penstock.meta.local_reads import STALENESS_MS
 from penstock.meta.raft.controller_loop import ControllerLoop
 from penstock.meta.raft.founding import (
@@ -122,6 +129,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         self._is_closing = False
         self._nonce = entropy(8).hex()
         self._listeners: dict[str, str] = {}
+        self._registering = threading.Lock()
         self._requests = 0
         self._counting = threading.Lock()
         watchers: Final = Watchers()
@@ -299,9 +307,26 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         """How old what reads see can be, in seconds; 0: they are linearizable."""
         return self.node.staleness_s or 0.0
 
-    def remove_member(self, node_id: int) -> None:
-        """Take a node out of all groups; see `Membership.remove`."""
+    def remove_member(self, node_id: int, *, is_forced: bool = False) -> list[str]:
+        """Take a node out of all groups, and forget it. Return the shards that no other node has:
+        nobody leads them until it joins again with its records. It is refused for their sake unless
+        it is forced."""
+        rows = self._metadata.reader
+        node = NODES.get(rows, node_id)
+        if MEMBERS.get(rows, node_id) is None:
+            if node is None:
+                raise BadRequestError(f"there is no node {node_id}")
+            if node.status != OFFLINE:
+                raise RequestError(f"node {node_id} runs and would register again; stop it first")
+        lost = only_there(rows, node_id)
+        if lost and not is_forced:
+            raise RequestError(
+                f"only node {node_id} has the records of {len(lost)} shards: {listed(lost)}. "
+                "Records are not moved between nodes; delete the topics first, or force it"
+            )
         self.membership.remove(node_id)
+        # It may have been given some meanwhile.
+        return only_there(self._metadata.reader, node_id)
 
     def service(self) -> MetaService:
         """Return the gRPC service over this node."""
@@ -380,7 +405,12 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def _register(self) -> None:
         members = {member.node_id: member.address for member in self.node.members}
         address = members.get(self._node_id, "")
-        self.register_node(address, listeners=self._listeners, roles=("meta",), boot_id=self._nonce)
+        # One after another: an older one must not come behind what was announced since, or the
+        # others know of no way to this node until it notices.
+        with self._registering:
+            self.register_node(
+                address, listeners=self._listeners, roles=("meta",), boot_id=self._nonce
+            )
 
     def announce(self, protocol: str, address: str) -> None:
         """Tell all nodes where this one serves the clients of a protocol."""
@@ -402,7 +432,8 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         self._done(command, cmd.Done)
 
     def _forget_member(self, node: int) -> None:
-        self._done(cmd.RemoveMember(node), cmd.Done)
+        if MEMBERS.get(self._metadata.reader, node) is not None:
+            self._done(cmd.RemoveMember(node), cmd.Done)
         if NODES.get(self._metadata.reader, node) is not None:
             self.remove_node(node)
 

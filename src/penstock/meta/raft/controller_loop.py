@@ -20,9 +20,11 @@ from penstock.meta.controller import (
     OFFLINE,
     ONLINE,
     balances,
+    can_hold_shards,
     drains,
     failovers,
     lost_nodes,
+    replacements,
 )
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.shard_counts import ShardCounts
@@ -177,6 +179,9 @@ class ControllerLoop:
         draining = {node.node_id for node in nodes if node.status == DRAINING}
         shards = list(SHARDS.scan(self._rows))
         commands = failovers(shards, online, draining) or drains(shards, online, draining)
+        if not commands:
+            able = {node.node_id for node in nodes if can_hold_shards(node)}
+            commands = replacements(shards, {node.node_id for node in nodes}, able)
         if not commands and is_balancing:
             commands = balances(shards, online)
             self._balanced_changes = changes

@@ -99,15 +99,15 @@ class Membership:
         _log.info("member_added", node=member.node_id, address=member.address)
 
     def remove(self, node_id: int) -> None:
-        """Take a node out of all groups. Raises `BadRequestError` for the last voter."""
+        """Take a node out of all groups, and forget it. Raises `BadRequestError` for the last
+        voter."""
         with self._changing:
             for group in self._groups:
                 group.barrier()
                 if set(group.configuration.voters) == {node_id}:
                     raise BadRequestError(f"node {node_id} is the only voter and must stay")
             self._remove_everywhere(node_id)
-            if self._find(node_id) is not None:
-                self._forget(node_id)
+            self._forget(node_id)
         _log.info("member_removed", node=node_id)
 
     def _remove_everywhere(self, node_id: int) -> None:

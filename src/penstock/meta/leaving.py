@@ -1,0 +1,30 @@
+"""What would go with a node that leaves the cluster for good: shards that no other node has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.meta.controller import sole_copies
+from penstock.meta.state.metadata_rows import SHARDS, TOPICS
+from penstock.meta.state.view import Reader
+from penstock.meta.state.vocabulary import ACTIVE
+
+_SHOWN: Final = 10
+
+
+def only_there(rows: Reader, node_id: int) -> list[str]:
+    """Return the shards, as topic/partition, of which only this node has everything. Those of
+    deleted topics are nobody's loss."""
+    found: list[str] = []
+    for shard in sole_copies(SHARDS.scan(rows), node_id):
+        topic = TOPICS.get(rows, shard.topic_id)
+        if topic is not None and topic.status == ACTIVE:
+            found.append(f"{topic.name}/{shard.partition}")
+    return found
+
+
+def listed(shards: Sequence[str]) -> str:
+    """Return shards as a sentence names them."""
+    more = len(shards) - _SHOWN
+    return ", ".join(shards[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
