@@ -28,6 +28,21 @@ def _logging_as_it_was() -> Iterator[None]:
     logger.propagate = propagate
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what tests have measured, `record_property("measured", …)`: they pass by other means."""
+    reports = terminalreporter.stats.get("passed", [])
+    lines = [
+        f"{report.nodeid.rpartition('::')[2]}: {value}"
+        for report in reports
+        for name, value in report.user_properties
+        if name == "measured" and report.when == "call"
+    ]
+    if lines:
+        terminalreporter.section("measured")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
 def pytest_report_header() -> str:
     """Say which twin of the byte loops this run tests."""
     try:

@@ -35,6 +35,7 @@ from penstock.meta.raft.wire import (
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.solo_group import LogLimits
 from penstock.meta.solo_transactions import TransactionClient
+from penstock.meta.state import metadata_commands as cmd
 from penstock.meta.state.metadata_commands import TopicPut
 from penstock.meta.state.model import Topic
 from penstock.meta.state.transaction_commands import (
@@ -243,14 +244,19 @@ def test_a_mistake_of_ours_stops_the_node_and_refuses_who_waits(
     cluster.clients[2].create_topic("goes-on")
 
 
-def test_a_lost_node_is_noticed_and_its_shards_lose_their_leader(
-    cluster: ClusterInProcess,
+def test_a_lost_node_is_noticed_and_its_shards_get_another_leader_if_they_can(
+    cluster: ClusterInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = next(node for node in cluster.clients if node != cluster.leader())
     wait_until(lambda: len(cluster.clients[lost].list_nodes()) == 3, "all have registered")
     topic = cluster.clients[lost].create_topic("orders")
+    other, third = [node for node in cluster.clients if node != lost]
+    cluster.clients[third].announce("storage", "host:1")
+    placement = cmd.Placement(0, (lost, other), lost)
+    monkeypatch.setattr(cluster.clients[lost], "_place", lambda _partitions: (placement,))
+    twice = cluster.clients[lost].create_topic("two-replicas")
     cluster.stop(lost)
-    client = next(iter(cluster.clients.values()))
+    client = cluster.clients[other]
 
     def is_offline() -> bool:
         return {node.node_id: node.status for node in client.list_nodes()}[lost] == "offline"
@@ -262,6 +268,22 @@ def test_a_lost_node_is_noticed_and_its_shards_lose_their_leader(
     wait_until(lambda: client.list_shards(topic.topic_id)[0].leader == lost, "it leads again")
     (later,) = client.list_shards(topic.topic_id)
     assert later.leader_epoch == shard.leader_epoch + (2 if shard.leader == lost else 1)
+    # Of the shard with two replicas the other one leads, and who was away is out of sync.
+    wait_until(lambda: client.list_shards(twice.topic_id)[0].leader == other, "another leads it")
+    (led,) = client.list_shards(twice.topic_id)
+    assert (led.in_sync, led.replicas) == ((other,), (lost, other))
+    assert led.leader_epoch > 0
+    # Its replica goes to a node that takes requests when its own leaves for good.
+    cluster.stop(lost)
+    client.remove_member(lost, is_forced=True)
+    wait_until(
+        lambda: client.list_shards(twice.topic_id)[0].replicas == (other, third), "it is replaced"
+    )
+    (replaced,) = client.list_shards(twice.topic_id)
+    assert (replaced.leader, replaced.in_sync) == (other, (other,))
+    assert replaced.leader_epoch > led.leader_epoch
+    (kept,) = client.list_shards(topic.topic_id)
+    assert kept.replicas == (lost,), "nobody else has it: it may come back"
 
 
 def test_offsets_are_committed_at_one_node_and_read_at_another(
