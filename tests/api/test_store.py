@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,22 @@ from penstock.errors import (
     UnknownGroupError,
     UnknownTopicError,
 )
+from penstock.node import Node
+
+
+def nodes() -> set[int]:
+    gc.collect()
+    return {id(each) for each in gc.get_objects() if isinstance(each, Node)}
+
+
+def test_a_store_that_was_closed_does_not_stay_in_memory(directory: Path) -> None:
+    before = nodes()
+    for _ in range(2):
+        with penstock.open(directory) as store:
+            for kind in ("memory", "rocksdb", "segment"):
+                store.create_topic(kind, storage=kind, exist_ok=True).write(b"a", key=b"k")
+        del store
+    assert nodes() <= before
 
 
 def test_a_tour(store: Store, kind: str) -> None:

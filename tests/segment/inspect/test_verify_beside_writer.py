@@ -10,6 +10,7 @@ from tests.segment.view.sample_store import ORDERS, QUIET, flip
 from tests.segment.view.test_view_beside_writer import open_soon, writer
 
 from penstock.engine.segment.inspect import verify
+from penstock.engine.segment.inspect.log_check import LogCheck
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import Record, ShardId
 from penstock.testing.manual_clock import ManualClock
@@ -34,11 +35,13 @@ def test_a_store_that_is_being_written_is_whole(mode: str, tmp_path: Path) -> No
     assert verify(str(path)).findings == []
 
 
+@pytest.mark.parametrize("moment", ["_check_file", "_check_rest"])
 @pytest.mark.parametrize("publishes", [True, False])
 def test_a_shard_deleted_and_made_again_under_every_look_is_no_damage(
-    publishes: bool, copy: Path
+    publishes: bool, moment: str, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again = ShardId("again", 0)
+    looks = 0
     with SegmentStore.open(str(copy), QUIET) as store:
 
         def change() -> None:
@@ -52,23 +55,40 @@ def test_a_shard_deleted_and_made_again_under_every_look_is_no_damage(
             if publishes:
                 store.run_upkeep()
 
-        seen = 0
-
-        def disturb(what: str, done: int, _: int) -> None:
-            nonlocal seen
-            if what == "commit log":
-                if done <= seen or not seen:
-                    change()  # in the midst of each check
-                seen = done
-
         change()
         store.run_upkeep()
-        report = verify(str(copy), clock=ManualClock(), progress=disturb)
+        usual = getattr(LogCheck, moment)
+
+        def disturbed(self: LogCheck, *arguments: int) -> object:
+            nonlocal looks
+            if moment == "_check_rest" or arguments[0] == 0:
+                looks += 1
+                change()
+            return usual(self, *arguments)
+
+        monkeypatch.setattr(LogCheck, moment, disturbed)
+        assert verify(str(copy), clock=ManualClock()).findings == []
+        flip(copy / "consumequeue/orders/0" / f"{0:020d}", 25)
+        report = verify(str(copy), clock=ManualClock())
+        assert {each.path for each in report.findings} == {f"{copy}/consumequeue/orders/0/{0:020d}"}
+        assert looks >= 4
+
+
+def test_a_shard_made_again_and_not_yet_published_is_no_damage(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = ShardId("again", 0)
+    with SegmentStore.open(str(copy), QUIET) as store:
+        store.create_shard(again)
+        store.append_many(again, [Record(b"v", key=b"k") for _ in range(40)])
+        store.delete_offsets(again, [3])
+        store.run_upkeep()
+        monkeypatch.setattr(store._upkeep, "publish_soon", lambda: None)
+        store.delete_shard(again)
+        store.create_shard(again)
+        report = verify(str(copy), clock=ManualClock())
         assert report.findings == []
         assert any("again_0" in note for note in report.notes)
-        flip(copy / "consumequeue/orders/0" / f"{0:020d}", 25)
-        report = verify(str(copy), clock=ManualClock(), progress=disturb)
-        assert {each.path for each in report.findings} == {f"{copy}/consumequeue/orders/0/{0:020d}"}
 
 
 def test_a_store_whose_writer_was_killed_is_whole(tmp_path: Path) -> None:

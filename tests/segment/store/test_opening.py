@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from penstock.errors import (
     ReadOnlyError,
     SettingsError,
 )
-from penstock.record import QueueKind
+from penstock.record import Flush, QueueKind
 from penstock.testing import FaultyDisk
 
 
@@ -34,6 +36,19 @@ def filled() -> tuple[Rig, ShardModel]:
 
 
 # Closing
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "let go"])
+def test_a_store_that_nobody_uses_does_not_stay_in_memory(tmp_path: Path, closed: bool) -> None:
+    store = SegmentStore.open(str(tmp_path / "store"), QUIET)
+    store.create_shard(ORDERS, flush=Flush.SYNC)
+    store.append(ORDERS, record(1))
+    log = weakref.ref(store._log)
+    if closed:
+        store.close()
+    del store
+    gc.collect()
+    assert log() is None
 
 
 def test_closing_twice_is_closing_once() -> None:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
+from weakref import WeakMethod
 
 from penstock.engine.segment.checkpoint import DurablePoint
 from penstock.engine.segment.disk_errors import disk_errors
@@ -30,6 +31,8 @@ from penstock.log import get_logger
 from penstock.metrics import SegmentMetrics
 
 _log: Final = get_logger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class CommitLog:
@@ -57,7 +60,9 @@ class CommitLog:
         self._refusal: Final = threading.Lock()
         self._current = 0
         self._warmed = 0
-        self.turns.sync_natively(appender, self._note_synced, self._stop_after_failed_sync)
+        self.turns.sync_natively(
+            appender, weakly(self._note_synced), weakly(self._stop_after_failed_sync)
+        )
 
     @property
     def end(self) -> int:
@@ -239,6 +244,19 @@ class CommitLog:
         self.appender.detach_log()
         self._durable.close()
         self.files.close()
+
+
+def weakly(method: Callable[P, T]) -> Callable[P, T]:
+    """Return a method for native code to call that does not keep its object: no collector sees
+    what native code holds, and a log that holds itself that way would stay for ever."""
+    reference = WeakMethod(method)
+
+    def call(*arguments: P.args, **named: P.kwargs) -> T:
+        alive = reference()
+        assert alive is not None, "who waits for the device holds the log"
+        return alive(*arguments, **named)
+
+    return call
 
 
 def _again(error: StoreError) -> StoreError:

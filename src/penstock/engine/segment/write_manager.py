@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.clock import Clock, SystemClock
-from penstock.engine.segment.commit_log import CommitLog
+from penstock.engine.segment.commit_log import CommitLog, weakly
 from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.shard_log import ShardLog
@@ -51,7 +51,7 @@ class WriteManager:
         self._system_time: Final = isinstance(clock, SystemClock)
         now = None if self._system_time else clock.now_ms
         self.intake: Final = core.Intake(
-            log.appender, log.lock, log.turns, log.sync_all, handles, now, DEADLINE_S
+            log.appender, log.lock, log.turns, weakly(log.sync_all), handles, now, DEADLINE_S
         )
 
     def now(self) -> int:

@@ -3,10 +3,14 @@ record. Units are derived from the log and must be in the files byte for byte.
 
 A record may be replaced by a later one of the same offset, when its shard was truncated; so what
 does not fit is only noted at first, and forgotten when the log goes on to cut it away.
+
+A writer that was killed, or is at work, may have cut a shard and appended to it again, and not yet
+have told: the units of those offsets are then of either life, and the next start writes them anew.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final
 
 from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
@@ -45,7 +49,9 @@ class _Derived:
     def __init__(self, shard: ShardId, kind: QueueKind, log: ShardView | None) -> None:
         self.shard: Final = shard
         self.kind: Final = kind
+        self.state: Final = None if log is None else log.state
         self.log = log
+        """None when its units cannot be looked at."""
         self.first: int | None = None
         """The first offset that the log holds."""
         self.next = 0
@@ -57,6 +63,16 @@ class _Derived:
         """The first offset of every batch."""
         self.shift: int | None = None
         """What must be added to the number of a derived batch unit to find it in the files."""
+        self.error: CorruptionError | None = None
+        """What is wrong with the files as a whole."""
+        self.undecided: int | None = None
+        """From here on the log goes on otherwise than the published state knows."""
+
+    @property
+    def latest(self) -> int:
+        """The offset behind the last one whose unit can be told, as far as the state knows."""
+        latest = 0 if self.state is None else int(self.state.latest_offset)
+        return latest if self.undecided is None else min(latest, self.undecided)
 
     def cut(self, offset: int) -> None:
         self.next = min(self.next, offset)
@@ -118,28 +134,31 @@ class QueueCheck:
         if found is None:
             for number, topic, partition, kind, _, _ in appender.queues():
                 if number not in self._queues:
-                    shard = ShardId(topic, partition)
-                    self._queues[number] = _Derived(
-                        shard,
-                        QueueKind.BATCH if kind else QueueKind.SIMPLE,
-                        self._readable(shard),
-                    )
+                    kind_of = QueueKind.BATCH if kind else QueueKind.SIMPLE
+                    self._queues[number] = self._begin(ShardId(topic, partition), kind_of)
             found = self._queues[handle]
         return found
 
-    def _readable(self, shard: ShardId) -> ShardView | None:
-        """Return the shard if its queue can be looked at; what is wrong with it is reported."""
+    def _begin(self, shard: ShardId, kind: QueueKind) -> _Derived:
+        """Look at the files of a queue as a whole."""
         log = self._snapshot.shards.get(shard)
-        if log is None:
-            return None
-        try:
-            log.check_units()
-            _ = log.ends
-        except CorruptionError as error:
-            self._findings.add_error(log.units.directory, error)
-            if log.kind is QueueKind.BATCH:
-                return None
-        return log
+        queue = _Derived(shard, kind, log)
+        if log is not None:
+            try:
+                log.check_units()
+                _ = log.ends
+            except CorruptionError as error:
+                queue.error = error
+                if log.kind is QueueKind.BATCH:
+                    queue.log = None
+        return queue
+
+    def _note_cut(self, queue: _Derived, offset: int, position: int) -> None:
+        """Note that a record lies behind what the state knows of, at an offset below its end."""
+        if self._closed or not self._snapshot.is_own or queue.state is None:
+            return
+        if position >= queue.state.folded_until and offset < queue.latest:
+            queue.undecided = offset
 
     def _take_simple(self, queue: _Derived, first: int, data: bytes) -> None:
         count = len(data) // QUEUE_UNIT.size
@@ -152,7 +171,11 @@ class QueueCheck:
         log = queue.log
         if log is None:
             return
-        start, stop = max(first, log.earliest), min(first + count, log.state.latest_offset)
+        positions = [_position(data[at : at + 8]) for at in range(0, len(data), QUEUE_UNIT.size)]
+        news = bisect_left(positions, int(log.state.folded_until))
+        if news < count:
+            self._note_cut(queue, first + news, positions[news])
+        start, stop = max(first, log.earliest), min(first + count, queue.latest)
         while start < stop:
             end = min(stop, start + _UNITS_PER_STEP, _file_end(log, start))
             part = data[(start - first) * QUEUE_UNIT.size : (end - first) * QUEUE_UNIT.size]
@@ -187,6 +210,8 @@ class QueueCheck:
         queue.bases += [unit[_BASE_OFFSET] for unit in units]
         queue.next = last[_BASE_OFFSET] + last[_COUNT]
         queue.records += len(units)
+        for derived in units:
+            self._note_cut(queue, derived[_BASE_OFFSET], derived[0])
         log = queue.log
         if log is None:
             return
@@ -194,7 +219,7 @@ class QueueCheck:
             number
             for number, unit in enumerate(units)
             if unit[_BASE_OFFSET] + unit[_COUNT] > log.earliest
-            and unit[_BASE_OFFSET] < log.state.latest_offset
+            and unit[_BASE_OFFSET] < queue.latest
         ]
         if not live:
             return
@@ -241,6 +266,7 @@ class QueueCheck:
         seen: dict[ShardId, _Derived] = {}
         for queue in self._queues.values():
             seen[queue.shard] = queue
+            self._report_error(queue)
             if queue.log is None:
                 self._report_unknown(queue)
             else:
@@ -251,9 +277,17 @@ class QueueCheck:
             if shard.topic.startswith(_MULTI_DISPATCH):
                 self._findings.note(f"{shard.topic}: queues of multi-dispatched records")
                 continue
-            queue = seen.get(shard) or _Derived(shard, log.kind, self._readable(shard))
-            if queue.log is not None:
-                self._check_ends(queue, queue.log)
+            found = seen.get(shard)
+            if found is None:
+                found = self._begin(shard, log.kind)
+                self._report_error(found)
+            if found.log is not None:
+                self._check_ends(found, found.log)
+
+    def _report_error(self, queue: _Derived) -> None:
+        if queue.error is not None and queue.undecided is None:
+            log = self._snapshot.shards[queue.shard]
+            self._findings.add_error(log.units.directory, queue.error)
 
     def _report_unknown(self, queue: _Derived) -> None:
         known = self._snapshot.known
@@ -301,7 +335,7 @@ class QueueCheck:
         return queue.bases.index(offset) + (queue.shift or 0)
 
     def _check_ends(self, queue: _Derived, log: ShardView) -> None:
-        earliest, latest = log.earliest, int(log.state.latest_offset)
+        earliest, latest = log.earliest, queue.latest
         first = latest if queue.first is None else queue.first
         if queue.kind is QueueKind.SIMPLE:
             self._check_unmatched(queue, log, earliest, min(first, latest))
@@ -355,7 +389,7 @@ class QueueCheck:
             at = _time_position(unknown[0] - first_block) if unknown else 0
             self._findings.add(path, at, "the entry does not match its checksum")
         for block, maximum_ms in sorted(queue.times.items()):
-            live = log.earliest // TIME_BLOCK <= block < log.state.latest_offset // TIME_BLOCK
+            live = log.earliest // TIME_BLOCK <= block < queue.latest // TIME_BLOCK
             if not live or maximum_ms in (-1, UNKNOWN):
                 continue
             self._findings.checked.time_blocks += 1
