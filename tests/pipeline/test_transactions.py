@@ -15,7 +15,7 @@ from penstock.errors import BadRequestError
 from penstock.pipeline import jobs
 from penstock.pipeline.named_view import NamedView
 from penstock.pipeline.source_options import read_options
-from penstock.record import ShardId
+from penstock.record import QueueKind, ShardId
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
@@ -42,8 +42,8 @@ class Broker:
         self.producer = Producer({**address, **patient})
         self.producer.init_transactions(WAIT_S)
 
-    def fill(self) -> None:
-        self.server.node.admin.create_topic_full(TOPIC, 1, {"queue": "batch"})
+    def fill(self, **options: str) -> None:
+        self.server.node.admin.create_topic_full(TOPIC, 1, {"queue": "batch", **options})
         self.producer.begin_transaction()
         self._write(self.producer, "kept 1")
         self._write(self.producer, "kept 2")
@@ -87,10 +87,12 @@ class Broker:
             time.sleep(0.1)
 
 
+PORTS = {"server": {"port": 0, "http_port": 0}, "kafka": {"port": 0}}
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    ports = {"server": {"port": 0, "http_port": 0}, "kafka": {"port": 0}}
-    with Server(str(tmp_path / "data"), merge_settings(EMBEDDED, ports)) as server:
+    with Server(str(tmp_path / "data"), merge_settings(EMBEDDED, PORTS)) as server:
         found = Broker(server)
         found.fill()
         # Seven records and the markers of two transactions.
@@ -156,6 +158,24 @@ def test_what_is_known_of_transactions_is_never_older_than_the_records(broker: B
         (shard,) = (each for each in view.shards() if each.topic == TOPIC)
         assert view.bounds(shard).commit == 7
         assert view.aborted(ShardId(TOPIC, 0), 0, 7) == [(3, 4), (5, 6), (6, 7)]
+
+
+def test_a_compaction_lets_no_aborted_and_no_open_record_win(tmp_path: Path) -> None:
+    # All records have one key.
+    with Server(str(tmp_path / "data"), merge_settings(EMBEDDED, PORTS)) as server:
+        broker = Broker(server)
+        broker.fill(cleanup="compact")
+    with StoreView.open(f"{broker.path}/segment") as view:
+        (shard,) = (each for each in view.shards() if view.kind(each) is QueueKind.BATCH)
+    result = jobs.compact(str(broker.path))
+    # What was aborted goes, and its marker; before the open one, the newest record stays.
+    with StoreView.open(f"{broker.path}/segment") as view:
+        values = [(each.value or b"").decode() for each in view.read(shard, 0, max_records=99)]
+    assert [value for value in values if value in ABORTED] == []
+    assert [value for value in values if value in COMMITTED] == COMMITTED[-1:]
+    assert [value for value in values if value in (*OPEN, *BEHIND)] == [*OPEN, *BEHIND]
+    assert result.rows_removed >= len(ABORTED) + len(COMMITTED) - 1
+    assert jobs.compact(str(broker.path)).rows_removed == 0
 
 
 def test_a_level_that_is_none_and_one_that_a_node_has_not_are_refused() -> None:

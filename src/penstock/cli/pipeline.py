@@ -262,6 +262,7 @@ def _print_upkeep(result: UpkeepResult, *, as_json: bool) -> None:
             ("records removed", result.rows_removed),
             ("size", size_text(result.bytes_removed)),
             ("files removed", result.files_removed),
+            ("left to their node", len(result.left_to_node)),
             ("seconds", f"{result.seconds:.1f}"),
         )
     )

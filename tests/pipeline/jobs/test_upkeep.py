@@ -18,6 +18,7 @@ from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, LockedError, NotAStoreError
+from penstock.meta.state.model import TieringPolicy
 from penstock.node import Node
 from penstock.pipeline import jobs
 from penstock.record import Record, ShardId
@@ -184,3 +185,16 @@ def wait_until_ended(node: Node) -> None:
     while node.handler.limits.stable_until(shard) is not None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_of_a_stopped_node_nothing_goes_that_its_tier_lacks(tmp_path: Path) -> None:
+    # Nobody has uploaded anything: Spark is to, and has not been started yet.
+    path = str(tmp_path / "data")
+    with penstock.open(path, tiering__uploader="spark") as node:
+        hot = TieringPolicy(local_retention_ms=1)
+        kept = node.create_topic("kept", tiering=hot, partitions=1)
+        kept.write_many([Record(b"%d" % number, timestamp_ms=1) for number in range(20)])
+    expired = jobs.expire(path, reserved_hours=1e-9)
+    assert (expired.rows_removed, expired.left_to_node) == (0, ["kept_0"])
+    with penstock.open(path, tiering__uploader="spark") as node:
+        assert len(node.topic("kept").read(offset=0, max_records=99)) == 20

@@ -5,6 +5,9 @@ holder of the directory's lock, and it is the writer who may remove records and 
 somebody else has the store open they raise `LockedError` and have changed nothing; named by its
 `host:port` instead of its directory, a running node compacts and expires itself. Killed, they
 leave a store that opens as after any crash; repeated, they find less or nothing to do.
+
+Where the tier of a stopped node is and what that holds, only the node knows. So shards with a tier
+are not expired here: the log may hold what the tier lacks.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig
 from penstock.engine.segment import inspect
 from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
 from penstock.engine.segment.recovery import RecoveryReport
+from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, CorruptionError, SetupError, StoreError
@@ -131,7 +135,8 @@ def expire(path: str, *, reserved_hours: float | None = None) -> UpkeepResult:
     """Remove what the topics' own retention no longer keeps, and log files that are dead by that.
 
     With `reserved_hours`, shards without a time of their own lose whole log files that are older,
-    as by a node's `file_reserved_time`; without it they are kept. A full disk is no reason here.
+    as by a node's `file_reserved_time`; without it they are kept. A full disk is no reason here,
+    and shards with a tier are left to their node.
     `path` is a directory, or `host:port` of a running node, which then goes by its own settings.
     """
     if is_node(path):
@@ -145,6 +150,9 @@ def expire(path: str, *, reserved_hours: float | None = None) -> UpkeepResult:
     if reserved_hours is not None:
         settings = replace(settings, file_reserved_time_h=reserved_hours)
     with _engine(path, None, settings) as (engine, shards):
+        left = [shard for shard in shards if _has_tier(engine, shard)]
+        for shard in left:
+            engine.store.retention.set_policy(shard, RetentionPolicy(keep=True))
         before = {shard: engine.shard_info(shard) for shard in shards}
         report = engine.store.retention.run()
         found = []
@@ -158,7 +166,8 @@ def expire(path: str, *, reserved_hours: float | None = None) -> UpkeepResult:
             )
     rows = sum(each.removed for each in found)
     seconds = time.monotonic() - began
-    return UpkeepResult(path, found, rows, report.size, report.files, seconds)
+    left_names = [shards[shard] for shard in left]
+    return UpkeepResult(path, found, rows, report.size, report.files, seconds, left_names)
 
 
 @contextmanager
@@ -180,9 +189,14 @@ def _engine(
         engine.close()
 
 
+def _has_tier(engine: SegmentEngine, shard: ShardId) -> bool:
+    tiering = _config(engine, shard).tiering
+    return tiering is not None and tiering.enabled
+
+
 def _config(engine: SegmentEngine, shard: ShardId) -> ShardConfig:
     packed = engine.store.state(shard).config
-    return msgspec.msgpack.decode(packed, type=ShardConfig)
+    return msgspec.msgpack.decode(packed, type=ShardConfig) if packed else ShardConfig()
 
 
 def _ends(path: str) -> dict[ShardId, int]:

@@ -24,3 +24,5 @@ class UpkeepResult(Struct, frozen=True):
     bytes_removed: int
     files_removed: int
     seconds: float
+    left_to_node: list[str] = []
+    """Shards of a directory that have a tier: their node keeps them up."""
