@@ -35,7 +35,11 @@ class Broker:
         self.server = server
         self.path = Path(server.node.path)
         self.endpoint = f"127.0.0.1:{server.port}"
-        address = {"bootstrap.servers": f"127.0.0.1:{server.kafka.port}", "linger.ms": 0}
+        address = {
+            "bootstrap.servers": f"127.0.0.1:{server.kafka.port}",
+            "linger.ms": 0,
+            "log_level": 0,
+        }
         self._plain = Producer(address)
         # No transaction is ended by time, however slow the machine is.
         patient = {"transactional.id": "t", "transaction.timeout.ms": 900_000}
