@@ -43,7 +43,7 @@ from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
 from penstock.engine.contract import StorageEngine
 from penstock.engine.engine_set import EngineSet
-from penstock.engine.handler import Forwarder, StorageEngineHandler
+from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.reconcile import Reconciled, reconcile
 from penstock.engine.rocksdb import (
@@ -57,6 +57,7 @@ from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.twin import core
 from penstock.engine.shard_metrics import ShardMetrics
+from penstock.engine.shard_routing import Forwarder
 from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.storage_cache import StorageCacheManager, share_topics
 from penstock.engine.transaction_limits import TransactionLimits

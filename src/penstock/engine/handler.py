@@ -1,12 +1,8 @@
 """`StorageEngineHandler`: every request for a shard comes through here.
 
-    shard name ──▶ StorageCacheManager ──▶ who leads it?
-                                             │ this node: what does its segment allow? ──▶ engine
-                                             └ another:   Forwarder ──▶ that node's engine
-
-What was found out is kept in the shard's entry until the metadata changes, so that a request costs
-one look-up more than the engine's own work. Methods may be called from any thread; they promise
-what `StorageEngine` promises, and raise besides:
+It goes to the engine that serves the shard (`shard_routing`); readers do not see what belongs to an
+open or aborted transaction, or lies in a hidden segment; and the shard's entry counts it. Methods
+may be called from any thread; they promise what `StorageEngine` promises, and raise besides:
 
   * `UnknownShardError` for a shard that the metadata does not have (any more)
   * `NotLeaderError` when another node leads the shard and there is no way to it
@@ -15,16 +11,14 @@ what `StorageEngine` promises, and raise besides:
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from penstock.clock import Clock, SystemClock
 from penstock.engine.append_watch import AppendWatch, wait_for_append
-from penstock.engine.arguments import INT64_MAX
 from penstock.engine.column_reading import read_columns
 from penstock.engine.contract import (
     RECORDS_PER_READ,
@@ -34,55 +28,28 @@ from penstock.engine.contract import (
     ColumnQuery,
     Compacted,
     Isolation,
-    ShardConfig,
     ShardInfo,
-    StorageEngine,
     Written,
 )
 from penstock.engine.engine_set import EngineSet
+from penstock.engine.hidden_segments import behind_hidden, check_complete, without_hidden
 from penstock.engine.segment.engine import SegmentEngine
-from penstock.engine.segment_status import Answer, allowed
+from penstock.engine.shard_routing import Forwarder, ShardRouting
 from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
 from penstock.engine.transaction_limits import Ranges, TransactionLimits, is_within
-from penstock.errors import (
-    BadRequestError,
-    BusyError,
-    NotLeaderError,
-    NotSupportedError,
-    ShardSealedError,
-    StoreError,
-    UnknownShardError,
-)
-from penstock.record import Offset, Producer, QueueKind, Record, ShardId, StoredRecord
+from penstock.errors import NotSupportedError, StoreError
+from penstock.record import Offset, Producer, QueueKind, Record, StoredRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # A check for a Protocol looks at every method; this one is made for every batch.
 _BATCH_ENGINES: Final = (SegmentEngine,)
-_CHANGING_LOCKS: Final = 64
-
-
 _ELSEWHERE_PAUSE_S: Final = 0.1
 """How often a node looks for records of a shard that another one leads, while somebody waits."""
 
 
-class Forwarder(Protocol):
-    """The way to other nodes."""
-
-    def engine_of(self, node_id: int, storage_type: str) -> StorageEngine:
-        """Return another node's engine: its calls are made there, in one hop, with the same
-        answers and the same errors."""
-        ...
-
-    def open_shards(
-        self, node_id: int, topic_id: str, partitions: Sequence[int], revision: int
-    ) -> None:
-        """Have another node create shards that it leads since `revision` of the metadata."""
-        ...
-
-
-class StorageEngineHandler:
+class StorageEngineHandler(ShardRouting):
     def __init__(
         self,
         cache: StorageCacheManager,
@@ -93,73 +60,14 @@ class StorageEngineHandler:
         clock: Clock | None = None,
         limits: TransactionLimits | None = None,
     ) -> None:
-        self.cache: Final = cache
-        self.engines: Final = engines
-        self.node_id: Final = node_id
+        super().__init__(cache, engines, node_id=node_id, forwarder=forwarder)
         self.clock: Final = clock if clock is not None else SystemClock()
         self.when_room_ends: Callable[[ShardEntry], None] = _ignore
         """Told when a segment's size should be looked at; see `ShardUpkeep`."""
         self.limits: Final = limits if limits is not None else TransactionLimits()
         """What transactions keep from readers of committed records."""
-        self._forwarder: Final = forwarder
-        self._shards: Final = cache.shards
-        self._creating: Final = threading.Lock()
-        """Held while an engine creates a shard; before one of the next ones."""
-        self._changing: Final = tuple(threading.Lock() for _ in range(_CHANGING_LOCKS))
-        """One is held while an engine creates or deletes a shard, always the same for a shard: one
-        that the metadata has dropped is never created again behind its deletion."""
 
     # Shards
-
-    def create_shard(self, shard: ShardId, storage_type: str, config: ShardConfig) -> None:
-        """Create a shard in this node's engine; do nothing if it has it."""
-        engine = self.engines.get(storage_type)
-        with self._creating, self._changing_lock(shard):
-            engine.create_shard(shard, config)
-            entry = self._shards.get(shard.name)
-            if entry is not None:
-                entry.is_open = True
-
-    def _changing_lock(self, shard: ShardId) -> threading.Lock:
-        return self._changing[hash(shard) % _CHANGING_LOCKS]
-
-    def alter_shard(self, shard: ShardId, storage_type: str, config: ShardConfig) -> None:
-        self.engines.get(storage_type).alter_shard(shard, config)
-
-    def open_elsewhere(self, entries: Iterable[ShardEntry]) -> None:
-        """Have the nodes that lead shards create them, where there is a way to those nodes."""
-        if self._forwarder is None:
-            return
-        with self.cache.lock:
-            revision = self.cache.revision
-            led = [(entry.id, entry.meta.leader) for entry in entries if entry.meta is not None]
-        by_node: dict[tuple[int, str], list[int]] = {}
-        for shard, leader in led:
-            if leader is not None and leader != self.node_id:
-                by_node.setdefault((leader, shard.topic), []).append(shard.partition)
-        for (node, topic_id), partitions in by_node.items():
-            self._forwarder.open_shards(node, topic_id, partitions, revision)
-
-    def alter_elsewhere(self, entry: ShardEntry, config: ShardConfig) -> None:
-        """Have the node that leads a shard use `config`, where there is a way to it."""
-        leader = None if entry.meta is None else entry.meta.leader
-        if leader not in {None, self.node_id} and self._forwarder is not None:
-            self._other_node(entry, leader).alter_shard(entry.id, config)
-
-    def delete_shard(self, shard: ShardId, storage_type: str) -> None:
-        """Delete a shard from this node's engine; do nothing if it does not have it."""
-        engine = self.engines.get(storage_type)
-        with self._changing_lock(shard):
-            entry = self._shards.get(shard.name)
-            if entry is not None:
-                with self.cache.lock:
-                    entry.is_open = False
-                    entry.forget_derived()
-            engine.delete_shard(shard)
-
-    def list_shard(self, storage_type: str, topic_id: str | None = None) -> list[ShardId]:
-        """Return the shards that this node's engine has."""
-        return self.engines.get(storage_type).list_shard(topic_id)
 
     def seal_shard(self, shard_name: str) -> None:
         entry = self.find(shard_name)
@@ -168,15 +76,6 @@ class StorageEngineHandler:
     def shard_info(self, shard_name: str) -> ShardInfo:
         entry = self.find(shard_name)
         return self._reader(entry).shard_info(entry.id)
-
-    def find(self, shard_name: str) -> ShardEntry:
-        """Return what is known of a shard, or raise `UnknownShardError`."""
-        try:
-            return self._shards[shard_name]
-        except KeyError:
-            raise UnknownShardError(shard_name) from None
-        except TypeError:
-            raise BadRequestError(f"a shard name is text, not {shard_name!r}") from None
 
     # Writing
 
@@ -278,7 +177,7 @@ class StorageEngineHandler:
     ) -> list[StoredRecord]:
         entry = self.find(shard_name)
         engine = entry.reader or self._find_reader(entry)
-        if entry.hidden and (moved := _behind_hidden(entry, offset)) is not None:
+        if entry.hidden and (moved := behind_hidden(entry, offset)) is not None:
             offset = moved
         found = engine.read_by_offset(
             entry.id, offset, max_records=max_records, max_size=max_size, isolation=isolation
@@ -307,7 +206,7 @@ class StorageEngineHandler:
     ) -> list[StoredRecord]:
         entry = self.find(shard_name)
         engine = self._reader(entry)
-        if entry.hidden and (moved := _behind_hidden(entry, start_offset)) is not None:
+        if entry.hidden and (moved := behind_hidden(entry, start_offset)) is not None:
             start_offset = moved
         found = engine.read_by_tag(
             entry.id, tag, start_offset=start_offset, max_records=max_records, max_size=max_size
@@ -344,7 +243,7 @@ class StorageEngineHandler:
     ) -> list[StoredRecord]:
         entry = self.find(shard_name)
         engine = self._reader(entry)
-        _check_complete(entry)
+        check_complete(entry)
         wanted = limit
         while True:
             found = engine.query_by_key(
@@ -454,7 +353,7 @@ class StorageEngineHandler:
     ) -> list[StoredRecord]:
         entry.reads += 1
         if entry.hidden:
-            found = _without_hidden(entry, found, start)
+            found = without_hidden(entry, found, start)
         entry.records_read += len(found)
         return found
 
@@ -463,7 +362,7 @@ class StorageEngineHandler:
     def delete_by_key(self, shard_name: str, key: bytes) -> int:
         entry = self.find(shard_name)
         engine = self._reader(entry)
-        _check_complete(entry)
+        check_complete(entry)
         try:
             return engine.delete_by_key(entry.id, key)
         finally:
@@ -472,7 +371,7 @@ class StorageEngineHandler:
     def delete_by_offset(self, shard_name: str, offset: Offset) -> bool:
         entry = self.find(shard_name)
         engine = self._reader(entry)
-        if entry.hidden and _behind_hidden(entry, offset) is not None:
+        if entry.hidden and behind_hidden(entry, offset) is not None:
             return False
         try:
             return engine.delete_by_offset(entry.id, offset)
@@ -490,104 +389,6 @@ class StorageEngineHandler:
         finally:
             entry.removals += 1
 
-    # Who serves a shard
-
-    def check_led(self, entry: ShardEntry) -> None:
-        """Raise `NotLeaderError` when another node leads: for protocols whose clients are told who
-        does and go there."""
-        if entry.reader is not None:
-            return
-        leader = None if entry.meta is None else entry.meta.leader
-        if entry.meta is not None and leader != self.node_id:
-            raise NotLeaderError(entry.name, leader=None if leader is None else str(leader))
-
-    def _find_own_writer(self, entry: ShardEntry) -> StorageEngine:
-        self.check_led(entry)
-        return self._find_writer(entry)
-
-    def _reader(self, entry: ShardEntry) -> StorageEngine:
-        return entry.reader or self._find_reader(entry)
-
-    def _find_writer(self, entry: ShardEntry) -> StorageEngine:
-        with self.cache.lock:
-            meta, active = entry.meta, entry.active
-        if meta is None or active is None:
-            raise UnknownShardError(entry.name)
-        answer = allowed(active.status).write
-        if answer is Answer.LATER:
-            raise BusyError(f"segment {active.number} of {entry.name!r} is {active.status}")
-        if answer is Answer.NO:
-            raise ShardSealedError(entry.name)
-        if meta.leader != self.node_id:
-            return self._other_node(entry, meta.leader)
-        engine = self.open_shard(entry)
-        with self.cache.lock:
-            if entry.meta is meta and entry.active is active and entry.is_open:
-                entry.writer = engine
-        return engine
-
-    def _find_reader(self, entry: ShardEntry) -> StorageEngine:
-        with self.cache.lock:
-            meta = entry.meta
-        if meta is None:
-            raise UnknownShardError(entry.name)
-        if meta.leader != self.node_id:
-            return self._other_node(entry, meta.leader)
-        engine = self.open_shard(entry)
-        with self.cache.lock:
-            if entry.meta is meta and entry.is_open:
-                entry.reader = engine
-        return engine
-
-    def open_shard(self, entry: ShardEntry) -> StorageEngine:
-        """Return this node's engine, with the shard created in it if that is still to be done."""
-        engine = self.engines.get(entry.topic.storage_type)
-        if not entry.is_open:
-            # It exists for everybody else: an engine that could not create it when it was
-            # asked to (a full disk) does so with the first request that it can serve.
-            with self._creating, self._changing_lock(entry.id):
-                if entry.meta is None:
-                    raise UnknownShardError(entry.name)
-                engine.create_shard(entry.id, entry.topic.config)
-                entry.is_open = True
-        return engine
-
-    def _other_node(self, entry: ShardEntry, leader: int | None) -> StorageEngine:
-        if self._forwarder is None or leader is None:
-            name = None if leader is None else str(leader)
-            raise NotLeaderError(entry.name, leader=name)
-        return self._forwarder.engine_of(leader, entry.topic.storage_type)
-
 
 def _ignore(_: ShardEntry) -> None:
     """Nobody looks after the segments."""
-
-
-def _behind_hidden(entry: ShardEntry, offset: int) -> Offset | None:
-    """Return where a read that wants `offset` begins, if not there."""
-    moved = None
-    for begin, end, answer in entry.hidden:
-        if offset < begin or (end is not None and offset >= end):
-            continue
-        if answer is Answer.LATER or end is None:
-            raise BusyError(f"the segment of {entry.name!r} from {begin} on cannot be read now")
-        offset = end
-        moved = Offset(end)
-    return moved
-
-
-def _without_hidden(entry: ShardEntry, found: list[StoredRecord], start: int) -> list[StoredRecord]:
-    """Leave out what lies in a hidden segment; a page ends before one that comes back."""
-    for begin, end, answer in entry.hidden:
-        last = INT64_MAX if end is None else end
-        if answer is Answer.LATER and start < begin:
-            last = INT64_MAX
-        found = [one for one in found if not begin <= one.offset < last]
-    return found
-
-
-def _check_complete(entry: ShardEntry) -> None:
-    """A search by key must not miss what only cannot be read for the moment."""
-    for begin, _, answer in entry.hidden:
-        if answer is Answer.LATER:
-            raise BusyError(f"the segment of {entry.name!r} from {begin} on cannot be read now")

@@ -29,6 +29,7 @@ _MULTI_DISPATCH: Final = "%LMQ%"
 """Topics whose units come from records of other topics."""
 _BASE_OFFSET: Final = 4
 _COUNT: Final = 5
+_SIZE: Final = QUEUE_UNIT.size
 
 
 class _Run:
@@ -171,10 +172,12 @@ class QueueCheck:
         log = queue.log
         if log is None:
             return
-        positions = [_position(data[at : at + 8]) for at in range(0, len(data), QUEUE_UNIT.size)]
-        news = bisect_left(positions, int(log.state.folded_until))
+        known = int(log.state.folded_until)
+        news = bisect_left(
+            range(count), known, key=lambda n: _position(data[n * _SIZE : n * _SIZE + 8])
+        )
         if news < count:
-            self._note_cut(queue, first + news, positions[news])
+            self._note_cut(queue, first + news, _position(data[news * _SIZE : news * _SIZE + 8]))
         start, stop = max(first, log.earliest), min(first + count, queue.latest)
         while start < stop:
             end = min(stop, start + _UNITS_PER_STEP, _file_end(log, start))
