@@ -104,9 +104,10 @@ class Ledger:
 
     def publish(self, after: Bookmark, mode: str = FILES) -> int:
         """Publish everything that is staged, and remember `after`; return the files' bytes."""
-        files = sorted(str(path.relative_to(self.staging)) for path in self._staged())
-        size = sum(path.stat().st_size for path in self._staged())
-        for path in self._staged():
+        staged = self.staged_files()
+        files = [str(path.relative_to(self.staging)) for path in staged]
+        size = sum(path.stat().st_size for path in staged)
+        for path in staged:
             _sync(path)
         begun = OpenRun(after, self._attempt, mode, tuple(files))
         self._disk.replace(str(self._own / "run.json"), msgspec.json.encode(begun))
@@ -114,16 +115,13 @@ class Ledger:
         self.clean()
         return size
 
-    def staged_count(self) -> int:
-        return sum(1 for _ in self._staged())
+    def staged_files(self) -> list[Path]:
+        return sorted(self.staging.rglob("*.parquet"))
 
     def clean(self) -> None:
         """Remove what no run needs any more."""
         (self._own / "run.json").unlink(missing_ok=True)
         shutil.rmtree(self._own / "staging", ignore_errors=True)
-
-    def _staged(self) -> Iterator[Path]:
-        return self.staging.rglob("*.parquet")
 
     def _publish(self, begun: OpenRun) -> int:
         staging = self._own / "staging" / begun.attempt

@@ -15,12 +15,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from msgspec import Struct
 
 from penstock.errors import BadRequestError, StoreError
+from penstock.pipeline.jobs.arrow_staging import Partitioning, stage_ranges
 from penstock.pipeline.jobs.export_ledger import FILES, ICEBERG, Bookmark, Ledger, Offsets
 from penstock.pipeline.jobs.iceberg_place import IcebergPlace
 from penstock.pipeline.jobs.payload import (
@@ -31,11 +32,16 @@ from penstock.pipeline.jobs.payload import (
     decoded,
     with_schema,
 )
-from penstock.pipeline.jobs.shard_ranges import ReadRange, load_ranges, read_range
+from penstock.pipeline.jobs.shard_ranges import (
+    ReadRange,
+    load_ranges,
+    range_options,
+    read_range,
+)
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
+from penstock.pipeline.jobs.staged_counts import Counted, count_staged
 from penstock.pipeline.jobs.topic_choice import chosen_shards
 from penstock.pipeline.named_view import NamedView
-from penstock.record import ShardId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +51,6 @@ _COLUMNS: Final = (
 )
 # Not to_date(): that goes by the time zone of the session.
 _DAY: Final = "date_add(date'1970-01-01', cast(floor(unix_millis(timestamp) / 86400000) as int))"
-_CHECKED: Final = "partition int, offset bigint, topic string"
 _TIMES: Final = "spark.sql.parquet.outputTimestampType"
 
 
@@ -132,14 +137,16 @@ def export(
                 path, target, before.run, 0, 0, 0, recovered, [], time.monotonic() - began
             )
         with spark_work(spark, "export", progress):
-            table = load_ranges(spark, path, ranges, _COLUMNS, strict=strict)
-            if payload is not None:
+            if payload is None:
+                options = range_options(path, ranges, _COLUMNS, strict=strict)
+                stage_ranges(spark, options, ledger.staging, _layout(mode))
+            else:
+                table = load_ranges(spark, path, ranges, _COLUMNS, strict=strict)
                 payload = with_schema(payload, spark, table)
                 check_growth(before.payload, payload)
-                table = decoded(table, payload)
-            _stage(spark, table, ledger.staging, mode)
+                _stage(spark, decoded(table, payload), ledger.staging, mode)
         with spark_work(spark, "check", progress):
-            shards = _check(spark, ledger, ranges, before.offsets, decoded=payload is not None)
+            shards = _check(spark, ledger, ranges, before.offsets)
         if strict:
             _check_values(shards)
         after = Bookmark(
@@ -150,7 +157,7 @@ def export(
             payload,
             before.export_id or uuid4().hex,
         )
-        files = ledger.staged_count()
+        files = len(ledger.staged_files())
         size = ledger.publish(after, mode)
     rows = sum(each.rows for each in shards)
     seconds = time.monotonic() - began
@@ -227,14 +234,21 @@ def _moved(before: Offsets, ranges: Iterable[ReadRange]) -> Offsets:
     return after
 
 
-def _stage(spark: SparkSession, table: DataFrame, staging: Path, mode: str) -> None:
-    by = ("topic", "day")
+def _layout(mode: str) -> Partitioning:
     if mode == ICEBERG:
         # Its files hold all columns; the day is a hidden partition.
-        by = ("by_topic", "by_day")
-        rows = table.selectExpr("*", "topic as by_topic", f"{_DAY} as by_day")
+        return Partitioning("by_topic", "by_day", keeps_topic=True)
+    return Partitioning("topic", "day", keeps_topic=False)
+
+
+def _stage(spark: SparkSession, table: DataFrame, staging: Path, mode: str) -> None:
+    """Have Spark write the files: it decodes the values."""
+    layout = _layout(mode)
+    by = layout.topic, layout.day
+    if layout.keeps_topic:
+        rows = table.selectExpr("*", f"topic as {layout.topic}", f"{_DAY} as {layout.day}")
     else:
-        rows = table.selectExpr("*", f"{_DAY} as day")
+        rows = table.selectExpr("*", f"{_DAY} as {layout.day}")
     # The order that partitioned writes need anyway, and by offset within: footers help readers.
     rows = rows.sortWithinPartitions(*by, "partition", "offset")
     writer = rows.write.partitionBy(*by).mode("overwrite").option("compression", "zstd")
@@ -254,25 +268,20 @@ def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 
 
 def _check(
-    spark: SparkSession,
-    ledger: Ledger,
-    ranges: Iterable[ReadRange],
-    before: Offsets,
-    *,
-    decoded: bool,
+    spark: SparkSession, ledger: Ledger, ranges: Iterable[ReadRange], before: Offsets
 ) -> list[ShardExport]:
     """Count what was staged; raise when it cannot be what the ranges hold."""
-    counted = _counted(spark, ledger, decoded=decoded) if ledger.staged_count() else {}
+    counted = count_staged(spark, ledger.staged_files())
     found = []
     for each in ranges:
-        nothing = _Counted(0, each.start, each.start, 0, None)
-        rows, first, last, bad, first_bad = counted.pop(each.shard, nothing)
-        left_out = each.rows_max - rows
-        if left_out < 0 or first < each.start or last >= each.end:
+        nothing = Counted(*each.shard, rows=0, first=each.start, last=each.start)
+        staged = counted.pop(each.shard, nothing)
+        left_out = each.rows_max - staged.rows
+        if left_out < 0 or staged.first < each.start or staged.last >= each.end:
             raise StoreError(
                 f"{each.shard.name!r} was to give the offsets [{each.start}, {each.end}) without "
-                f"{each.deleted}, but {rows} rows from {first} to {last} were staged; nothing was "
-                "published"
+                f"{each.deleted}, but {staged.rows} rows from {staged.first} to {staged.last} were "
+                "staged; nothing was published"
             )
         topic, partition = each.shard
         lost = each.start - before.get(topic, {}).get(partition, each.start)
@@ -281,46 +290,17 @@ def _check(
                 each.shard.name,
                 each.start,
                 each.end,
-                rows,
+                staged.rows,
                 each.deleted,
                 left_out,
                 lost,
-                bad,
-                first_bad,
+                staged.undecoded,
+                staged.first_undecoded,
             )
         )
     if counted:
         raise StoreError(f"rows of {min(counted).name!r} were staged, which was not read")
     return found
-
-
-class _Counted(NamedTuple):
-    rows: int
-    first: int
-    last: int
-    undecoded: int
-    first_undecoded: int | None
-
-
-def _counted(spark: SparkSession, ledger: Ledger, *, decoded: bool) -> dict[ShardId, _Counted]:
-    from pyspark.sql import functions as F  # noqa: N812 - as in Spark's own documents
-
-    schema = f"{_CHECKED}, {UNDECODED} binary" if decoded else _CHECKED
-    staged = spark.read.schema(schema).parquet(f"file://{ledger.staging.resolve()}")
-    bad = F.col(UNDECODED).isNotNull() if decoded else F.lit(False)
-    groups = staged.groupBy("topic", "partition").agg(
-        F.count("offset").alias("rows"),
-        F.min("offset").alias("first"),
-        F.max("offset").alias("last"),
-        F.count_if(bad).alias("undecoded"),
-        F.min(F.when(bad, F.col("offset"))).alias("first_undecoded"),
-    )
-    return {
-        ShardId(row["topic"], row["partition"]): _Counted(
-            row["rows"], row["first"], row["last"], row["undecoded"], row["first_undecoded"]
-        )
-        for row in groups.collect()
-    }
 
 
 def _check_values(shards: Iterable[ShardExport]) -> None:

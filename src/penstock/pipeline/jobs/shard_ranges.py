@@ -39,11 +39,11 @@ def read_range(view: NamedView, shard: ShardId, start: int = 0) -> ReadRange:
     return ReadRange(shard, start, end, deleted)
 
 
-def load_ranges(
-    spark: SparkSession, path: str, ranges: Iterable[ReadRange], columns: str, *, strict: bool
-) -> DataFrame:
-    """Return the records of ranges, none of them empty. Without `strict`, damaged records and those
-    that are gone meanwhile are passed over."""
+def range_options(
+    path: str, ranges: Iterable[ReadRange], columns: str, *, strict: bool
+) -> dict[str, str]:
+    """Return the options of a read of ranges, none of them empty. Without `strict`, damaged records
+    and those that are gone meanwhile are passed over."""
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
@@ -52,13 +52,20 @@ def load_ranges(
         assigned.setdefault(topic, []).append(partition)
         starts.setdefault(topic, {})[str(partition)] = each.start
         ends.setdefault(topic, {})[str(partition)] = each.end
-    return (
-        spark.read.format("penstock")
-        .option("assign", json.dumps(assigned))
-        .option("startingOffsets", json.dumps(starts))
-        .option("endingOffsets", json.dumps(ends))
-        .option("columns", columns)
-        .option("failOnDataLoss", str(strict).lower())
-        .option("onDamage", "fail" if strict else "skip")
-        .load(path)
-    )
+    return {
+        "path": path,
+        "assign": json.dumps(assigned),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+        "columns": columns,
+        "failOnDataLoss": str(strict).lower(),
+        "onDamage": "fail" if strict else "skip",
+    }
+
+
+def load_ranges(
+    spark: SparkSession, path: str, ranges: Iterable[ReadRange], columns: str, *, strict: bool
+) -> DataFrame:
+    """Return the records of ranges; see `range_options`."""
+    options = range_options(path, ranges, columns, strict=strict)
+    return spark.read.format("penstock").options(**options).load()
