@@ -11,7 +11,7 @@ one look-up more than the engine's own work.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from penstock.engine.contract import ShardConfig, StorageEngine
@@ -44,6 +44,11 @@ class Forwarder(Protocol):
         """Have another node create shards that it leads since `revision` of the metadata."""
         ...
 
+    def take_transaction_step(self, node_id: int, step: str) -> str:
+        """Have another node do its part of a transaction; the words are those of the front end
+        that serves transactions on both sides."""
+        ...
+
 
 class ShardRouting:
     """Finds the engine for a request, and creates and deletes shards in this node's engines."""
@@ -59,6 +64,8 @@ class ShardRouting:
         self.cache: Final = cache
         self.engines: Final = engines
         self.node_id: Final = node_id
+        self.transaction_steps: Callable[[str], str] | None = None
+        """Does this node's part of a transaction for another; see `take_transaction_step`."""
         self._forwarder: Final = forwarder
         self._shards: Final = cache.shards
         self._creating: Final = threading.Lock()
@@ -112,6 +119,14 @@ class ShardRouting:
         leader = None if entry.meta is None else entry.meta.leader
         if leader not in {None, self.node_id} and self._forwarder is not None:
             self._other_node(entry, leader).alter_shard(entry.id, config)
+
+    def take_transaction_step(self, node_id: int, step: str) -> str:
+        """Have a node do its part of a transaction, this one or another."""
+        if node_id != self.node_id and self._forwarder is not None:
+            return self._forwarder.take_transaction_step(node_id, step)
+        if self.transaction_steps is None:
+            raise BusyError(f"node {self.node_id} serves no transactions, or not yet")
+        return self.transaction_steps(step)
 
     def delete_shard(self, shard: ShardId, storage_type: str) -> None:
         """Delete a shard from this node's engine; do nothing if it does not have it."""

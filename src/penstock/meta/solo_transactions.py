@@ -13,7 +13,7 @@ from penstock.meta.state import offset_commands as cmd
 from penstock.meta.state import transaction_commands as txn
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.keys import encode_key
-from penstock.meta.state.transaction_rows import scan_aborted, scan_transactions
+from penstock.meta.state.transaction_rows import read_transaction, scan_aborted, scan_transactions
 
 
 @runtime_checkable
@@ -25,6 +25,10 @@ class TransactionClient(Protocol):
         """Apply a command and return the state that it leads to. Raises
         `TransactionRefusedError`."""
         ...
+
+    def find_transaction(
+        self, namespace: str, transactional_id: str
+    ) -> txn.TransactionState | None: ...
 
     def list_transactions(self) -> list[txn.TransactionState]: ...
 
@@ -47,8 +51,7 @@ class SoloTransactions:
         if isinstance(command, txn.ForgetTransactions | txn.ForgetAborted):
             homes = groups  # what is not in a group is not forgotten there
         else:
-            key = encode_key(0, command.namespace, command.transactional_id)
-            homes = (groups[crc32(key) % len(groups)],)
+            homes = (self._home_of(command.namespace, command.transactional_id),)
         now_ms, request_id = self._transactions_clock.now_ms(), self._transaction_request_id()
         request = cmd.OffsetRequest(now_ms, command, request_id)
         state = None
@@ -59,6 +62,16 @@ class SoloTransactions:
             assert isinstance(answer.result, txn.TransactionResult), "the answer to such a command"
             state = answer.result.state
         return state
+
+    def _home_of(self, namespace: str, transactional_id: str) -> OffsetGroup:
+        groups = self._transaction_groups
+        return groups[crc32(encode_key(0, namespace, transactional_id)) % len(groups)]
+
+    def find_transaction(
+        self, namespace: str, transactional_id: str
+    ) -> txn.TransactionState | None:
+        home = self._home_of(namespace, transactional_id)
+        return read_transaction(home.reader, namespace, transactional_id)
 
     def list_transactions(self) -> list[txn.TransactionState]:
         return [one for home in self._transaction_groups for one in scan_transactions(home.reader)]

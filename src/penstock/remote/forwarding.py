@@ -75,6 +75,10 @@ class NodeForwarder:
         request = pb.ShardNames(topic_id=topic_id, partitions=partitions, revision=revision)
         self.call(node_id, "Open", request, storage_pb2.Nothing)
 
+    def take_transaction_step(self, node_id: int, step: str) -> str:
+        request = pb.TransactionStep(json=step)
+        return self.call(node_id, "Transact", request, storage_pb2.JsonReply).json
+
     def call(self, node_id: int, method: str, request: WireMessage, reply_type: type[R]) -> R:
         """Ask another node; raises what it raised, or `DeadlineError` when it does not answer."""
         address, channel = self._channel(node_id)

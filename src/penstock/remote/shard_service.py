@@ -130,6 +130,12 @@ class ShardService:
         done = self._handler.compact(self._led(request.shard).name)
         return storage_pb2.CompactReply(records=done.records, size=done.size)
 
+    def transact(self, request: pb.TransactionStep) -> storage_pb2.JsonReply:
+        handler = self._handler
+        return storage_pb2.JsonReply(
+            json=handler.take_transaction_step(handler.node_id, request.json)
+        )
+
     def _led(self, shard: str) -> ShardEntry:
         entry = self._handler.cache.shards.get(shard)
         if entry is None:

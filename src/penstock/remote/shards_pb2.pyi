@@ -110,3 +110,9 @@ class ShardMoment(_message.Message):
     timestamp_ms: int
     strategy: str
     def __init__(self, shard: _Optional[str] = ..., timestamp_ms: _Optional[int] = ..., strategy: _Optional[str] = ...) -> None: ...
+
+class TransactionStep(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.cimpl import NewTopic
@@ -60,6 +61,11 @@ class Cluster:
         process = self._running.pop(node)
         process.terminate()
         assert process.wait(WAIT_S) == 0
+
+    def kill(self, node: int) -> None:
+        process = self._running.pop(node)
+        process.kill()
+        process.wait(WAIT_S)
 
     def close(self) -> None:
         for process in self._running.values():
@@ -171,85 +177,134 @@ def test_three_nodes_serve_kafka_clients_together(cluster: Cluster) -> None:
         assert sum(max(0, one.offset) for one in committed) == count
 
 
-def test_transactions_work_where_coordinator_and_leader_are_one_and_are_refused_elsewhere(
-    cluster: Cluster,
-) -> None:
-    outcomes: Counter[str] = Counter()
-    for number in range(9):
-        topic = all_topics("txn")[number % 3]
-        options = {"transactional.id": f"tx-{number}", "transaction.timeout.ms": 10_000}
-        producer = Producer({"bootstrap.servers": cluster.kafka[1], "log_level": 0, **options})
-        producer.init_transactions(WAIT_S)
-        producer.begin_transaction()
-        producer.produce(topic, b"in a transaction", partition=0)
-        try:
-            producer.commit_transaction(WAIT_S)
-            outcomes["committed"] += 1
-        except KafkaException as error:
-            outcomes[str(error.args[0].name())] += 1
-    assert set(outcomes) <= {"committed", "NOT_LEADER_FOR_PARTITION"}
-    assert outcomes["committed"] > 0
-    seen = 0
-    for topic in all_topics("txn"):
-        options = {"group.id": "committed", "isolation.level": "read_committed"}
-        consumer = Consumer({"bootstrap.servers": cluster.kafka[2], **options})
-        part = TopicPartition(topic, 0, 0)
-        consumer.assign([part])
-        _, end = consumer.get_watermark_offsets(part, timeout=WAIT_S)
-        reached = 0
-        deadline = time.monotonic() + WAIT_S
-        while reached < end and time.monotonic() < deadline:
-            for message in consumer.consume(100, timeout=1):
-                if message.error() is None:
-                    seen += message.value() == b"in a transaction"
-            (at,) = consumer.position([part])
-            reached = max(reached, at.offset)
-        consumer.close()
-    assert seen == outcomes["committed"], "what was refused left nothing behind"
-
-
-def begin_writing(address: str, name: str, topic: str, partition: int) -> tuple[Producer, bool]:
-    """Return a producer in the middle of a transaction, and whether it may write."""
-    options = {"transactional.id": name, "transaction.timeout.ms": 600_000, "log_level": 0}
-    producer = Producer({"bootstrap.servers": address, **options})
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
-    before = end_of(address, topic, partition)
-    producer.produce(topic, b"open", partition=partition)
-    producer.flush(WAIT_S)
-    return producer, end_of(address, topic, partition) > before
-
-
-def end_of(address: str, topic: str, partition: int) -> int:
-    """Return behind which offset nothing was written, committed or not."""
-    options = {"group.id": "ends", "isolation.level": "read_uncommitted"}
+def read_committed(cluster: Cluster, address: str) -> dict[tuple[str, int], list[bytes]]:
+    """Return what the topics for transactions show, up to where each partition ends."""
+    options = {
+        "group.id": "committed",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "enable.auto.commit": False,
+    }
     consumer = Consumer({"bootstrap.servers": address, **options})
+    places = {(topic, n) for topic in all_topics("txn") for n in range(PARTITIONS)}
+    consumer.assign([TopicPartition(topic, number, 0) for topic, number in places])
+    found: dict[tuple[str, int], list[bytes]] = {place: [] for place in places}
+    ended: set[tuple[str, int]] = set()
+    deadline = time.monotonic() + WAIT_S
     try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=WAIT_S)
+        while ended != places:
+            assert time.monotonic() < deadline, f"the ends are reached of all but {places - ended}"
+            for message in consumer.consume(500, timeout=1):
+                topic, number, error = message.topic(), message.partition(), message.error()
+                assert topic is not None
+                assert number is not None
+                if error is None:
+                    found[topic, number].append(message.value() or b"")
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ended.add((topic, number))
     finally:
         consumer.close()
-    return end
+    return found
 
 
-def test_a_node_that_restarts_goes_on_and_harms_no_transaction_of_the_others(
+class Writer(threading.Thread):
+    """Commits one transaction after the other to a partition of every topic, whatever happens."""
+
+    def __init__(self, cluster: Cluster, name: str, partition: int) -> None:
+        super().__init__(daemon=True)
+        self._cluster = cluster
+        self.transactional_id = name
+        self.partition = partition
+        self.stopping = threading.Event()
+        self.begun = 0
+        self.acknowledged: list[bytes] = []
+
+    def run(self) -> None:
+        producer: Producer | None = None
+        while not self.stopping.is_set():
+            try:
+                producer = producer or self.new_producer()
+                self._write_one(producer)
+            except KafkaException as raised:
+                error = raised.args[0]
+                if producer is not None and error.txn_requires_abort():
+                    producer = self._abort(producer)
+                else:
+                    producer = None  # whoever comes next fences what this one left
+
+    def new_producer(self) -> Producer:
+        options = {
+            "transactional.id": self.transactional_id,
+            "transaction.timeout.ms": 20_000,
+            "linger.ms": 0,
+        }
+        servers = ",".join(self._cluster.kafka.values())
+        producer = Producer({"bootstrap.servers": servers, "log_level": 0, **options})
+        producer.init_transactions(WAIT_S)
+        return producer
+
+    def _write_one(self, producer: Producer) -> None:
+        self.begun += 1
+        value = f"{self.transactional_id} {self.begun}".encode()
+        producer.begin_transaction()
+        for topic in all_topics("txn"):
+            producer.produce(topic, value, partition=self.partition)
+        producer.commit_transaction(30)
+        self.acknowledged.append(value)
+
+    def _abort(self, producer: Producer) -> Producer | None:
+        try:
+            producer.abort_transaction(30)
+        except KafkaException:
+            return None
+        return producer
+
+
+def have_written(writers: list[Writer], wanted: list[int]) -> bool:
+    return all(len(one.acknowledged) >= count for one, count in zip(writers, wanted, strict=True))
+
+
+def test_transactions_over_all_nodes_are_all_or_nothing_while_nodes_are_killed(
     cluster: Cluster,
 ) -> None:
-    leaders = cluster.leaders(1)
-    elsewhere = [
-        place
-        for place, leader in leaders.items()
-        if leader != 3 and place[0] in all_topics("txn") and place[1] > 0
-    ]
-    tried: list[tuple[Producer, bool]] = []  # held: a client must not end in its transaction
-    while len(tried) < 50 and not any(may_write for _, may_write in tried):
-        place = elsewhere[len(tried) % len(elsewhere)]
-        tried.append(begin_writing(cluster.kafka[1], f"open-{len(tried)}", *place))
-    producer, may_write = tried[-1]
-    assert may_write, "some coordinator leads a partition"
-    cluster.stop(3)
-    cluster.start(3)
-    wait_for(lambda: len(cluster.leaders(3)) > 0, "node 3 is back")
-    before = len(leaders)
-    wait_for(lambda: len(cluster.leaders(3)) == before, "it knows all partitions")
-    producer.commit_transaction(WAIT_S)
-    produce(cluster.kafka[3], 9_000, "txn")
+    """Whoever coordinates, leads or neither is killed in turn, in the middle of transactions."""
+    writers = [Writer(cluster, f"w{number}", number % PARTITIONS) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for node in (*NODES, *NODES):
+        wanted = [len(writer.acknowledged) + 3 for writer in writers]
+        wait_for(partial(have_written, writers, wanted), "all writers get on")
+        cluster.kill(node)
+        cluster.start(node)
+        wait_for(partial(cluster.is_whole, node), f"node {node} is back")
+    for writer in writers:
+        writer.stopping.set()
+    for writer in writers:
+        writer.join(WAIT_S)
+        assert not writer.is_alive()
+    check_all_or_nothing(cluster, writers)
+
+
+def check_all_or_nothing(cluster: Cluster, writers: list[Writer]) -> None:
+    final = [f"{writer.transactional_id} last".encode() for writer in writers]
+    for writer, value in zip(writers, final, strict=True):
+        # It fences what its predecessor left; behind it nothing is open.
+        producer = writer.new_producer()
+        producer.begin_transaction()
+        for topic in all_topics("txn"):
+            producer.produce(topic, value, partition=writer.partition)
+        producer.commit_transaction(WAIT_S)
+
+    def shows_the_last() -> bool:
+        shown = Counter(
+            one for values in read_committed(cluster, address).values() for one in values
+        )
+        return all(shown[value] == len(NODES) for value in final)
+
+    address = cluster.kafka[2]
+    wait_for(shows_the_last, "markers follow the answer")
+    shown = Counter(one for values in read_committed(cluster, address).values() for one in values)
+    assert set(shown.values()) == {len(NODES)}, "each is in every topic once, or in none"
+    lost = {value for writer in writers for value in writer.acknowledged} - set(shown)
+    assert not lost
+    assert sum(len(writer.acknowledged) for writer in writers) > 6 * len(writers)

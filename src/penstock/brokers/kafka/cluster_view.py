@@ -29,9 +29,14 @@ class BrokerAddress(NamedTuple):
 
 
 class ClusterView:
-    def __init__(self, broker: KafkaBroker) -> None:
+    def __init__(self, broker: KafkaBroker, *, knows_all: bool = True) -> None:
+        """`knows_all`: there are no others to be found first."""
         self._broker: Final = broker
         self._others: list[BrokerAddress] = []
+        self.knows_all = knows_all
+        """Before it is known who else is there, a node coordinates nothing."""
+        self.changes = 0
+        """Grows when nodes come or go: others coordinate then what some did before."""
 
     @property
     def brokers(self) -> list[BrokerAddress]:
@@ -46,6 +51,8 @@ class ClusterView:
         return max(self.brokers, key=lambda one: crc32(f"{one.node_id}/{name}".encode()))
 
     def is_coordinator_of(self, name: str) -> bool:
+        if not self.knows_all:
+            return False
         return not self._others or self.coordinator_of(name).node_id == self._broker.node_id
 
     async def watch(self) -> None:
@@ -76,4 +83,8 @@ class ClusterView:
             host, found, port = node.listeners.get(LISTENER, "").rpartition(":")
             if found and node.status == "online" and node.node_id != self._broker.node_id:
                 others.append(BrokerAddress(node.node_id, host, int(port)))
+        is_changed = {one.node_id for one in others} != {one.node_id for one in self._others}
         self._others = others
+        if is_changed or not self.knows_all:
+            self.changes += 1
+        self.knows_all = True

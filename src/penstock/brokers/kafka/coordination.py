@@ -11,6 +11,7 @@ from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.transacting.api import TransactionApi
 from penstock.brokers.kafka.transacting.coordinator import TransactionCoordinator
 from penstock.brokers.kafka.transacting.index import TransactionIndex
+from penstock.brokers.kafka.transacting.leading import LeadingPart
 from penstock.meta.client import ListenerAnnouncer
 from penstock.meta.solo_transactions import TransactionClient
 from penstock.record import ShardId
@@ -30,7 +31,7 @@ def register(registry: ApiRegistry, broker: KafkaBroker, cluster: ClusterView) -
     register_groups(registry, broker, groups, pending, cluster)
 
 
-def _nothing_pending(_group: str) -> tuple[ShardId, ...]:
+async def _nothing_pending(_group: str) -> tuple[ShardId, ...]:
     return ()
 
 
@@ -41,10 +42,15 @@ def _register_transactions(
     if not isinstance(broker.meta, TransactionClient):
         return None
     index = TransactionIndex(broker.handler.limits)
-    coordinator = TransactionCoordinator(broker, broker.meta, index)
-    if isinstance(broker.meta, ListenerAnnouncer):
-        coordinator.is_here = cluster.is_coordinator_of
-    coordinator.recover()
+    leading = LeadingPart(broker, broker.meta, index)
+    others = cluster if isinstance(broker.meta, ListenerAnnouncer) else None
+    if others is not None:
+        leading.is_group_here = others.is_coordinator_of
+    coordinator = TransactionCoordinator(broker, broker.meta, index, leading, others)
+    states = [one for one in broker.meta.list_transactions() if one.namespace == broker.namespace]
+    leading.recover(states)
+    coordinator.recover(states)
+    broker.handler.transaction_steps = leading.take
     broker.transactions = index
     api = TransactionApi(broker, coordinator, groups)
     broker.init_transactional = api.init_producer

@@ -10,6 +10,7 @@ Invariants:
   * the outcome of a transaction never changes once it is decided, whoever asks and how often
   * the epoch of a transactional id only grows, under one producer id; whoever has an older one is
     refused and can neither write, nor decide
+  * whoever names a transaction by its beginning can neither decide nor finish another one
   * a transaction that is decided keeps its shards and offsets until it is finished, so that whoever
     takes over after a crash can complete it
 """
@@ -88,11 +89,17 @@ def _step(
         case StageOffsets():
             return _stage(state, command)
         case Decide():
-            return _decide(state, command)
+            return _other_one(state, command) or _decide(state, command)
         case Finish():
-            return _finish(view, state, command)
+            return _other_one(state, command) or _finish(view, state, command)
         case _:
             assert_never(command)
+
+
+def _other_one(state: TransactionState, command: Decide | Finish) -> Rejected | None:
+    if command.started_ms in {0, state.started_ms}:
+        return None
+    return Rejected("bad_state", f"the transaction of {command.started_ms} is over")
 
 
 def _find(
@@ -151,7 +158,9 @@ def _enlist(state: TransactionState, command: Enlist, time_ms: int) -> Transacti
     if state.status in _DECIDED:
         return _in_progress(state)
     if state.status in _AT_REST:
-        state = replace(state, status="ongoing", started_ms=time_ms, previous_epoch=-1)
+        # Greater than that of the last one, whatever the clock says.
+        started_ms = max(time_ms, state.started_ms + 1)
+        state = replace(state, status="ongoing", started_ms=started_ms, previous_epoch=-1)
     partitions = {one.shard: one for one in state.partitions}
     for one in command.partitions:
         partitions.setdefault(one.shard, one)

@@ -50,6 +50,8 @@ class TransactionState(Struct, frozen=True, array_like=True, kw_only=True):
     timeout_ms: Count
     status: Status = "empty"
     started_ms: Count = 0
+    """When the transaction began; grows with every transaction of the id, so that it tells them
+    apart."""
     updated_ms: Count = 0
     partitions: tuple[TransactionPartition, ...] = ()
     offsets: tuple[StagedOffsets, ...] = ()
@@ -106,6 +108,8 @@ class Decide(Struct, frozen=True, array_like=True, tag="decide"):
     commit: bool
     fence: bool = False
     """The producer itself did not ask: it gets no further with its epoch."""
+    started_ms: Count = 0
+    """Which of the producer's transactions is meant; 0: the current one."""
 
 
 class Finish(Struct, frozen=True, array_like=True, tag="finish"):
@@ -116,6 +120,8 @@ class Finish(Struct, frozen=True, array_like=True, tag="finish"):
     producer_id: ProducerId
     epoch: Epoch
     aborted: Annotated[tuple[AbortedRange, ...], Meta(max_length=PARTITIONS_MAX)] = ()
+    started_ms: Count = 0
+    """As in `Decide`."""
 
 
 class ForgetAborted(Struct, frozen=True, array_like=True, tag="forget-aborted"):

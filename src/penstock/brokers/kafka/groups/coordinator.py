@@ -56,7 +56,7 @@ class GroupCoordinator:
     ) -> None:
         """`is_here` says whether this node coordinates a group; another may, in a cluster."""
         self._clock: Final = clock
-        self._is_here: Final = is_here
+        self.is_here: Final = is_here
         self._limits: Final = limits if limits is not None else Limits()
         self._groups: Final[dict[str, _Group]] = {}
         self._last_ticket = 0
@@ -66,7 +66,7 @@ class GroupCoordinator:
     async def join(self, group_id: str, request: Join) -> Joined:
         if not group_id:
             return Joined(ErrorCode.invalid_group_id, request.member_id)
-        if not self._is_here(group_id):
+        if not self.is_here(group_id):
             return Joined(ErrorCode.not_coordinator, request.member_id)
         group = self._groups.get(group_id)
         if group is None:
@@ -83,7 +83,7 @@ class GroupCoordinator:
         return answer
 
     async def sync(self, group_id: str, request: Sync) -> Synced:
-        if not self._is_here(group_id):
+        if not self.is_here(group_id):
             return Synced(ErrorCode.not_coordinator)
         group = self._groups.get(group_id)
         if group is None:
@@ -95,7 +95,7 @@ class GroupCoordinator:
         return answer
 
     def heartbeat(self, group_id: str, caller: Caller) -> ErrorCode:
-        if not self._is_here(group_id):
+        if not self.is_here(group_id):
             return ErrorCode.not_coordinator
         group = self._groups.get(group_id)
         if group is None:
@@ -117,7 +117,7 @@ class GroupCoordinator:
         """Say whether `caller` may commit offsets of a group."""
         if not group_id:
             return ErrorCode.invalid_group_id
-        if not self._is_here(group_id):
+        if not self.is_here(group_id):
             return ErrorCode.not_coordinator
         group = self._groups.get(group_id)
         if group is None:

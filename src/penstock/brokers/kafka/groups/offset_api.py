@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -26,7 +26,7 @@ NO_OFFSET: Final = -1
 _IDS_FROM: Final = 10
 """OffsetCommit and OffsetFetch: the first version that names topics by id."""
 
-Pending = Callable[[str], Collection[ShardId]]
+Pending = Callable[[str], Awaitable[Collection[ShardId]]]
 
 
 class OffsetApi:
@@ -93,12 +93,15 @@ class OffsetApi:
         offsets = partial(
             self._broker.offsets.get_offsets, group_id, namespace=self._broker.namespace
         )
+        if not self._coordinator.is_here(group_id):
+            return {"group_id": group_id, "error_code": ErrorCode.not_coordinator, "topics": ()}
         try:
+            # First: what is pending no more by then is among what was committed.
+            pending = await self._pending(group_id) if stable else ()
             committed = await self._broker.run_blocking(offsets) if group_id else {}
         except StoreError as error:
             return {"group_id": group_id, "error_code": commit_code_of(error), "topics": ()}
         finder = TopicFinder(self._broker, by_id=by_id)
-        pending = self._pending(group_id) if stable else ()
         wanted = request.optional_items(topics_field)
         if wanted is None:
             topics = _all_topics(finder, committed, pending)

@@ -16,8 +16,7 @@ from penstock.brokers.kafka.groups.model import Caller
 from penstock.brokers.kafka.groups.offset_api import collect_commits, refuse_taken
 from penstock.brokers.kafka.topic_finder import TopicFinder, shard_of
 from penstock.brokers.kafka.transacting.coordinator import TransactionCoordinator
-from penstock.errors import StoreError, TransactionRefusedError
-from penstock.log import get_logger
+from penstock.errors import RetryableError, StoreError, TransactionRefusedError
 from penstock.meta.client import Topic
 from penstock.meta.state.offset_entries import NewOffset
 from penstock.record import ShardId
@@ -31,7 +30,6 @@ _CODES: Final = {
     "not_here": ErrorCode.not_coordinator,
 }
 BATCH_QUEUES: Final = "BatchCQ"
-_log: Final = get_logger(__name__)
 
 _Step = Callable[[], Coroutine[None, None, None]]
 
@@ -76,7 +74,7 @@ class TransactionApi:
             topic = finder.find_name(name)
             for number in one.numbers("partitions"):
                 shard = shard_of(topic, number)
-                code = _partition_problem(topic, shard) or self._leader_problem(shard)
+                code = _partition_problem(topic, shard)
                 codes[name, number] = code
                 is_whole = is_whole and code is ErrorCode.none
                 if shard is not None:
@@ -90,14 +88,6 @@ class TransactionApi:
             if found is ErrorCode.none:
                 codes[key] = code
         return {"results_by_topic_v3_and_below": _by_topic(codes)}
-
-    def _leader_problem(self, shard: ShardId | None) -> ErrorCode:
-        """In a cluster the markers can be written to partitions that this node leads."""
-        entry = None if shard is None else self._broker.handler.cache.shards.get(shard.name)
-        if entry is None or entry.meta is None or entry.meta.leader == self._broker.node_id:
-            return ErrorCode.none
-        _log.warning("partition_of_another_node", shard=entry.name, leader=entry.meta.leader)
-        return ErrorCode.not_leader_or_follower
 
     async def add_offsets(self, context: RequestContext, request: Fields) -> Answer:
         group = request.text("group_id")
@@ -125,10 +115,6 @@ class TransactionApi:
             code = await self._try(
                 context, lambda: self._coordinator.stage(_producer(request), group, offsets)
             )
-            if code is ErrorCode.not_coordinator:
-                # The client asked the group's node; looking for that again would change nothing.
-                _log.warning("transaction_of_another_node", group=group)
-                code = ErrorCode.invalid_txn_state
             if code is not ErrorCode.none:
                 refuse_taken(topics, code)
         return {"topics": topics}
@@ -176,9 +162,9 @@ def _by_topic(codes: dict[tuple[str, int], ErrorCode]) -> list[Answer]:
 
 def _code(error: StoreError, context: RequestContext) -> ErrorCode:
     if not isinstance(error, TransactionRefusedError):
-        code = code_of(error)
-        is_busy = code is ErrorCode.leader_not_available
-        return ErrorCode.coordinator_not_available if is_busy else code
+        # Clients know no other code in these answers for what may work a little later.
+        is_passing = isinstance(error, RetryableError)
+        return ErrorCode.coordinator_not_available if is_passing else code_of(error)
     if error.code == "fenced":
         says_fenced = context.api_version >= _SAYS_FENCED_FROM.get(context.api_key, 99)
         return ErrorCode.producer_fenced if says_fenced else ErrorCode.invalid_producer_epoch

@@ -10,19 +10,29 @@ the outcome is decided it can only be completed, by this process or by the next 
 all that it needs in the state and writes the markers again. A marker too many changes nothing for
 readers, and an offset that is committed again is the same.
 
+In a cluster each node coordinates the ids that it draws. Who does is known to all nodes a little
+later, so that for a moment two may take themselves for the coordinator: every change is checked by
+the meta service, against the transaction that it is meant for, and so is every step at the nodes
+that lead the partitions (`leading`). What is known of an id here is therefore asked for again with
+every request; a node alone remembers it.
+
 Runs on the server's event loop. Requests of one transactional id are taken one at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Final
 
 from penstock.brokers.kafka.broker import KafkaBroker
-from penstock.brokers.kafka.transacting.ending import TransactionEnder
-from penstock.brokers.kafka.transacting.index import TransactionIndex, Writer
+from penstock.brokers.kafka.cluster_view import ClusterView
+from penstock.brokers.kafka.transacting.ending import EndProgress, TransactionEnder
+from penstock.brokers.kafka.transacting.index import TransactionIndex
+from penstock.brokers.kafka.transacting.leading import LeadingPart, is_open
+from penstock.brokers.kafka.transacting.staging import StagingGroups
+from penstock.brokers.kafka.transacting.steps import open_writer
 from penstock.errors import BusyError, StoreError, TransactionRefusedError, UnknownShardError
 from penstock.log import get_logger
 from penstock.meta.solo_transactions import TransactionClient
@@ -46,6 +56,9 @@ IDLE_MS: Final = 7 * 86_400_000
 END_WAIT_S: Final = 5.0
 """How long the next request waits for a transaction that is being ended."""
 RETRY_S: Final = (0.05, 0.2, 1.0, 5.0)
+LOOK_EVERY_S: Final = 60.0
+"""How often all transactions are looked at, besides when nodes come or go."""
+LEFT_OVER_EVERY_S: Final = 5.0
 _FORGET_EVERY_S: Final = 600.0
 
 _log: Final = get_logger(__name__)
@@ -54,56 +67,66 @@ _log: Final = get_logger(__name__)
 class _Entry:
     """What is known of a transactional id; `state` is what the meta service has."""
 
-    __slots__ = ("ending", "lock", "state")
+    __slots__ = ("ending", "lock", "opened", "opened_ms", "state")
 
     def __init__(self, state: TransactionState | None) -> None:
         self.state = state
         self.lock: Final = asyncio.Lock()
         self.ending: asyncio.Task[None] | None = None
+        self.opened: set[str] = set()
+        """Shards whose nodes were told of the transaction that began at `opened_ms`."""
+        self.opened_ms = -1
+
+    @property
+    def is_busy(self) -> bool:
+        return self.lock.locked() or (self.ending is not None and not self.ending.done())
 
 
 class TransactionCoordinator:
     def __init__(
-        self, broker: KafkaBroker, meta: TransactionClient, index: TransactionIndex
+        self,
+        broker: KafkaBroker,
+        meta: TransactionClient,
+        index: TransactionIndex,
+        leading: LeadingPart,
+        cluster: ClusterView | None = None,
     ) -> None:
+        """`cluster`: there are other nodes, which coordinate their share."""
         self._broker: Final = broker
         self._meta: Final = meta
         self._index: Final = index
+        self._leading: Final = leading
         self._limits: Final = broker.handler.limits
-        self._ender: Final = TransactionEnder(broker, meta, index)
+        self._ender: Final = TransactionEnder(broker, meta, leading)
         self._entries: Final[dict[str, _Entry]] = {}
-        self.is_here: Callable[[str], bool] | None = None
-        """In a cluster: whether this node coordinates a transactional id."""
+        self._cluster: Final = cluster
+        self._staging: StagingGroups | None = None
+        if cluster is not None:
+            self._staging = StagingGroups(broker, meta, cluster)
+            self._ender.node_of_group = lambda group: cluster.coordinator_of(group).node_id
+        self._next_left_over = self._next_look = 0.0
+        self._looked_at = -1
 
-    def recover(self) -> None:
+    def recover(self, states: Iterable[TransactionState]) -> None:
         """Take over what an earlier process left: open transactions go on, or time out; those
-        that were decided are completed."""
-        self._limits.load_aborted(self._meta.list_aborted())
-        for state in self._meta.list_transactions():
-            if state.namespace != self._broker.namespace or not self._is_ours(state):
-                continue
-            entry = self._entries[state.transactional_id] = _Entry(state)
+        that were decided are completed. In a cluster that is for when the others are known."""
+        for state in states if self._cluster is None else ():
             self._index.note_epoch(state.producer_id, state.epoch)
-            if state.status != "empty" and state.partitions:
-                self._index.open(state.producer_id, _writer(state), may_have_written=True)
+            self._adopt(state)
+
+    def _adopt(self, state: TransactionState) -> None:
+        entry = self._entries.setdefault(state.transactional_id, _Entry(None))
+        if not entry.is_busy:
+            entry.state = state
             if state.status.startswith("prepare"):
-                self._index.shut(state.producer_id)
                 self._begin_to_end(entry)
 
-    def _is_ours(self, state: TransactionState) -> bool:
-        """Say whether this node has to do with a transaction. In a cluster a transaction works with
-        the partitions that its coordinator's node leads, and with no others."""
-        if self.is_here is None:
-            return True
-        shards = self._broker.handler.cache.shards
-        known = [shards[one.shard].meta for one in state.partitions if one.shard in shards]
-        if any(known):
-            return all(one is None or one.leader == self._broker.node_id for one in known)
-        return self.is_here(state.transactional_id)
+    def _is_here(self, transactional_id: str) -> bool:
+        return self._cluster is None or self._cluster.is_coordinator_of(transactional_id)
 
     def check_here(self, transactional_id: str) -> None:
         """Raise when another node coordinates this id."""
-        if self.is_here is not None and not self.is_here(transactional_id):
+        if not self._is_here(transactional_id):
             raise TransactionRefusedError("not_here", f"{transactional_id!r} is another node's")
 
     # What producers ask
@@ -113,15 +136,9 @@ class TransactionCoordinator:
     ) -> TransactionState:
         """Return the producer id and the epoch with which a producer may go on. A transaction that
         its predecessor left open is aborted."""
-        self.check_here(transactional_id)
-        entry = self._entries.get(transactional_id)
-        if entry is None:
-            if len(self._entries) >= TRANSACTIONS_MAX:
-                raise BusyError(f"{TRANSACTIONS_MAX} transactional ids are in use")
-            entry = self._entries[transactional_id] = _Entry(None)
+        entry = self._entry_of(transactional_id, is_new=True)
         async with entry.lock:
-            await self._wait_for_end(entry)
-            state = entry.state
+            state = await self._settle(entry, transactional_id)
             if state is not None and state.status == "ongoing":
                 _check_expected(state, expected)
                 await self._decide(entry, state, commit=False, fence=True)
@@ -141,48 +158,63 @@ class TransactionCoordinator:
         groups: Sequence[str] = (),
     ) -> None:
         """Let a transaction write to `shards` and commit offsets of `groups`."""
-        entry = self._find(producer)
+        entry = self._entry_of(producer[0])
         async with entry.lock:
-            await self._wait_for_end(entry)
-            known = entry.state.partitions if entry.state is not None else ()
-            is_open = entry.state is not None and entry.state.status == "ongoing"
-            held = {one.shard for one in known} if is_open else set()
+            state = await self._checked(entry, producer)
+            is_open = state.status == "ongoing"
+            held = {one.shard for one in state.partitions} if is_open else set()
             new = [shard.name for shard in shards if shard.name not in held]
             partitions = [TransactionPartition(name, await self._end_of(name)) for name in new]
-            if is_open and not partitions and not groups:
-                _check(entry.state, producer)
-                return
-            enlist = Enlist(self._broker.namespace, *producer, tuple(partitions), tuple(groups))
-            state = await self._change(entry, enlist)
-            self._index.open(state.producer_id, _writer(state))
+            if partitions or groups or not is_open:
+                enlist = Enlist(self._broker.namespace, *producer, tuple(partitions), tuple(groups))
+                state = await self._change(entry, enlist)
+            await self._open_writers(entry, state)
+
+    async def _open_writers(self, entry: _Entry, state: TransactionState) -> None:
+        """Tell the nodes that lead the partitions of a transaction of it, each once."""
+        if entry.opened_ms != state.started_ms:
+            entry.opened, entry.opened_ms = set(), state.started_ms
+        bounds = {
+            one.shard: one.first_offset for one in state.partitions if one.shard not in entry.opened
+        }
+        for node, part in (await self._ender.by_leader(bounds)).items():
+            await self._ender.do(node, open_writer(state, part))
+            entry.opened.update(part)
 
     async def stage(
         self, producer: tuple[str, int, int], group: str, offsets: Sequence[NewOffset]
     ) -> None:
-        """Keep offsets of a group until the transaction commits."""
-        entry = self._find(producer)
+        """Keep offsets of a group until the transaction commits. The group's node is asked for
+        this, whoever coordinates the transaction."""
+        command = StageOffsets(self._broker.namespace, *producer, group, tuple(offsets))
+        if self._staging is not None:
+            self._staging.note(group, producer[0])
+            await self._broker.run_blocking(partial(self._meta.change_transaction, command))
+            self._staging.note(group, producer[0])  # a scan may have passed by meanwhile
+            return
+        entry = self._entry_of(producer[0])
         async with entry.lock:
-            await self._wait_for_end(entry)
-            command = StageOffsets(self._broker.namespace, *producer, group, tuple(offsets))
+            await self._checked(entry, producer)
             await self._change(entry, command)
 
     async def end(self, producer: tuple[str, int, int], *, commit: bool) -> None:
         """Decide a transaction; it is completed behind this, by whatever process."""
-        entry = self._find(producer)
+        entry = self._entry_of(producer[0])
         async with entry.lock:
-            await self._wait_for_end(entry)
-            state = entry.state
-            _check(state, producer)
-            assert state is not None, "checked"
+            state = await self._checked(entry, producer)
             await self._decide(entry, state, commit=commit, fence=False)
 
-    def pending_offsets(self, group: str) -> Collection[ShardId]:
+    async def pending_offsets(self, group: str) -> Collection[ShardId]:
         """Return the shards whose offset in `group` a transaction may be about to change."""
+        if self._staging is not None:
+            states = await self._staging.find(group)
+        else:
+            known = [entry.state for entry in self._entries.values()]
+            states = [one for one in known if one is not None]
         return {
             ShardId.parse(one.shard)
-            for entry in self._entries.values()
-            if entry.state is not None
-            for staged in entry.state.offsets
+            for state in states
+            for staged in state.offsets
             if staged.group == group
             for one in staged.offsets
         }
@@ -190,18 +222,47 @@ class TransactionCoordinator:
     # Time
 
     async def watch(self) -> None:
-        """Abort what takes too long; forget what nobody needs any more."""
+        """Abort what takes too long; forget what nobody needs any more; in a cluster, take over
+        what other nodes leave."""
+        clock = self._broker.clock
         interval = self._broker.settings.transaction_check_interval_ms / 1000
-        next_forget = self._broker.clock.monotonic() + _FORGET_EVERY_S
+        next_forget = clock.monotonic() + _FORGET_EVERY_S
         while True:
             await asyncio.sleep(interval)
             try:
+                await self._look_around_if_due()
                 await self.abort_overdue()
-                if self._broker.clock.monotonic() >= next_forget:
-                    next_forget = self._broker.clock.monotonic() + _FORGET_EVERY_S
+                if clock.monotonic() >= next_forget:
+                    next_forget = clock.monotonic() + _FORGET_EVERY_S
                     await self.forget()
             except StoreError as error:
                 _log.warning("transactions_not_watched", reason=str(error))
+
+    async def _look_around_if_due(self) -> None:
+        cluster, now = self._cluster, self._broker.clock.monotonic()
+        if cluster is None or not cluster.knows_all:
+            return
+        if now >= self._next_left_over:
+            await self._leading.release_left_over()
+            self._next_left_over = now + LEFT_OVER_EVERY_S
+        changes = cluster.changes
+        if changes != self._looked_at or now >= self._next_look:
+            await self.look_around()
+            self._looked_at, self._next_look = changes, now + LOOK_EVERY_S
+
+    async def look_around(self) -> None:
+        """Take over transactions whose coordinator this node became, and leave the others."""
+        assert self._staging is not None, "there are others"
+        states = await self._staging.scan()
+        states = [one for one in states if one.namespace == self._broker.namespace]
+        here = {one.transactional_id: one for one in states if self._is_here(one.transactional_id)}
+        for name, entry in list(self._entries.items()):
+            if name not in here and not entry.is_busy:
+                del self._entries[name]
+        for name, state in here.items():
+            # One that is at rest is loaded when somebody asks for it, or is idle for too long.
+            if is_open(state) or name in self._entries or state.updated_ms < self._idle_ms():
+                self._adopt(state)
 
     async def abort_overdue(self) -> int:
         """Abort transactions that are open for longer than their producers said."""
@@ -209,15 +270,20 @@ class TransactionCoordinator:
         overdue = [entry for entry in self._entries.values() if _is_overdue(entry.state, now_ms)]
         for entry in overdue:
             async with entry.lock:
-                state = entry.state
-                if state is not None and _is_overdue(state, now_ms):
-                    _log.info("transaction_timed_out", transactional_id=state.transactional_id)
+                name = "" if entry.state is None else entry.state.transactional_id
+                state = await self._settle(entry, name)
+                if state is not None and _is_overdue(state, now_ms) and self._is_here(name):
+                    _log.info("transaction_timed_out", transactional_id=name)
                     await self._decide(entry, state, commit=False, fence=True)
         return len(overdue)
 
+    def _idle_ms(self) -> int:
+        """Return since when an id was not used that is to be forgotten."""
+        return max(0, self._broker.clock.now_ms() - IDLE_MS)
+
     async def forget(self) -> None:
         await self._forget_aborted()
-        before_ms = max(0, self._broker.clock.now_ms() - IDLE_MS)
+        before_ms = self._idle_ms()
         idle = [
             name
             for name, entry in self._entries.items()
@@ -251,27 +317,52 @@ class TransactionCoordinator:
 
     # Steps
 
-    def _find(self, producer: tuple[str, int, int]) -> _Entry:
-        self.check_here(producer[0])
-        entry = self._entries.get(producer[0])
-        if entry is None or entry.state is None:
-            raise TransactionRefusedError("unknown_transaction", f"{producer[0]!r} is not known")
+    def _entry_of(self, transactional_id: str, *, is_new: bool = False) -> _Entry:
+        self.check_here(transactional_id)
+        entry = self._entries.get(transactional_id)
+        if entry is None:
+            if self._cluster is None and not is_new:
+                raise TransactionRefusedError("unknown_transaction", f"{transactional_id!r}")
+            if len(self._entries) >= TRANSACTIONS_MAX:
+                raise BusyError(f"{TRANSACTIONS_MAX} transactional ids are in use")
+            entry = self._entries[transactional_id] = _Entry(None)
         return entry
+
+    async def _checked(self, entry: _Entry, producer: tuple[str, int, int]) -> TransactionState:
+        """Return the state if the producer that asks is the current one."""
+        state = await self._settle(entry, producer[0])
+        if state is None:
+            self._entries.pop(producer[0], None)  # whoever makes names up takes no memory
+        return _check(state, producer)
+
+    async def _settle(self, entry: _Entry, transactional_id: str) -> TransactionState | None:
+        """Return the state behind the end of the last transaction. In a cluster another node may
+        have changed it, so the meta service is asked."""
+        await self._wait_for_end(entry)
+        if self._cluster is not None or entry.state is None:
+            entry.state = await self._ask_for(transactional_id)
+            if entry.state is not None and entry.state.status.startswith("prepare"):
+                self._begin_to_end(entry)
+                await self._wait_for_end(entry)
+        return entry.state
+
+    async def _ask_for(self, transactional_id: str) -> TransactionState | None:
+        find = partial(self._meta.find_transaction, self._broker.namespace, transactional_id)
+        return await self._broker.run_blocking(find)
 
     async def _decide(
         self, entry: _Entry, state: TransactionState, *, commit: bool, fence: bool
     ) -> None:
-        # Nothing more is written from here on; should the step fail, it is opened again.
-        self._index.shut(state.producer_id)
         decide = Decide(
-            state.namespace, state.transactional_id, state.producer_id, state.epoch, commit, fence
+            state.namespace,
+            state.transactional_id,
+            state.producer_id,
+            state.epoch,
+            commit,
+            fence,
+            state.started_ms,
         )
-        try:
-            decided = await self._change(entry, decide)
-        except StoreError:
-            if state.status == "ongoing":
-                self._index.open(state.producer_id, _writer(state))
-            raise
+        decided = await self._change(entry, decide)
         if decided.status.startswith("prepare"):
             self._begin_to_end(entry)
 
@@ -280,12 +371,22 @@ class TransactionCoordinator:
 
     async def _end(self, entry: _Entry) -> None:
         """Complete a decided transaction, however long that takes."""
-        state = entry.state
+        state, progress, tries = entry.state, EndProgress(), 0
         assert state is not None, "only what is decided is ended"
-        tries = 0
         while True:
             try:
-                entry.state = await self._ender.end(state)
+                if tries and await self._is_ended_elsewhere(entry, state):
+                    return
+                entry.state = await self._ender.end(state, progress)
+            except TransactionRefusedError as error:
+                # Another node took itself for the coordinator and was faster.
+                _log.info(
+                    "transaction_ended_elsewhere",
+                    transactional_id=state.transactional_id,
+                    reason=str(error),
+                )
+                entry.state = None
+                return
             except StoreError as error:
                 pause = RETRY_S[min(tries, len(RETRY_S) - 1)]
                 tries += 1
@@ -298,6 +399,20 @@ class TransactionCoordinator:
                 await asyncio.sleep(pause)
             else:
                 return
+
+    async def _is_ended_elsewhere(self, entry: _Entry, state: TransactionState) -> bool:
+        """Say whether a transaction is another node's to end, or was ended by one."""
+        if self._cluster is None:
+            return False
+        if not self._is_here(state.transactional_id):
+            entry.state = None
+            return True
+        found = await self._ask_for(state.transactional_id)
+        is_same = found is not None and found.started_ms == state.started_ms
+        if found is not None and is_same and found.status.startswith("prepare"):
+            return False
+        entry.state = found
+        return True
 
     async def _wait_for_end(self, entry: _Entry) -> None:
         if entry.ending is None:
@@ -319,11 +434,6 @@ class TransactionCoordinator:
         return info.latest
 
 
-def _writer(state: TransactionState) -> Writer:
-    bounds = {one.shard: one.first_offset for one in state.partitions}
-    return Writer(state.transactional_id, state.epoch, bounds)
-
-
 def _is_overdue(state: TransactionState | None, now_ms: int) -> bool:
     return (
         state is not None
@@ -332,11 +442,12 @@ def _is_overdue(state: TransactionState | None, now_ms: int) -> bool:
     )
 
 
-def _check(state: TransactionState | None, producer: tuple[str, int, int]) -> None:
+def _check(state: TransactionState | None, producer: tuple[str, int, int]) -> TransactionState:
     if state is None or state.producer_id != producer[1]:
-        raise TransactionRefusedError("unknown_transaction", "another producer has this id")
+        raise TransactionRefusedError("unknown_transaction", "no producer of that id")
     if state.epoch != producer[2]:
         raise TransactionRefusedError("fenced", f"epoch {producer[2]} is not {state.epoch}")
+    return state
 
 
 def _check_expected(state: TransactionState, expected: tuple[int, int]) -> None:

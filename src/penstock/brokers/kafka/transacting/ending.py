@@ -2,96 +2,125 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final
 
+from msgspec import Struct, field
+
 from penstock.brokers.kafka.broker import KafkaBroker
-from penstock.brokers.kafka.transacting.index import TransactionIndex
-from penstock.brokers.kafka.transacting.markers import build_marker
-from penstock.engine.contract import BatchEngine
-from penstock.errors import BusyError, UnknownShardError
+from penstock.brokers.kafka.transacting import steps
+from penstock.brokers.kafka.transacting.leading import LeadingPart
+from penstock.errors import BusyError
 from penstock.meta.solo_transactions import TransactionClient
 from penstock.meta.state.transaction_commands import AbortedRange, Finish, TransactionState
-from penstock.offsets.strategy import OffsetCommit
-from penstock.record import Offset, ShardId
+from penstock.record import ShardId
 
-_WRITES_WAIT_S: Final = 30.0
+ASKING_MAX: Final = 4
+"""How many threads may wait for other nodes: one that does not answer must not take all of them."""
+
+
+class EndProgress(Struct):
+    """What is done of an end that did not come through at once."""
+
+    shards: set[str] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+    aborted: list[AbortedRange] = field(default_factory=list)
 
 
 class TransactionEnder:
-    def __init__(
-        self, broker: KafkaBroker, meta: TransactionClient, index: TransactionIndex
-    ) -> None:
+    def __init__(self, broker: KafkaBroker, meta: TransactionClient, leading: LeadingPart) -> None:
         self._broker: Final = broker
         self._meta: Final = meta
-        self._index: Final = index
+        self._leading: Final = leading
+        self._asking: Final = asyncio.Semaphore(ASKING_MAX)
+        self.node_of_group: Callable[[str], int] = lambda _: broker.node_id
+        """In a cluster: which node coordinates a group."""
 
-    async def end(self, state: TransactionState) -> TransactionState:
+    async def end(self, state: TransactionState, progress: EndProgress) -> TransactionState:
         """Return the state behind it. May be called again when it failed, or after a crash."""
-        is_commit = state.status == "prepare-commit"
-        self._index.shut(state.producer_id)
-        # A write that was let in before may wait for the device in a thread of its own.
-        wait = partial(self._index.wait_until_written, state.producer_id, _WRITES_WAIT_S)
-        if self._index.is_writing(state.producer_id) and not await self._broker.run_blocking(wait):
-            raise BusyError(f"producer {state.producer_id} still writes")
-        firsts = self._index.shut(state.producer_id)
-        ranges = await self._broker.run_blocking(
-            partial(self._write_markers, state, is_commit, firsts)
-        )
-        if is_commit:
-            await self._broker.run_blocking(partial(self._commit_offsets, state))
-        aborted = () if is_commit else tuple(ranges)
-        for shard in self._index.release(state.producer_id, aborted):
-            # The markers were news before they meant anything.
-            self._broker.handler.wake(shard)
+        bounds = {
+            one.shard: one.first_offset
+            for one in state.partitions
+            if one.shard not in progress.shards
+        }
+        by_node = await self.by_leader(bounds)
+        # A node that is away keeps no other from being told.
+        await _all([self._end_at(node, state, part, progress) for node, part in by_node.items()])
+        if state.status == "prepare-commit":
+            await _all(
+                [
+                    self._commit_staged(state, staged.group, progress)
+                    for staged in state.offsets
+                    if staged.group not in progress.groups
+                ]
+            )
         finish = Finish(
-            state.namespace, state.transactional_id, state.producer_id, state.epoch, aborted
+            state.namespace,
+            state.transactional_id,
+            state.producer_id,
+            state.epoch,
+            tuple(progress.aborted),
+            state.started_ms,
         )
         finished = await self._broker.run_blocking(partial(self._meta.change_transaction, finish))
         assert finished is not None, "the end of a transaction is a state"
         return finished
 
-    def _write_markers(
-        self, state: TransactionState, is_commit: bool, firsts: dict[str, int]
-    ) -> list[AbortedRange]:
-        handler, now_ms = self._broker.handler, self._broker.clock.now_ms()
-        marker = build_marker(
-            state.producer_id, state.epoch, is_commit=is_commit, timestamp_ms=now_ms
-        )
-        ranges: list[AbortedRange] = []
-        engines: set[BatchEngine] = set()
-        for one in state.partitions:
-            if one.shard not in firsts:
-                continue  # enlisted, and never written to
-            try:
-                entry = handler.find(one.shard)
-                written = handler.write_batch(entry, marker, 1, timestamp_ms=now_ms)
-            except UnknownShardError:
-                continue  # deleted meanwhile, with all that was written to it
-            first = firsts[one.shard]
-            ranges.append(AbortedRange(one.shard, first, state.producer_id, written.first))
-            reader = handler.batch_reader(entry)
-            if reader is not None and not is_commit:
-                engines.add(reader)
-        # A client that knows of an aborted transaction leaves its producer's records out up to the
-        # marker: it must not be lost behind the row that tells of it. A commit needs none.
-        for engine in engines:
-            engine.sync()
-        return ranges
+    async def by_leader(self, bounds: dict[str, int]) -> dict[int, dict[str, int]]:
+        """Return which node leads which shards; those that were deleted are left out."""
+        by_node: dict[int, dict[str, int]] = {}
+        for shard, bound in bounds.items():
+            entry = self._broker.handler.cache.shards.get(shard)
+            meta = None if entry is None else entry.meta
+            if meta is None:
+                # Deleted, or not known here yet.
+                find = partial(self._broker.meta.get_shard, ShardId.parse(shard))
+                meta = await self._broker.run_blocking(find)
+                if meta is None:
+                    continue
+            if meta.leader is None:
+                raise BusyError(f"nobody leads {shard!r}")
+            by_node.setdefault(meta.leader, {})[shard] = bound
+        return by_node
 
-    def _commit_offsets(self, state: TransactionState) -> None:
-        broker = self._broker
-        for staged in state.offsets:
-            commits = {
-                ShardId.parse(one.shard): OffsetCommit(
-                    Offset(one.offset), one.metadata, one.leader_epoch
-                )
-                for one in staged.offsets
-            }
-            # Directly: they are as durable as the decision that they belong to.
-            broker.offsets.commit_offsets(
-                staged.group, commits, namespace=broker.namespace, enable_cache=False
+    async def do(self, node: int, step: steps.Step) -> steps.Done:
+        """Have a step done where it belongs."""
+        if node == self._broker.node_id:
+            if isinstance(step, steps.OpenWriter) and not self._leading.has_left_over(step):
+                return self._leading.do(step)
+            return await self._broker.run_blocking(partial(self._leading.do, step))
+        handler, text = self._broker.handler, steps.encode(step)
+        async with self._asking:
+            answer = await self._broker.run_blocking(
+                partial(handler.take_transaction_step, node, text)
             )
-            for topic_id in {shard.topic for shard in commits}:
-                if topic_id not in broker.handler.cache.topics:
-                    broker.offsets.forget_topic(topic_id)
+        return steps.decode_done(answer)
+
+    async def _end_at(
+        self, node: int, state: TransactionState, bounds: dict[str, int], progress: EndProgress
+    ) -> None:
+        is_commit = state.status == "prepare-commit"
+        step = steps.EndWriter(state.producer_id, state.epoch, state.started_ms, is_commit, bounds)
+        progress.aborted += await self.do(node, step)
+        progress.shards.update(bounds)
+
+    async def _commit_staged(
+        self, state: TransactionState, group: str, progress: EndProgress
+    ) -> None:
+        (staged,) = [one for one in state.offsets if one.group == group]
+        if staged.offsets:
+            step = steps.CommitStaged(
+                state.namespace, state.transactional_id, state.started_ms, staged
+            )
+            await self.do(self.node_of_group(group), step)
+        progress.groups.add(group)
+
+
+async def _all(works: list[Coroutine[None, None, None]]) -> None:
+    """Do all of it, and raise the first failure behind the last one."""
+    outcomes = await asyncio.gather(*works, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome

@@ -8,11 +8,14 @@ Invariants:
 
   * a shard counts as held up before the first record of a transaction is written to it
   * when a transaction is aborted, its range is told before the shard is released
+  * once a transaction is over here, neither a late request to open it nor one to end it touches
+    the next one of the same producer
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -22,7 +25,10 @@ from msgspec import Struct
 from penstock.brokers.kafka.batch_head import BatchHead
 from penstock.brokers.kafka.transactions import AbortedTransaction
 from penstock.engine.transaction_limits import TransactionLimits
+from penstock.errors import BusyError, TransactionRefusedError
 from penstock.meta.state.transaction_commands import AbortedRange
+
+PRODUCERS_MAX: Final = 200_000
 
 
 class Writer(Struct):
@@ -32,7 +38,18 @@ class Writer(Struct):
     epoch: int
     bounds: dict[str, int]
     """Offsets at which the records of the transaction begin, or before them."""
+    started_ms: int
+    """Tells the transactions of a producer apart; grows."""
     is_open: bool = True
+
+
+class _Known(Struct):
+    """What is kept of a producer between its transactions."""
+
+    epoch: int = 0
+    """Older ones write no more."""
+    over_ms: int = -1
+    """The beginning of its last transaction that is over."""
 
 
 class TransactionIndex:
@@ -42,8 +59,10 @@ class TransactionIndex:
         self._written: Final = threading.Condition(self._lock)
         self._writers: Final[dict[int, Writer]] = {}
         """By producer id."""
-        self._epochs: Final[dict[int, int]] = {}
-        """The current epoch of each producer id: older ones write no more."""
+        self._known: Final[OrderedDict[int, _Known]] = OrderedDict()
+        """By producer id; those that were longest not heard of go first."""
+        self._ending: Final[set[int]] = set()
+        """Producers whose markers are being written."""
         self._writing: Final[dict[int, int]] = {}
         """Writes under way, by producer id: a marker must come behind them."""
 
@@ -51,7 +70,8 @@ class TransactionIndex:
 
     def check_write(self, shard: str, head: BatchHead, transactional_id: str | None) -> int:
         with self._lock:
-            if head.producer_epoch < self._epochs.get(head.producer_id, 0):
+            known = self._known.get(head.producer_id)
+            if known is not None and head.producer_epoch < known.epoch:
                 return int(ErrorCode.invalid_producer_epoch)
             writer = self._writers.get(head.producer_id)
             if writer is None or not writer.is_open or shard not in writer.bounds:
@@ -87,38 +107,132 @@ class TransactionIndex:
     # What the coordinator tells
 
     def note_epoch(self, producer_id: int, epoch: int) -> None:
-        self._epochs[producer_id] = epoch
+        with self._lock:
+            self._know(producer_id).epoch = epoch
 
     def forget_epoch(self, producer_id: int) -> None:
-        self._epochs.pop(producer_id, None)
+        with self._lock:
+            self._known.pop(producer_id, None)
 
     def open(self, producer_id: int, writer: Writer, *, may_have_written: bool = False) -> None:
-        """Let a producer write; after a restart its shards count as written to."""
+        """Let a producer write, to further shards if its transaction is open already; after a
+        restart its shards count as written to."""
         with self._lock:
-            self._writers[producer_id] = writer
+            self._check_next(producer_id, writer.started_ms, "opened")
+            if self._know(producer_id).over_ms == writer.started_ms:
+                raise _refuse_late(producer_id, "opened")
+            known = self._writers.get(producer_id)
+            if known is None:
+                self._writers[producer_id] = writer
+            elif known.started_ms < writer.started_ms:
+                raise BusyError(f"an older transaction of producer {producer_id} is left over")
+            elif known.is_open:
+                writer.bounds.update(known.bounds)
+                known.bounds = writer.bounds
+            else:
+                raise _refuse_late(producer_id, "opened")
+            known_producer = self._know(producer_id)
+            known_producer.epoch = max(known_producer.epoch, writer.epoch)
             if may_have_written:
                 for shard, bound in writer.bounds.items():
                     self._limits.hold(shard, producer_id, bound)
 
-    def shut(self, producer_id: int) -> dict[str, int]:
-        """Let a producer write no more; return the first offsets of what it wrote, by shard."""
+    def begin_end(self, producer_id: int, epoch: int, started_ms: int) -> bool:
+        """Let a producer write no more, and nobody else end its transaction until `end_is_over`.
+        Return whether it is known what it wrote here."""
+        with self._lock:
+            self._check_next(producer_id, started_ms, "ended")
+            self._ending.add(producer_id)
+            known = self._know(producer_id)
+            known.epoch = max(known.epoch, epoch)
+            writer = self._writers.get(producer_id)
+            if writer is None or writer.started_ms != started_ms:
+                return False
+            writer.is_open = False
+            return True
+
+    def firsts(self, producer_id: int) -> dict[str, int]:
+        """Return the first offsets of what a producer wrote, by shard."""
+        return self._limits.firsts(producer_id)
+
+    def shut(self, producer_id: int) -> None:
+        """Let a producer write no more."""
         with self._lock:
             writer = self._writers.get(producer_id)
             if writer is not None:
                 writer.is_open = False
-            return self._limits.firsts(producer_id)
-
-    def is_writing(self, producer_id: int) -> bool:
-        return producer_id in self._writing
 
     def wait_until_written(self, producer_id: int, seconds: float) -> bool:
         """Block until the writes of a producer that were let in are done."""
         with self._written:
             return self._written.wait_for(lambda: producer_id not in self._writing, seconds)
 
-    def release(self, producer_id: int, aborted: Iterable[AbortedRange]) -> list[str]:
+    def release(
+        self, producer_id: int, started_ms: int, aborted: Iterable[AbortedRange]
+    ) -> list[str]:
         """The markers are written: nothing of this producer's transaction is open any more. Return
         the shards that it held up."""
         with self._lock:
-            self._writers.pop(producer_id, None)
-            return self._limits.release(producer_id, aborted)
+            return self._release(producer_id, started_ms, aborted)
+
+    def end_is_over(self, producer_id: int) -> None:
+        with self._lock:
+            self._ending.discard(producer_id)
+
+    # What a node looks after that leads partitions of other coordinators' transactions
+
+    def writers(self) -> list[tuple[int, Writer]]:
+        with self._lock:
+            return list(self._writers.items())
+
+    def left_over(self, producer_id: int, started_ms: int) -> Writer | None:
+        """Return the writer of an older transaction, which was ended without this process."""
+        with self._lock:
+            writer = self._writers.get(producer_id)
+            return writer if writer is not None and writer.started_ms < started_ms else None
+
+    def release_left_over(
+        self, producer_id: int, started_ms: int, aborted: Iterable[AbortedRange]
+    ) -> list[str]:
+        """Hold nothing up for a transaction that was ended without this process; return the shards
+        that it held up. Nothing happens when it is another one's turn meanwhile."""
+        with self._lock:
+            writer = self._writers.get(producer_id)
+            if writer is None or writer.started_ms != started_ms or producer_id in self._ending:
+                return []
+            return self._release(producer_id, started_ms, aborted)
+
+    # The lock is held
+
+    def _release(
+        self, producer_id: int, started_ms: int, aborted: Iterable[AbortedRange]
+    ) -> list[str]:
+        self._writers.pop(producer_id, None)
+        known = self._know(producer_id)
+        known.over_ms = max(known.over_ms, started_ms)
+        return self._limits.release(producer_id, aborted)
+
+    def _know(self, producer_id: int) -> _Known:
+        known = self._known.get(producer_id)
+        if known is None:
+            known = self._known[producer_id] = _Known()
+            if len(self._known) > PRODUCERS_MAX:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(producer_id)
+        return known
+
+    def _check_next(self, producer_id: int, started_ms: int, what: str) -> None:
+        """Raise when a request is for a transaction that is over, or one is being ended."""
+        if producer_id in self._ending:
+            raise BusyError(f"the last transaction of producer {producer_id} is being ended")
+        writer = self._writers.get(producer_id)
+        newest = -1 if writer is None else writer.started_ms
+        if started_ms < max(newest, self._know(producer_id).over_ms):
+            raise _refuse_late(producer_id, what)
+
+
+def _refuse_late(producer_id: int, what: str) -> TransactionRefusedError:
+    return TransactionRefusedError(
+        "bad_state", f"a transaction of producer {producer_id} is over and cannot be {what}"
+    )

@@ -1,0 +1,201 @@
+"""The part of a transaction that is done where its records lie, or a group's offsets are kept.
+
+Any node of a cluster may coordinate a transaction; the nodes that lead its partitions let its
+producer write, hold readers of committed records back, and write the markers. What they know is
+in memory: after a restart it is read from the meta service again. A transaction that was ended
+meanwhile, as an earlier process had done its part, is found by asking for its state.
+
+Steps run in threads and may block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, assert_never
+
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.transacting import steps
+from penstock.brokers.kafka.transacting.index import TransactionIndex, Writer
+from penstock.brokers.kafka.transacting.markers import build_marker
+from penstock.engine.contract import BatchEngine
+from penstock.errors import BusyError, TransactionRefusedError, UnknownShardError
+from penstock.log import get_logger
+from penstock.meta.solo_transactions import TransactionClient
+from penstock.meta.state.transaction_commands import AbortedRange, TransactionState
+from penstock.offsets.strategy import OffsetCommit
+from penstock.record import Offset, ShardId
+
+_WRITES_WAIT_S: Final = 20.0
+_log: Final = get_logger(__name__)
+
+
+class LeadingPart:
+    def __init__(
+        self, broker: KafkaBroker, meta: TransactionClient, index: TransactionIndex
+    ) -> None:
+        self._broker: Final = broker
+        self._meta: Final = meta
+        self._index: Final = index
+        self.is_group_here: Callable[[str], bool] | None = None
+        """In a cluster: whether this node coordinates a group."""
+
+    def recover(self, states: Iterable[TransactionState]) -> None:
+        """Hold back what open transactions may have written to the partitions that this node
+        leads; aborted ones are known before anybody reads."""
+        limits = self._broker.handler.limits
+        limits.load_aborted(one for one in self._meta.list_aborted() if self._leads(one.shard))
+        for state in states:
+            bounds = {
+                one.shard: one.first_offset for one in state.partitions if self._leads(one.shard)
+            }
+            if is_open(state) and bounds:
+                writer = Writer(state.transactional_id, state.epoch, bounds, state.started_ms)
+                self._index.open(state.producer_id, writer, may_have_written=True)
+                if state.status != "ongoing":
+                    self._index.shut(state.producer_id)
+
+    def _leads(self, shard: str) -> bool:
+        entry = self._broker.handler.cache.shards.get(shard)
+        meta = None if entry is None else entry.meta
+        return meta is None or meta.leader == self._broker.node_id
+
+    # Steps
+
+    def take(self, text: str) -> str:
+        """Do a step that another node asks for; its words are JSON, and so is the answer."""
+        return steps.encode(self.do(steps.decode_step(text)))
+
+    def do(self, step: steps.Step) -> steps.Done:
+        match step:
+            case steps.OpenWriter():
+                self._open(step)
+                return []
+            case steps.EndWriter():
+                return self._end(step)
+            case steps.CommitStaged():
+                self._commit_staged(step)
+                return []
+            case _:
+                assert_never(step)
+
+    def _open(self, step: steps.OpenWriter) -> None:
+        for shard in step.bounds:
+            self._broker.handler.check_led(self._broker.handler.find(shard))
+        self._clear_left_over(step.producer_id, step.started_ms)
+        writer = Writer(step.transactional_id, step.epoch, dict(step.bounds), step.started_ms)
+        self._index.open(step.producer_id, writer)
+
+    def _end(self, step: steps.EndWriter) -> list[AbortedRange]:
+        index, producer_id = self._index, step.producer_id
+        self._clear_left_over(producer_id, step.started_ms)
+        is_known = index.begin_end(producer_id, step.epoch, step.started_ms)
+        try:
+            # A write that was let in before may wait for the device in a thread of its own.
+            if not index.wait_until_written(producer_id, _WRITES_WAIT_S):
+                raise BusyError(f"producer {producer_id} still writes")
+            firsts = index.firsts(producer_id)
+            if not is_known:
+                # This was done before, and the answer lost: once more changes nothing.
+                firsts = {**step.bounds, **firsts}
+            ranges = self._write_markers(step, firsts)
+            aborted = [] if step.is_commit else ranges
+            released = index.release(producer_id, step.started_ms, aborted)
+        finally:
+            index.end_is_over(producer_id)
+        for shard in released:
+            # The markers were news before they meant anything.
+            self._broker.handler.wake(shard)
+        return aborted
+
+    def _write_markers(self, step: steps.EndWriter, firsts: dict[str, int]) -> list[AbortedRange]:
+        handler, now_ms = self._broker.handler, self._broker.clock.now_ms()
+        marker = build_marker(
+            step.producer_id, step.epoch, is_commit=step.is_commit, timestamp_ms=now_ms
+        )
+        ranges: list[AbortedRange] = []
+        engines: set[BatchEngine] = set()
+        for shard, first in firsts.items():
+            try:
+                entry = handler.find(shard)
+                written = handler.write_batch(entry, marker, 1, timestamp_ms=now_ms)
+            except UnknownShardError:
+                continue  # deleted meanwhile, with all that was written to it
+            ranges.append(AbortedRange(shard, first, step.producer_id, written.first))
+            reader = handler.batch_reader(entry)
+            if reader is not None and not step.is_commit:
+                engines.add(reader)
+        # A client that knows of an aborted transaction leaves its producer's records out up to the
+        # marker: it must not be lost behind the row that tells of it. A commit needs none.
+        for engine in engines:
+            engine.sync()
+        return ranges
+
+    def _commit_staged(self, step: steps.CommitStaged) -> None:
+        broker, group = self._broker, step.staged.group
+        if self.is_group_here is not None:
+            if not self.is_group_here(group):
+                raise BusyError(f"group {group!r} is another node's")
+            # A request that comes late must not undo what a later transaction has committed.
+            state = self._meta.find_transaction(step.namespace, step.transactional_id)
+            if (
+                state is None
+                or state.started_ms != step.started_ms
+                or state.status != "prepare-commit"
+            ):
+                raise TransactionRefusedError("bad_state", "the transaction is over")
+        commits = {
+            ShardId.parse(one.shard): OffsetCommit(
+                Offset(one.offset), one.metadata, one.leader_epoch
+            )
+            for one in step.staged.offsets
+        }
+        # Directly: they are as durable as the decision that they belong to.
+        broker.offsets.commit_offsets(
+            group, commits, namespace=broker.namespace, enable_cache=False
+        )
+        for topic_id in {shard.topic for shard in commits}:
+            if topic_id not in broker.handler.cache.topics:
+                broker.offsets.forget_topic(topic_id)
+
+    # What was ended without this process
+
+    def has_left_over(self, step: steps.OpenWriter) -> bool:
+        """Say whether a step takes longer than a look at memory."""
+        return self._index.left_over(step.producer_id, step.started_ms) is not None
+
+    def _clear_left_over(self, producer_id: int, started_ms: int) -> None:
+        writer = self._index.left_over(producer_id, started_ms)
+        if writer is not None:
+            self._release_if_over(producer_id, writer)
+
+    async def release_left_over(self) -> None:
+        """Look whether transactions that hold partitions up are open still."""
+        for producer_id, writer in self._index.writers():
+            await self._broker.run_blocking(partial(self._release_if_over, producer_id, writer))
+
+    def _release_if_over(self, producer_id: int, writer: Writer) -> None:
+        namespace = self._broker.namespace
+        state = self._meta.find_transaction(namespace, writer.transactional_id)
+        is_current = (
+            state is not None
+            and state.producer_id == producer_id
+            and state.started_ms == writer.started_ms
+        )
+        if state is not None and is_current and is_open(state):
+            return
+        aborted = [
+            one
+            for one in self._meta.list_aborted()
+            if one.producer_id == producer_id and one.shard in writer.bounds
+        ]
+        released = self._index.release_left_over(producer_id, writer.started_ms, aborted)
+        if released:
+            _log.info("transaction_ended_elsewhere", producer=producer_id, shards=len(released))
+        for shard in released:
+            self._broker.handler.wake(shard)
+
+
+def is_open(state: TransactionState) -> bool:
+    """Say whether readers are not to see yet what a transaction has written."""
+    return state.status != "empty" and not state.status.startswith("complete")

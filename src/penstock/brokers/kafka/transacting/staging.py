@@ -1,0 +1,56 @@
+"""Which transactions may be about to commit offsets of a group: asked on the group's node, which
+need not be the one that coordinates the transactions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.cluster_view import ClusterView
+from penstock.meta.solo_transactions import TransactionClient
+from penstock.meta.state.transaction_commands import TransactionState
+
+
+class StagingGroups:
+    """Names only: what is true of a transaction is asked for when somebody wants to know."""
+
+    def __init__(self, broker: KafkaBroker, meta: TransactionClient, cluster: ClusterView) -> None:
+        self._broker: Final = broker
+        self._meta: Final = meta
+        self._cluster: Final = cluster
+        self._names: dict[str, set[str]] = {}
+        """Transactional ids by group."""
+        self._scanned = -1
+
+    def note(self, group: str, transactional_id: str) -> None:
+        self._names.setdefault(group, set()).add(transactional_id)
+
+    async def find(self, group: str) -> list[TransactionState]:
+        """Return the transactions that have staged offsets of a group."""
+        if self._scanned != self._cluster.changes:
+            await self.scan()  # the group may have been another node's until now
+        found: list[TransactionState] = []
+        for name in sorted(self._names.get(group, ())):
+            ask = partial(self._meta.find_transaction, self._broker.namespace, name)
+            state = await self._broker.run_blocking(ask)
+            if state is not None and any(one.group == group for one in state.offsets):
+                found.append(state)
+        return found
+
+    async def scan(self) -> list[TransactionState]:
+        """Read all transactions; what is noted meanwhile stays noted."""
+        changes, before = self._cluster.changes, self._names
+        self._names = {}
+        try:
+            states = await self._broker.run_blocking(self._meta.list_transactions)
+        except BaseException:
+            for group, names in before.items():
+                self._names.setdefault(group, set()).update(names)
+            raise
+        for state in states:
+            if state.namespace == self._broker.namespace:
+                for staged in state.offsets:
+                    self.note(staged.group, state.transactional_id)
+        self._scanned = changes
+        return states

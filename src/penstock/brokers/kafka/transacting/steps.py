@@ -1,0 +1,69 @@
+"""What the coordinator of a transaction asks of the nodes that lead its partitions, or coordinate
+the groups whose offsets it commits. Steps may come twice, late, or from two coordinators of which
+one does not know yet that it is none: each names the transaction that it means."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.meta.state.transaction_commands import AbortedRange, StagedOffsets, TransactionState
+
+
+class OpenWriter(Struct, frozen=True, tag="open"):
+    """Let a producer write to partitions that the node leads."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    started_ms: int
+    bounds: dict[str, int]
+    """Shards, and offsets at which the records of the transaction begin, or before them."""
+
+
+class EndWriter(Struct, frozen=True, tag="end"):
+    """Write the markers of a decided transaction; the answer are the ranges if it is aborted."""
+
+    producer_id: int
+    epoch: int
+    started_ms: int
+    is_commit: bool
+    bounds: dict[str, int]
+
+
+class CommitStaged(Struct, frozen=True, tag="commit-offsets"):
+    """Commit what a transaction that is decided has staged for a group."""
+
+    namespace: str
+    transactional_id: str
+    started_ms: int
+    staged: StagedOffsets
+
+
+Step = OpenWriter | EndWriter | CommitStaged
+Done = list[AbortedRange]
+
+_encoder: Final = msgspec.json.Encoder()
+_steps: Final = msgspec.json.Decoder(Step)
+_done: Final = msgspec.json.Decoder(Done)
+
+
+def open_writer(state: TransactionState, bounds: dict[str, int]) -> OpenWriter:
+    return OpenWriter(
+        state.transactional_id, state.producer_id, state.epoch, state.started_ms, bounds
+    )
+
+
+def encode(message: Step | Done) -> str:
+    return _encoder.encode(message).decode()
+
+
+def decode_step(text: str) -> Step:
+    step: Step = _steps.decode(text)
+    return step
+
+
+def decode_done(text: str) -> Done:
+    return _done.decode(text)
