@@ -66,7 +66,6 @@ from penstock.log import get_logger
 from penstock.meta.client import TopicConfig, Update
 from penstock.meta.raft.founding import parse_peers
 from penstock.meta.raft.loading import require_core
-from penstock.meta.remote_client import RemoteMetaClient
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.state.vocabulary import STORAGE_ALIASES
 from penstock.metrics import SegmentMetrics
@@ -82,6 +81,7 @@ from penstock.tiered.tier_upkeep import TierLimits
 
 if TYPE_CHECKING:
     from penstock.meta.raft.client import RaftMetaClient
+    from penstock.meta.remote_client import RemoteMetaClient
 
 MEMORY: Final = STORAGE_ALIASES["memory"]
 ROCKSDB: Final = STORAGE_ALIASES["rocksdb"]
@@ -216,6 +216,8 @@ class Node:
         if not node.peers:
             return SoloMetaClient.open(path, node_id=node.id, clock=self.clock)
         if "meta" not in node.roles:
+            from penstock.meta.remote_client import RemoteMetaClient
+
             addresses = [peer.address for peer in parse_peers(node.peers)]
             remote = RemoteMetaClient(addresses, node_id=node.id, clock=self.clock)
             remote.start_heartbeats()

@@ -17,13 +17,15 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
+from penstock.cli.starting import without_collecting
 from penstock.errors import StoreError
 
 FAILED: Final = 2
 
 
 def _add_serve(app: typer.Typer) -> None:
-    from penstock.cli import serve
+    with without_collecting():
+        from penstock.cli import serve
 
     app.command()(serve.serve)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from types import FrameType
@@ -11,6 +12,7 @@ import msgspec
 import typer
 
 from penstock.cli.output import print_line
+from penstock.cli.starting import without_collecting
 from penstock.log import configure
 from penstock.remote.server import Server
 from penstock.settings import Settings, load_settings
@@ -76,7 +78,10 @@ def serve(
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    with Server(data, settings, stopping=stopping) as server:
+    with without_collecting():
+        started = Server(data, settings, stopping=stopping)
+    gc.freeze()  # what is there now stays: it need not be looked at again
+    with started as server:
         _greet(server, data)
         stopping.wait()
         typer.echo("stopping: calls under way end, everything goes to the device", err=True)

@@ -41,6 +41,11 @@ class TransactionLimits:
 
     # Readers
 
+    @property
+    def holds_any(self) -> bool:
+        """Whether a transaction holds any shard up at the moment."""
+        return bool(self._held)
+
     def touches(self, shard: str) -> bool:
         """Say whether readers of a shard must ask for anything else here. Cheap."""
         return shard in self._held or shard in self._aborted

@@ -51,7 +51,7 @@ class FetchState:
     def news(self, partition: Partition) -> None:
         parked = self.parked
         if parked is not None and partition in parked.partitions:
-            self._fetching.try_again(self, parked)
+            self._fetching.try_again(self, parked, partition)
 
     def close(self) -> None:
         self._fetching.forget(self)
@@ -73,7 +73,7 @@ class Parked:
         self.request = request
         self.resolved = resolved
         self.timer = timer
-        self.partitions = {partition for _, partition in resolved if partition is not None}
+        self.partitions = {partition: wanted for wanted, partition in resolved if partition}
 
 
 class Fetching:
@@ -96,9 +96,8 @@ class Fetching:
             connection.send_parts(encode_fetch(version, correlation_id, code, 0, ()))
             return True
         resolved = self._resolve(version, wanted)
-        if request.max_wait_ms > 0 and not self._has_something(request, resolved):
-            self._park(state, correlation_id, request, resolved)
-            return False
+        # Before the look: what is written behind it is news then.
+        self._watch(state, {partition for _, partition in resolved if partition is not None})
         return self._answer(state, correlation_id, request, resolved, may_park=True)
 
     # Sessions
@@ -133,19 +132,13 @@ class Fetching:
 
     # Reading
 
-    def _has_something(self, request: FetchRequest, resolved: Sequence[_Resolved]) -> bool:
-        if not resolved:
-            return False
-        reader = self._reader
-        for wanted, partition in resolved:
-            if partition is None:
-                return True
-            known = partition.known_bounds()
-            if known is not None and known[1] == wanted.offset and not request.is_committed:
-                continue
-            if reader.has_records(partition, wanted, is_committed=request.is_committed):
-                return True
-        return False
+    def _look(self, request: FetchRequest, resolved: Sequence[_Resolved]) -> list[Fetched | None]:
+        """Return what is answered for partitions that have nothing new, and None for others."""
+        look, is_committed = self._reader.look, request.is_committed
+        return [
+            None if partition is None else look(partition, wanted, is_committed=is_committed)
+            for wanted, partition in resolved
+        ]
 
     def _answer(
         self,
@@ -157,15 +150,18 @@ class Fetching:
         may_park: bool,
     ) -> bool:
         """Answer now and return True, or later and return False."""
-        if any(
-            partition is not None
-            and self._has_something(request, ((wanted, partition),))
-            and self._reader.may_wait(partition, wanted.offset)
-            for wanted, partition in resolved
-        ):
-            self._answer_later(state, correlation_id, request, resolved)
+        looked = self._look(request, resolved)
+        news = [one for one, quiet in zip(resolved, looked, strict=True) if quiet is None]
+        if may_park and not news and request.max_wait_ms > 0:
+            self._park(state, correlation_id, request, resolved)
             return False
-        fetched = self._read(request, resolved)
+        if any(
+            partition is not None and self._reader.may_wait(partition, wanted.offset)
+            for wanted, partition in news
+        ):
+            self._answer_later(state, correlation_id, request, resolved, looked)
+            return False
+        fetched = self._read(request, resolved, looked)
         if may_park and not _is_enough(request, fetched):
             self._park(state, correlation_id, request, resolved)
             return False
@@ -178,21 +174,30 @@ class Fetching:
         correlation_id: int,
         request: FetchRequest,
         resolved: Sequence[_Resolved],
+        looked: Sequence[Fetched | None],
     ) -> None:
         async def read() -> None:
-            fetched = await self._broker.run_blocking(lambda: self._read(request, resolved))
+            fetched = await self._broker.run_blocking(lambda: self._read(request, resolved, looked))
             parts = self._encode(state, correlation_id, request, fetched)
             state.connection.answer(parts)
 
         task = self._broker.spawn(read(), "fetch")
         state.connection.on_failure(task)
 
-    def _read(self, request: FetchRequest, resolved: Sequence[_Resolved]) -> list[Fetched]:
+    def _read(
+        self,
+        request: FetchRequest,
+        resolved: Sequence[_Resolved],
+        looked: Sequence[Fetched | None],
+    ) -> list[Fetched]:
         left = min(request.max_bytes, SIZE_MAX)
         held = 0
         is_first = True
         fetched: list[Fetched] = []
-        for wanted, partition in resolved:
+        for (wanted, partition), quiet in zip(resolved, looked, strict=True):
+            if quiet is not None:
+                fetched.append(quiet)
+                continue
             if partition is None:
                 code = _UNKNOWN_ID if request.version >= FIRST_BY_ID else _UNKNOWN
                 fetched.append(Fetched(wanted.topic, wanted.partition_id, code))
@@ -231,14 +236,12 @@ class Fetching:
     ) -> None:
         seconds = min(request.max_wait_ms, MAX_WAIT_MS) / 1000
         timer = self._loop.call_later(seconds, self._time_is_up, state)
-        parked = state.parked = Parked(correlation_id, request, resolved, timer)
+        state.parked = Parked(correlation_id, request, resolved, timer)
         state.connection.cancel_waiting = timer.cancel
-        self._watch(state, parked.partitions)
-        # A write between the look and the registration would be missed.
-        if request.min_bytes <= 1 and self._has_something(request, resolved):
-            self._loop.call_soon(self.try_again, state, parked)
 
     def _watch(self, state: FetchState, partitions: set[Partition]) -> None:
+        if partitions == state.watched:
+            return
         for partition in partitions - state.watched:
             self._partitions.wait(partition, state)
         if len(state.watched) > 2 * len(partitions):
@@ -248,15 +251,15 @@ class Fetching:
         else:
             state.watched |= partitions
 
-    def try_again(self, state: FetchState, parked: Parked) -> None:
-        """Answer a fetch that waits, if what there is now is enough."""
+    def try_again(self, state: FetchState, parked: Parked, partition: Partition) -> None:
+        """Answer a fetch that waits, if what there is now is enough; one partition has news."""
         if state.parked is not parked or not state.connection.is_open:
             return
         request, resolved = parked.request, parked.resolved
-        if not self._has_something(request, resolved):
+        if self._look(request, ((parked.partitions[partition], partition),))[0] is not None:
             return
         if request.min_bytes > 1:
-            fetched = self._read(request, resolved)
+            fetched = self._read(request, resolved, self._look(request, resolved))
             if not _is_enough(request, fetched):
                 return
         self._unpark(state, parked)

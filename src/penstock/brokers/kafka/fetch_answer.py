@@ -25,6 +25,7 @@ _ABORTED: Final = Struct(">qq").pack
 _NO_REPLICA: Final = b"\xff\xff\xff\xff"
 # No aborted transactions, no preferred replica, no records, no tags.
 _NOTHING: Final = b"\0" + _NO_REPLICA + b"\x01\0"
+_NOTHING_COMMITTED: Final = b"\x01" + _NOTHING[1:]
 
 
 class Fetched(NamedTuple):
@@ -39,6 +40,18 @@ class Fetched(NamedTuple):
     aborted: Sequence[AbortedTransaction] | None = None
     parts: Sequence[bytes | memoryview] = ()
     size: int = 0
+    form: bytes = b""
+    """How it is encoded from version 12 on, if that is known."""
+
+
+def quiet(
+    topic: bytes, partition_id: int, end: int, stable: int, earliest: int, *, is_committed: bool
+) -> Fetched:
+    """Return the answer of a partition that has nothing new; it can be sent again and again."""
+    form = _PARTITION(partition_id, 0, end, stable, earliest)
+    form += _NOTHING_COMMITTED if is_committed else _NOTHING
+    aborted = () if is_committed else None
+    return Fetched(topic, partition_id, 0, end, stable, earliest, aborted, form=form)
 
 
 def encode_fetch(
@@ -61,9 +74,8 @@ def encode_fetch(
         _put_topic(out, topic, version)
         _put_count(out, len(partitions), flexible=flexible)
         for one in partitions:
-            if flexible and not one.size and one.aborted is None:
-                out += _PARTITION(*one[1:6])
-                out += _NOTHING
+            if flexible and one.form:
+                out += one.form
                 continue
             _put_partition(out, one, version)
             if one.size:

@@ -21,6 +21,8 @@ _OLD_HEAD: Final = Struct(">iiiib")
 _HEAD: Final = Struct(">iiiibii")
 _NEW_HEAD: Final = Struct(">iiibii")
 _FLEXIBLE: Final = Struct(">iiqiqi")
+_UNTAGGED: Final = Struct(">iiqiqix")
+"""A partition without tagged fields, as all clients send it."""
 _ID_SIZE: Final = 16
 
 
@@ -63,7 +65,16 @@ def _parse_flexible(version: int, body: memoryview) -> FetchRequest:
     for _ in range(count_of(topics, body, at)):
         topic, at = _topic(version, body, at)
         partitions, at = varint(body, at)
-        for _ in range(count_of(partitions, body, at)):
+        count = count_of(partitions, body, at)
+        end = at + count * _UNTAGGED.size
+        if bytes(body[at + 32 : end : _UNTAGGED.size]) == bytes(count):
+            wanted += [
+                Wanted(topic, index, leader_epoch, offset, limit)
+                for index, leader_epoch, offset, _, _, limit in _UNTAGGED.iter_unpack(body[at:end])
+            ]
+            at = skip_tags(body, end)
+            continue
+        for _ in range(count):
             index, leader_epoch, offset, _, _, limit = unpack(body, at)
             wanted.append(Wanted(topic, index, leader_epoch, offset, limit))
             at = skip_tags(body, at + 32)

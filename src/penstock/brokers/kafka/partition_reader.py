@@ -14,7 +14,7 @@ from penstock.brokers.kafka.converted_batches import (
     state_of,
 )
 from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.fetch_answer import Fetched
+from penstock.brokers.kafka.fetch_answer import Fetched, quiet
 from penstock.brokers.kafka.fetch_request import Wanted
 from penstock.brokers.kafka.partitions import Partition
 from penstock.brokers.kafka.records import batch_of, transaction_of
@@ -41,14 +41,17 @@ class PartitionReader:
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker: Final = broker
         self._handler: Final = broker.handler
+        self._node_id: Final = broker.node_id
+        self._limits: Final = broker.handler.limits
         self._tag_header: Final = broker.settings.tag_header
         self._converted: Final = broker.converted
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
         """Return the earliest offset and the high watermark."""
         known = partition.known_bounds()
-        if known is not None:
-            return known
+        return known if known is not None else self._ask_for_bounds(partition)
+
+    def _ask_for_bounds(self, partition: Partition) -> tuple[int, int]:
         mark = partition.mark
         bounds = self._handler.bounds(partition.entry)
         partition.keep_bounds(mark, bounds)
@@ -68,16 +71,40 @@ class PartitionReader:
         reader = self._handler.batch_reader(partition.entry)
         return reader is None or not reader.is_hot(partition.entry.id, offset)
 
-    def has_records(self, partition: Partition, wanted: Wanted, *, is_committed: bool) -> bool:
-        """Say whether there is something to be told: records, that the offset is wrong, or that the
-        partition is no longer here."""
-        try:
-            earliest, end = self.bounds(partition)
-        except StoreError:
-            return True
-        if is_committed:
-            end = self._stable_until(partition, end)
-        return wanted.offset < end or wanted.offset > end or wanted.offset < earliest
+    def look(self, partition: Partition, wanted: Wanted, *, is_committed: bool) -> Fetched | None:
+        """Return the answer of a partition that has nothing new, or None when it must be read:
+        there are records, the offset is wrong, or the partition is no longer here."""
+        known = partition.known_bounds()
+        if known is None:
+            try:
+                known = self.bounds(partition)
+            except StoreError:
+                return None
+        earliest, end = known
+        topic, index, leader_epoch, offset, _ = wanted
+        stable = end
+        if self._limits.holds_any:
+            stable = self._stable_until(partition, end)
+        if offset != (stable if is_committed else end) or offset < earliest:
+            return None
+        shard = partition.entry.meta
+        if shard is None or shard.leader != self._node_id:
+            return None
+        if leader_epoch >= 0 and leader_epoch != shard.leader_epoch:
+            return None
+        kept = partition.quiet
+        if (
+            isinstance(kept, Fetched)
+            and kept.high_watermark == end
+            and kept.stable_until == stable
+            and kept.log_start == earliest
+            and kept.topic == topic
+            and (kept.aborted is None) is not is_committed
+        ):
+            return kept
+        kept = quiet(topic, index, end, stable, earliest, is_committed=is_committed)
+        partition.quiet = kept
+        return kept
 
     def read(self, partition: Partition, wanted: Wanted, limits: Limits) -> Fetched:
         """Return what one partition of a request answers. May wait for a device."""
@@ -91,7 +118,8 @@ class PartitionReader:
         refused = self._check_leader(partition, wanted.leader_epoch)
         if refused:
             return Fetched(topic, index, refused)
-        earliest, end = self.bounds(partition)
+        # What was deleted meanwhile is no news to those who wait, so nobody was told of it.
+        earliest, end = self._ask_for_bounds(partition)
         stable = self._stable_until(partition, end)
         until = stable if limits.is_committed else end
         if not earliest <= offset <= end:

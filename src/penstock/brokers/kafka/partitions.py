@@ -42,6 +42,7 @@ class Partition:
         "is_watched",
         "mark",
         "may_wait",
+        "quiet",
         "shard",
         "tag_header",
         "topic",
@@ -68,6 +69,8 @@ class Partition:
         self._known: tuple[object, tuple[int, int]] | None = None
         self.ack_form: object = None
         """What Produce keeps to answer quickly."""
+        self.quiet: object = None
+        """What Fetch keeps to answer quickly that there is nothing new."""
 
     def known_bounds(self) -> tuple[int, int] | None:
         """Return the earliest and the commit offset, or None when they may have moved."""

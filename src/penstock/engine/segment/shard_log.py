@@ -220,6 +220,8 @@ class ShardLog:
             low = self.first_unit
             if known_offset <= offset and low <= known_unit < high:
                 low = known_unit
+        if low == known_unit:
+            low, high = self._step_on(offset, low, high)
         while low < high:
             middle = (low + high) // 2
             if self.batch_end(middle) <= offset:
@@ -228,6 +230,17 @@ class ShardLog:
                 high = middle
         self._last_lookup = (offset, low)
         return low
+
+    def _step_on(self, offset: int, low: int, high: int) -> tuple[int, int]:
+        """Narrow [low, high] down around the unit of `offset` in growing steps: whoever reads on is
+        a few units behind the last look-up."""
+        step = 1
+        while low + step <= high:
+            if self.batch_end(low + step - 1) > offset:
+                return low, low + step - 1
+            low += step
+            step *= 2
+        return low, high
 
     def batch_end(self, unit: int) -> int:
         """Return the offset behind the last message of a batch unit; of one that was cut off
@@ -298,8 +311,8 @@ class ShardLog:
         """The oldest unit that the files may hold."""
         if self.kind is QueueKind.SIMPLE:
             return self.earliest
-        firsts = self.units.first_units()
-        return firsts[0] if firsts else self.log.appender.held_units(self.handle)[0]
+        first = self.units.first_unit()
+        return self.log.appender.held_units(self.handle)[0] if first is None else first
 
     def estimate_size(self) -> int:
         """Return about how many bytes the live records take, from a sample of them."""

@@ -74,10 +74,12 @@ class UnitFiles:
     """The unit files of one shard. The caller serialises calls."""
 
     __slots__ = (
+        "_changes",
         "_created",
         "_dirty",
         "_files",
         "_filled",
+        "_first",
         "_root",
         "_shard",
         "_sums_root",
@@ -106,6 +108,9 @@ class UnitFiles:
         self._dirty: set[str] | None = None
         self._filled: set[str] | None = None
         self._created = False
+        self._changes = 0
+        self._first: tuple[int, int | None] | None = None
+        """The first unit, as it was found behind that many changes."""
 
     @property
     def directory(self) -> str:
@@ -121,6 +126,16 @@ class UnitFiles:
     def first_units(self) -> list[int]:
         """The number of the first unit of each file, ascending."""
         return [int(name) // self.unit_size for name in self.names()]
+
+    def first_unit(self) -> int | None:
+        """The number of the first unit of the first file. Any thread may ask: what is remembered
+        is what was found when no file came or went before, and none behind."""
+        first = self._first
+        if first is None or first[0] != self._changes:
+            changes = self._changes
+            firsts = self.first_units()
+            first = self._first = (changes, firsts[0] if firsts else None)
+        return first[1]
 
     def read(self, unit: int, count: int) -> bytes:
         """Return `count` units from `unit` on; raise `FileNotFoundError` when a file is missing,
@@ -172,6 +187,7 @@ class UnitFiles:
         if file.size() == self.file_units * self.unit_size:
             return held
         self._created = True
+        self._changes += 1
         gap = unit % self.file_units
         if gap and self.unit_size == QUEUE_UNIT.size and file.size() == 0:
             file.write_at(0, PRE_BLANK * gap)
@@ -229,7 +245,9 @@ class UnitFiles:
         if self._dirty is not None:
             self._dirty -= {path}
         self.note_sealed(path)
+        self._changes += 1  # whoever looks from here on may find it, or not
         self._files.disk.remove(path)
+        self._changes += 1
         self._remove_sums(path)
         self._created = True
 
