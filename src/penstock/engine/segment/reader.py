@@ -1,9 +1,8 @@
-"""Reading a shard: by offset, tag, key and time.
+"""Reading a shard by key and time, besides what pages and runs offer.
 
-Every record is checked before it leaves: its checksums, and that it is the record which the queue
-unit (or the index entry) speaks of. When they disagree, the derived side is rebuilt from the log
-once, and the read is tried again; if the record itself is damaged, `CorruptionError` names the file
-and the position. A damaged byte is never served, and a damaged record never silently skipped.
+An index entry counts only if the record that it points to has the key, and the queue unit of its
+offset points back to it. A damaged index is rebuilt from the log once, and asked again; like the
+other reads, these never serve a damaged byte and never pass over a damaged record in silence.
 """
 
 from __future__ import annotations
@@ -11,42 +10,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, Protocol
 
 from penstock.clock import Clock
-from penstock.engine.contract import BatchPage, ForeignBatch
 from penstock.engine.segment.envelope import has_key
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import (
-    BATCH_UNIT,
-    KIND_BATCH,
-    KIND_SIMPLE,
     TIME_BLOCK,
     Damage,
     RawRecord,
     index_strings,
 )
 from penstock.engine.segment.locating import (
-    Located,
     Query,
     ReadableShard,
-    locate,
     lost_record,
     read_error,
 )
+from penstock.engine.segment.page_reader import SIZE_UNLIMITED, Page, ReadMetrics
 from penstock.engine.segment.properties import inner_range, lookup
-from penstock.engine.segment.raw_message import body_of, stored_from_raw
-from penstock.engine.segment.twin import core, native_only
-from penstock.engine.segment.twin_interface import ColumnPage, Columns, KeyPage
+from penstock.engine.segment.raw_message import stored_from_raw
+from penstock.engine.segment.run_reader import RunReader, split_run
+from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError
 from penstock.record import QueueKind, ShardId, StoredRecord
 
 __all__ = ["KeyLookup", "Page", "Query", "ReadableShard", "ShardReader", "inner_count", "split_run"]
 
-T = TypeVar("T")
-
-_SIZE_UNLIMITED: Final = 1 << 62
-_UNITS_PER_FETCH: Final = 1024
 _TIME_UNLIMITED: Final = (1 << 63) - 1
 
 
@@ -57,29 +47,11 @@ class BatchLookup(Protocol):
     def lookup(self, shard: ShardId, key: bytes) -> list[int]: ...
 
 
-class Counting(Protocol):
-    def inc(self) -> None: ...
-
-
-class ReadMetrics(Protocol):
-    """What a reader counts; a store's metrics, or something lighter in a view."""
-
-    @property
-    def damaged_reads(self) -> Counting: ...
-
-
 class KeyLookup(Protocol):
     def lookup(self, text: str, begin_ms: int, end_ms: int, count_max: int) -> Iterator[int]: ...
 
 
-class Page(NamedTuple):
-    """Records, and the offset at which to go on."""
-
-    records: list[StoredRecord]
-    next_offset: int
-
-
-class ShardReader:
+class ShardReader(RunReader):
     """Reads shards of one store. `heal_queue` and `heal_index` rebuild derived files."""
 
     def __init__(
@@ -91,111 +63,11 @@ class ShardReader:
         heal_queue: Callable[[ReadableShard], None],
         heal_index: Callable[[], None],
     ) -> None:
-        self._files: Final = files
+        super().__init__(files, clock, metrics, heal_queue)
         self._index: Final = index
-        self._clock: Final = clock
-        self._metrics: Final = metrics
-        self._heal_queue: Final = heal_queue
         self._heal_index: Final = heal_index
         self.batch_keys: BatchLookup | None = None
         """Set when the store has batch shards; without it their keys are found by reading."""
-
-    def read(self, log: ReadableShard, query: Query) -> Page:
-        """Return the records that `query` asks for, ascending."""
-        self._check(log)
-        offset = max(query.offset, log.earliest)
-        until = min(query.until, log.commit)
-        records: list[StoredRecord] = []
-        size_left = query.max_size
-        now_ms = self._clock.now_ms()
-        while offset < until and len(records) < query.max_records and size_left > 0:
-            wanted = query._replace(
-                offset=offset,
-                until=until,
-                max_records=query.max_records - len(records),
-                max_size=size_left,
-            )
-            page, after, size, damage = self._step(log, wanted, now_ms)
-            if records and size > size_left:
-                # The first record of a step comes whatever its size; here it is not the first.
-                break
-            records += page
-            size_left -= size
-            if damage is not None:
-                if records:
-                    return Page(records, after)
-                after = self._heal_or_raise(log, after, damage)
-            elif after == offset:
-                break
-            offset = after
-        return Page(records, min(offset, until) if until > query.offset else query.offset)
-
-    def read_some(self, log: ReadableShard, query: Query) -> list[StoredRecord]:
-        """Return records as `read` does; none only when there is none up to `until`."""
-        offset = query.offset
-        while offset < query.until:
-            page = self.read(log, query._replace(offset=offset))
-            if page.records:
-                return page.records
-            if page.next_offset <= offset < log.commit:
-                raise lost_record(self._files, log, offset)
-            offset = max(page.next_offset, offset + 1)
-        return []
-
-    def _check(self, log: ReadableShard) -> None:
-        if not log.check_units():
-            self._heal_queue(log)
-
-    def _step(
-        self, log: ReadableShard, query: Query, now_ms: int
-    ) -> tuple[list[StoredRecord], int, int, CorruptionError | None]:
-        try:
-            located = locate(self._files, log, query)
-            if isinstance(located, int):
-                return [], located, 0, None
-            buffer = self._buffer(located.base)
-        except CorruptionError as error:
-            return [], query.offset, 0, error
-        read = core.read_records if log.kind is QueueKind.SIMPLE else core.read_batches
-        records, after, size, damage = read(
-            buffer,
-            located.base,
-            located.units,
-            query.offset,
-            log.shard.topic,
-            log.shard.partition,
-            query.max_records,
-            query.max_size,
-            self._hidden(log, query),
-            now_ms,
-            query.tag,
-            query.key,
-            self._files.strict,
-        )
-        found = None if damage is None else self._corruption(damage)
-        return records, min(after, query.until), size, found
-
-    def _buffer(self, base: int) -> memoryview:
-        try:
-            return self._files.buffer(base)
-        except OSError as error:
-            raise read_error(error) from error
-
-    def _heal_or_raise(self, log: ReadableShard, offset: int, error: CorruptionError) -> int:
-        """Have the queue rebuilt, once for every damaged offset; return where to go on."""
-        if log.earliest > offset:
-            return log.earliest  # retention was faster
-        self._metrics.damaged_reads.inc()
-        if offset in log.healed or log.state.first_lost(offset, offset + 1) is not None:
-            raise error
-        self._heal_queue(log)
-        log.healed |= {offset}
-        return offset
-
-    def _corruption(self, damage: Damage) -> CorruptionError:
-        path = self._files.path_of(damage.position)
-        inside = damage.position - self._files.base_of(damage.position)
-        return CorruptionError(path, position=inside, reason=damage.reason)
 
     # By key
 
@@ -211,7 +83,7 @@ class ShardReader:
             for record in self.by_key(log, key)
             if begin_ms <= record.timestamp_ms and (end_ms is None or record.timestamp_ms <= end_ms)
         )
-        return list(islice(found, min(limit, _SIZE_UNLIMITED)))
+        return list(islice(found, min(limit, SIZE_UNLIMITED)))
 
     def by_key(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
         """Yield the live records of `key`, newest first. A lost record may have had the key: what
@@ -246,7 +118,7 @@ class ShardReader:
 
     def _lookup(self, log: ReadableShard, key: bytes) -> Iterator[int]:
         hits = [
-            self._index.lookup(f"{log.shard.topic}#{text}", 0, _TIME_UNLIMITED, _SIZE_UNLIMITED)
+            self._index.lookup(f"{log.shard.topic}#{text}", 0, _TIME_UNLIMITED, SIZE_UNLIMITED)
             for text in index_strings(key)
         ]
         return merge(*hits, reverse=True)
@@ -326,7 +198,7 @@ class ShardReader:
         if self._position_of(log, first) != position:
             return  # a dead record of a shard that was cut
         end = min(first + inner_count(raw), until)
-        query = Query(max(first, log.earliest), end, end - first, _SIZE_UNLIMITED, key=key)
+        query = Query(max(first, log.earliest), end, end - first, SIZE_UNLIMITED, key=key)
         yield from reversed(self.read_all(log, query))
 
     def _by_scan(
@@ -335,25 +207,9 @@ class ShardReader:
         """Find the messages of `key` in [start, end) by reading them, newest blocks first."""
         while end > start:
             first = max(start, end - TIME_BLOCK)
-            query = Query(first, end, TIME_BLOCK, _SIZE_UNLIMITED, key=key)
+            query = Query(first, end, TIME_BLOCK, SIZE_UNLIMITED, key=key)
             yield from reversed(self.read_all(log, query))
             end = first
-
-    def read_all(self, log: ReadableShard, query: Query) -> list[StoredRecord]:
-        """Return everything in [offset, until) that `query` asks for, page by page."""
-        records: list[StoredRecord] = []
-        offset = query.offset
-        while offset < query.until:
-            page = self.read(log, query._replace(offset=offset))
-            records += page.records
-            if page.next_offset <= offset:
-                break
-            offset = page.next_offset
-        return records
-
-    def live_between(self, log: ReadableShard, start: int, end: int) -> list[StoredRecord]:
-        """Return the live records of [start, end)."""
-        return self.read_all(log, Query(start, end, max(1, end - start), _SIZE_UNLIMITED))
 
     # By time
 
@@ -370,222 +226,11 @@ class ShardReader:
 
     def _first_of_time(self, log: ReadableShard, timestamp_ms: int) -> int | None:
         for block in log.blocks_from(timestamp_ms):
-            query = Query(block * TIME_BLOCK, (block + 1) * TIME_BLOCK, TIME_BLOCK, _SIZE_UNLIMITED)
+            query = Query(block * TIME_BLOCK, (block + 1) * TIME_BLOCK, TIME_BLOCK, SIZE_UNLIMITED)
             for record in self.read_all(log, query):
                 if record.timestamp_ms >= timestamp_ms:
                     return record.offset
         return None
-
-    # Other forms
-
-    def read_columns(
-        self, log: ReadableShard, query: Query, fields: int
-    ) -> tuple[Columns | None, int]:
-        """Return the next records as Arrow buffers, and the offset at which to go on."""
-        now_ms = self._clock.now_ms()
-
-        def read(buffer: memoryview, located: Located, query: Query) -> ColumnPage:
-            return core.read_columns(
-                buffer,
-                located.base,
-                located.units,
-                KIND_SIMPLE if log.kind is QueueKind.SIMPLE else KIND_BATCH,
-                query.offset,
-                log.shard.topic,
-                log.shard.partition,
-                query.max_records,
-                query.max_size,
-                self._hidden(log, query),
-                now_ms,
-                query.tag,
-                fields,
-                self._files.strict,
-            )
-
-        return self._next_page(log, query, read)
-
-    def read_keys(self, log: ReadableShard, query: Query) -> tuple[bytes | None, int]:
-        """Return the keys inside the next batches as entries of an index, and the offset at which
-        to go on."""
-        now_ms = self._clock.now_ms()
-
-        def read(buffer: memoryview, located: Located, query: Query) -> KeyPage:
-            return core.read_keys(
-                buffer,
-                located.base,
-                located.units,
-                query.offset,
-                log.shard.topic,
-                log.shard.partition,
-                query.max_records,
-                query.max_size,
-                self._hidden(log, query),
-                now_ms,
-                self._files.strict,
-            )
-
-        return self._next_page(log, query, read)
-
-    def _next_page(
-        self,
-        log: ReadableShard,
-        query: Query,
-        read: Callable[[memoryview, Located, Query], tuple[T, int, int, Damage | None]],
-    ) -> tuple[T | None, int]:
-        """Return what `read` makes of the next units; None: there are none before the offset."""
-        self._check(log)
-        while True:
-            try:
-                located = locate(self._files, log, query)
-                if isinstance(located, int):
-                    return None, located
-                buffer = self._buffer(located.base)
-            except CorruptionError as error:
-                query = query._replace(offset=self._heal_or_raise(log, query.offset, error))
-                continue
-            found, after, _, damage = read(buffer, located, query)
-            if damage is None or after > query.offset:
-                return found, min(after, query.until)
-            after = self._heal_or_raise(log, after, self._corruption(damage))
-            query = query._replace(offset=after)
-
-    def _hidden(self, log: ReadableShard, query: Query) -> list[tuple[int, int]]:
-        """The deleted ranges; a batch that reaches past `until` is cut there, too."""
-        deleted = log.state.deleted_between(query.offset, query.until)
-        if log.kind is QueueKind.BATCH:
-            deleted = [*deleted, (query.until, _SIZE_UNLIMITED)]
-        return deleted
-
-    def read_kafka(self, log: ReadableShard, offset: int, until: int, max_size: int) -> BatchPage:
-        """Return Kafka batches as they lie in the log, checked; see `BatchPage`."""
-        self._check(log)
-        offset = max(offset, log.earliest)
-        parts: list[bytes | memoryview] = []
-        size = 0
-        slice_batches = native_only().slice_batches
-        while offset < until and size < max_size:
-            query = Query(offset, until, _UNITS_PER_FETCH, max_size - size)
-            try:
-                located = locate(self._files, log, query)
-                if isinstance(located, int):
-                    offset = located
-                    continue
-                buffer = self._buffer(located.base)
-                page, after, length, foreign, damage = slice_batches(
-                    buffer,
-                    located.base,
-                    located.units,
-                    offset,
-                    until,
-                    log.shard.topic,
-                    log.shard.partition,
-                    max_size - size,
-                    log.state.deleted_between(offset, until),
-                    self._files.strict,
-                )
-                if damage is not None and not page:
-                    raise self._corruption(damage)
-            except CorruptionError as error:
-                if parts:
-                    break
-                offset = self._heal_or_raise(log, offset, error)
-                continue
-            if parts and size + length > max_size:
-                break  # the first batch of a step comes whatever its size
-            parts += [
-                part if isinstance(part, bytes) else buffer[part[0] : part[0] + part[1]]
-                for part in page
-            ]
-            size += length
-            if foreign and not parts:
-                return BatchPage([], 0, after, self._foreign(log, after))
-            if foreign or after == offset:
-                return BatchPage(parts, size, after)
-            offset = after
-        return BatchPage(parts, size, offset)
-
-    def _foreign(self, log: ReadableShard, offset: int) -> ForeignBatch:
-        unit = log.read_units(log.unit_of(offset), 1)
-        position, _, _, _, first, count, _, _ = BATCH_UNIT.unpack(unit)
-        base = self._files.base_of(position)
-        raw = core.decode_raw(self._buffer(base), base, position, True, self._files.strict)
-        if isinstance(raw, Damage):
-            raise self._corruption(raw)
-        try:
-            return ForeignBatch(first + count, body_of(raw))
-        except ValueError as error:
-            raise self._corruption(Damage(position, str(error))) from error
-
-    def read_raw(self, log: ReadableShard, query: Query) -> list[bytes]:
-        """Return whole records, or batches, as the log holds them, checked."""
-        return [*split_run(self.read_run(log, query)[0])]
-
-    def read_run(self, log: ReadableShard, query: Query) -> tuple[bytes, int]:
-        """Return whole records, or batches, one behind the other as the log holds them, checked,
-        and the offset to go on at; no object is made of any of them."""
-        self._check(log)
-        parts: list[bytes] = []
-        size = 0
-        offset = max(query.offset, log.earliest)
-        until = min(query.until, log.commit)
-        limit = offset + query.max_records  # a record takes an offset at least
-        while offset < min(until, limit) and size < query.max_size:
-            wanted = query._replace(offset=offset, until=until, max_records=limit - offset)
-            try:
-                located = locate(self._files, log, wanted)
-                if isinstance(located, int):
-                    limit += located - offset
-                    offset = located
-                    continue
-                if not (units := _beginning_before(log.kind, located.units, until)):
-                    break
-                data, after, damage = core.copy_records(
-                    self._buffer(located.base),
-                    located.base,
-                    units,
-                    KIND_SIMPLE if log.kind is QueueKind.SIMPLE else KIND_BATCH,
-                    offset,
-                    log.shard.topic,
-                    log.shard.partition,
-                    log.state.deleted_between(offset, until),
-                    query.max_size - size,
-                    self._files.strict,
-                )
-                if damage is not None and not data:
-                    raise self._corruption(damage)
-            except CorruptionError as error:
-                if parts:
-                    break
-                offset = self._heal_or_raise(log, offset, error)
-                continue
-            if after == offset or (parts and size + len(data) > query.max_size):
-                break  # the first record of a step comes whatever its size
-            if data:
-                parts.append(data)
-            else:
-                limit += after - offset
-            size += len(data)
-            offset = after
-        return b"".join(parts), offset
-
-
-def _beginning_before(kind: QueueKind, units: bytes, until: int) -> bytes:
-    """Return the first units, those of records that begin before `until`."""
-    if kind is QueueKind.SIMPLE:
-        return units  # they were counted
-    for number, unit in enumerate(BATCH_UNIT.iter_unpack(units)):
-        if unit[4] >= until:
-            return units[: number * BATCH_UNIT.size]
-    return units
-
-
-def split_run(run: bytes) -> Iterator[bytes]:
-    """Yield the records, or batches, that lie one behind the other."""
-    at = 0
-    while at < len(run):
-        size = int.from_bytes(run[at : at + 4], "big")
-        yield run[at : at + size]
-        at += size
 
 
 def inner_count(raw: RawRecord) -> int:
