@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.meta.state.keys import after_prefix, decode_texts, encode_key
+from penstock.meta.state.keys import after_prefix, begin_of_text, decode_texts, encode_key
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.text(
     "\x00\x01\xff/_a", max_size=6
@@ -37,6 +37,14 @@ def test_a_prefix_covers_its_keys_and_no_others(parts: list[str], more: list[str
 def test_numbers_sort_as_numbers() -> None:
     keys = [encode_key(1, "a", number) for number in (0, 1, 9, 10, 255, 256, 1 << 62)]
     assert keys == sorted(keys)
+
+
+@given(texts, texts, texts)
+def test_the_begin_of_a_text_covers_the_texts_that_begin_so(a: str, b: str, begin: str) -> None:
+    prefix = encode_key(7, a) + begin_of_text(begin)
+    for text in (b, begin + b):
+        covered = prefix <= encode_key(7, a, text) < after_prefix(prefix)
+        assert covered == text.startswith(begin)
 
 
 def test_a_prefix_of_highest_bytes_still_has_an_end() -> None:

@@ -143,7 +143,7 @@ class SoloOffsets:
             for namespace, group, _ in list(scan_groups(home.reader, None, with_deleted=True)):
                 shards = [
                     shard
-                    for shard, _ in scan_offsets(home.reader, namespace, group)
+                    for shard, _ in scan_offsets(home.reader, namespace, group, f"{topic_id}_")
                     if (_is_shard_of(shard, topic_id) if wanted is None else shard in wanted)
                 ]
                 for start in range(0, len(shards), cmd.ROWS_MAX):

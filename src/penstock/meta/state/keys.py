@@ -23,7 +23,12 @@ def encode_key(table: int, *parts: Part) -> bytes:
 def encode_part(part: Part) -> bytes:
     if isinstance(part, int):
         return part.to_bytes(8, "big")
-    return part.encode().replace(b"\x00", _ESCAPED) + _END
+    return begin_of_text(part) + _END
+
+
+def begin_of_text(begin: str) -> bytes:
+    """Return what all texts begin with that begin with `begin`."""
+    return begin.encode().replace(b"\x00", _ESCAPED)
 
 
 def after_prefix(prefix: bytes) -> bytes:

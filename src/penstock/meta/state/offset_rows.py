@@ -16,7 +16,13 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.layout import Field, Layout
-from penstock.meta.state.keys import after_prefix, decode_texts, encode_key, encode_part
+from penstock.meta.state.keys import (
+    after_prefix,
+    begin_of_text,
+    decode_texts,
+    encode_key,
+    encode_part,
+)
 from penstock.meta.state.view import Reader, View
 
 GROUPS_TABLE: Final = 0x20
@@ -146,12 +152,15 @@ def read_offset(view: Reader, namespace: str, group: str, shard: str) -> Committ
     return _visible(row, 0 if known is None else known.floor)
 
 
-def scan_offsets(view: Reader, namespace: str, group: str) -> Iterator[tuple[str, CommittedOffset]]:
-    """Yield (shard, offset) of a group, in key order."""
+def scan_offsets(
+    view: Reader, namespace: str, group: str, begin: str = ""
+) -> Iterator[tuple[str, CommittedOffset]]:
+    """Yield (shard, offset) of a group, of the shards whose names start with `begin`, in key
+    order."""
     known = read_group(view, namespace, group)
     if known is None:
         return
-    prefix = group_prefix(namespace, group)
+    prefix = group_prefix(namespace, group) + begin_of_text(begin)
     for key, row in view.scan(prefix, after_prefix(prefix)):
         committed = _visible(row, known.floor)
         if committed is not None:
