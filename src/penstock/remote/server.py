@@ -40,7 +40,7 @@ _log: Final = get_logger(__name__)
 
 
 @contextmanager
-def _without_hypothesis() -> Iterator[None]:
+def without_hypothesis() -> Iterator[None]:
     """kio tells hypothesis about its types wherever that is installed, which takes a quarter of a
     second. Nobody tests properties in a server; who does anyway has it loaded before."""
     if "hypothesis" in sys.modules:
@@ -59,7 +59,7 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
     if not settings.kafka.enabled:
         return None
     try:
-        with _without_hypothesis():
+        with without_hypothesis():
             from penstock.brokers.kafka.broker import KafkaBroker
             from penstock.brokers.kafka.server import KafkaServer
 

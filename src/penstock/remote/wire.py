@@ -162,16 +162,21 @@ def positions_from_wire(positions: Iterable[pb.TopicPosition]) -> dict[TopicPart
     return {(each.topic, each.partition): Offset(each.offset) for each in positions}
 
 
+# Made here, for msgspec must not look at a type for the first time in two threads at once.
+_topics: Final = msgspec.json.Decoder(TopicInfo)
+_partitions: Final = msgspec.json.Decoder(PartitionInfo)
+
+
 def topic_to_wire(info: TopicInfo) -> str:
     return msgspec.json.encode(info).decode()
 
 
 def topic_from_wire(text: str) -> TopicInfo:
-    return msgspec.json.decode(text, type=TopicInfo)
+    return _topics.decode(text)
 
 
 def partition_from_wire(text: str) -> PartitionInfo:
-    return msgspec.json.decode(text, type=PartitionInfo)
+    return _partitions.decode(text)
 
 
 def group_to_wire(info: GroupInfo) -> pb.GroupReply:

@@ -81,6 +81,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return sum(each.size for each in self.segments) + sum(each.size for each in self.chunks)
 
 
+# Made here, for msgspec must not look at a type for the first time in two threads at once.
+_manifests: Final = msgspec.msgpack.Decoder(Manifest)
+_segments: Final = msgspec.msgpack.Decoder(tuple[ChunkEntry, ...])
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
     return _wrap(_MAGIC, msgspec.msgpack.encode(manifest))
 
@@ -89,7 +94,7 @@ def decode_manifest(name: str, data: bytes) -> Manifest:
     """Return the manifest; `NotSupportedError` for one of a newer version, `CorruptionError` for
     anything else that is none."""
     try:
-        return msgspec.msgpack.decode(_unwrap(_MAGIC, name, data), type=Manifest)
+        return _manifests.decode(_unwrap(_MAGIC, name, data))
     except msgspec.DecodeError as error:
         raise CorruptionError(name, position=_HEAD_SIZE, reason=str(error)) from error
 
@@ -101,7 +106,7 @@ def encode_segment(chunks: tuple[ChunkEntry, ...]) -> bytes:
 def decode_segment(name: str, data: bytes) -> tuple[ChunkEntry, ...]:
     try:
         body = _unwrap(_SEGMENT_MAGIC, name, data)
-        return msgspec.msgpack.decode(body, type=tuple[ChunkEntry, ...])
+        return _segments.decode(body)
     except msgspec.DecodeError as error:
         raise CorruptionError(name, position=_HEAD_SIZE, reason=str(error)) from error
 

@@ -18,6 +18,11 @@ from penstock.tiered.names import shard_prefix, topic_prefix
 
 _MAX_ID: Final = b"m"
 
+# Made here, for msgspec must not look at a type for the first time in two threads at once.
+_topics: Final = msgspec.msgpack.Decoder(TopicMetadata)
+_queues: Final = msgspec.msgpack.Decoder(QueueMetadata)
+_segments: Final = msgspec.msgpack.Decoder(FileSegmentMetadata)
+
 
 class RocksDbMetadataStore:
     def __init__(self, path: str, *, clock: Clock | None = None) -> None:
@@ -43,11 +48,11 @@ class RocksDbMetadataStore:
 
     def get_topic(self, topic: str) -> TopicMetadata | None:
         found = self._database.get(_topic_key(topic))
-        return None if found is None else msgspec.msgpack.decode(found, type=TopicMetadata)
+        return None if found is None else _topics.decode(found)
 
     def iterate_topic(self, callback: Callable[[TopicMetadata], None]) -> None:
         for row in self._rows(b"t"):
-            callback(msgspec.msgpack.decode(row, type=TopicMetadata))
+            callback(_topics.decode(row))
 
     def add_topic(self, topic: str, reserve_time: int) -> TopicMetadata:
         with self._lock:
@@ -97,11 +102,11 @@ class RocksDbMetadataStore:
 
     def get_queue(self, queue: ShardId) -> QueueMetadata | None:
         found = self._database.get(_queue_key(queue))
-        return None if found is None else msgspec.msgpack.decode(found, type=QueueMetadata)
+        return None if found is None else _queues.decode(found)
 
     def iterate_queue(self, topic: str, callback: Callable[[QueueMetadata], None]) -> None:
         for row in self._rows(b"q" + topic_prefix(topic).encode()):
-            callback(msgspec.msgpack.decode(row, type=QueueMetadata))
+            callback(_queues.decode(row))
 
     def add_queue(self, queue: ShardId, base_offset: int) -> QueueMetadata:
         self.add_topic(queue.topic, -1)
@@ -141,7 +146,7 @@ class RocksDbMetadataStore:
 
     def get_file_segment(self, segment: FileSegmentMetadata) -> FileSegmentMetadata | None:
         found = self._database.get(_segment_key(segment))
-        return None if found is None else msgspec.msgpack.decode(found, type=FileSegmentMetadata)
+        return None if found is None else _segments.decode(found)
 
     def iterate_file_segment(
         self,
@@ -150,7 +155,7 @@ class RocksDbMetadataStore:
         queue: ShardId | None = None,
     ) -> None:
         for row in self._rows(b"s" if queue is None else _segments_key(queue)):
-            found = msgspec.msgpack.decode(row, type=FileSegmentMetadata)
+            found = _segments.decode(row)
             if type_ is None or found.type is type_:
                 callback(found)
 

@@ -6,7 +6,10 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.brokers.kafka.running import running
+from penstock.remote.server import without_hypothesis
+
+with without_hypothesis():  # as a server does: it starts in three quarters of the time
+    from tests.brokers.kafka.running import running
 
 
 def main() -> None:
