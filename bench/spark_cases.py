@@ -25,6 +25,7 @@ COMPACTED_KEYS: Final = 10_000
 KEYS: Final = 1_000_000
 FIRST_MS: Final = 1_700_000_000_000
 BATCHES: Final = 10
+_OWN_PAGES: Final = re.compile(r"^Pss_(?:Anon|Shmem): +(\d+)", re.MULTILINE)
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -188,15 +189,18 @@ def tree_cpu_s() -> float:
 
 
 def tree_memory_mb() -> float:
-    kilobytes = 0
+    """Return the memory of all processes; pages that several of them share count once."""
+    size_kb = 0
     for process in _tree():
         try:
-            status = Path(f"/proc/{process}/status").read_text()
+            text = Path(f"/proc/{process}/smaps_rollup").read_text()
         except OSError:
             continue  # it has just ended
-        found = re.search(r"RssAnon:\s+(\d+) kB", status)
-        kilobytes += int(found[1]) if found else 0
-    return kilobytes * 1024 / 1e6
+        # Without the pages of mapped files: those are the system's cache.
+        size_kb += sum(
+            int(kb) for kb in re.findall(r"^Pss_(?:Anon|Shmem): +(\d+)", text, re.MULTILINE)
+        )
+    return size_kb / 1000
 
 
 def _tree() -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,11 @@ HERE = Path(__file__).parent
 SESSION_TIMEOUT_S = 900
 LONG = "soak"
 """Tests with this marker are left to `make soak`."""
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+"""Every Spark of the tests lives for seconds: half of the processor time of one went into making
+code fast that runs once. What Java computes is the same."""
+for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(variable, QUICK_JAVA)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

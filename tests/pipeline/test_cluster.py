@@ -29,6 +29,7 @@ master, store, root, own, other, bare = sys.argv[1:]
 settings = {
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
     "driver_memory": "512m", "executor_memory": "512m", "ui_enabled": False,
+    "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
 }
 
 

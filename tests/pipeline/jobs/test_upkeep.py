@@ -134,6 +134,12 @@ def test_a_running_node_is_asked_to_compact_and_to_expire(tmp_path: Path) -> Non
             jobs.compact(address, topics=["keyd"])
         with pytest.raises(BadRequestError, match="by its own setting"):
             jobs.expire(address, reserved_hours=1)
+        # Its directory is refused, with a sentence that says what to do instead.
+        for job in (jobs.compact, jobs.expire):
+            with pytest.raises(LockedError, match=r"open.*: name that node's host:port"):
+                job(str(tmp_path / "node"))
+        with pytest.raises(LockedError, match=r"open.*: stop it, rebuild, and start it again"):
+            jobs.rebuild(str(tmp_path / "node"))
 
 
 def test_a_tombstone_stays_while_only_the_tier_may_hold_what_it_replaces(tmp_path: Path) -> None:

@@ -57,6 +57,9 @@ def open_consumer(servers: str, settings: Mapping[str, str]) -> Consumer:
         return Consumer(
             {
                 "isolation.level": "read_committed",
+                # A broker that is not there is told once, by us, not twenty times a second.
+                "log_level": 0,
+                "reconnect.backoff.ms": 500,
                 **settings,
                 "bootstrap.servers": servers,
                 "group.id": "penstock-import",

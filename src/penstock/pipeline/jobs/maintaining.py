@@ -28,7 +28,7 @@ from penstock.engine.segment.recovery import RecoveryReport
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
-from penstock.errors import BadRequestError, CorruptionError, SetupError, StoreError
+from penstock.errors import BadRequestError, CorruptionError, LockedError, SetupError, StoreError
 from penstock.pipeline.jobs.node_upkeep import compact_on_node, expire_on_node, is_node
 from penstock.pipeline.jobs.spark_work import Progress
 from penstock.pipeline.jobs.topic_choice import chosen_shards
@@ -72,11 +72,12 @@ def rebuild(path: str, *, progress: Progress | None = None) -> RebuildResult:
         )
     began = time.monotonic()
     before = _ends(path)
-    report = inspect.rebuild(
-        store_root(path),
-        settings=_SETTINGS,
-        progress=None if progress is None else lambda done, all_: progress("log", done, all_),
-    )
+    with _told_who_may(path, "stop it, rebuild, and start it again"):
+        report = inspect.rebuild(
+            store_root(path),
+            settings=_SETTINGS,
+            progress=None if progress is None else lambda done, all_: progress("log", done, all_),
+        )
     after = _ends(path)
     return RebuildResult(
         path=path,
@@ -178,7 +179,8 @@ def _engine(
     with NamedView(path) as view:
         shards = {view.stored(each): each.name for each in chosen_shards(view, path, topics)}
         root = view.root
-    engine = SegmentEngine(SegmentStore.open(root, settings))
+    with _told_who_may(path, "name that node's host:port, and it does the work itself"):
+        engine = SegmentEngine(SegmentStore.open(root, settings))
     try:
         # Asked while the store is locked: no transaction ends meanwhile.
         meta = meta_of(root)
@@ -187,6 +189,17 @@ def _engine(
         yield engine, shards
     finally:
         engine.close()
+
+
+@contextmanager
+def _told_who_may(path: str, what_to_do: str) -> Iterator[None]:
+    """Let the error of a store that is open elsewhere say what to do, where that is a node."""
+    try:
+        yield
+    except LockedError as error:
+        if meta_of(store_root(path)) is None:
+            raise
+        raise LockedError(f"{error}: {what_to_do}") from error
 
 
 def _has_tier(engine: SegmentEngine, shard: ShardId) -> bool:

@@ -8,6 +8,7 @@ refers to; the next run goes on where the manifest ends.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -33,6 +34,7 @@ from penstock.tiered.stable_log import without_aborted
 from penstock.tiered.tier_config import TierConfig
 
 RESULT: Final = "result"
+_SIZE: Final = struct.Struct(">I")
 
 
 class OffloadTask(Struct, frozen=True):
@@ -172,8 +174,9 @@ class _BoundedLog:
 def _records_in(run: bytes) -> int:
     """Count records that lie one behind the other, each with its size in front."""
     found = at = 0
-    while at < len(run):
-        at += int.from_bytes(run[at : at + 4], "big")
+    end, size_at = len(run), _SIZE.unpack_from
+    while at < end:
+        at += size_at(run, at)[0]
         found += 1
     return found
 
