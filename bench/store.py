@@ -75,7 +75,13 @@ def note(figures: Figures, output: str) -> None:
             figures.setdefault(parts[0], []).append(float(parts[-1]))
 
 
+def settle() -> None:
+    """Let the device have what was written before: nobody waits for another one's bytes."""
+    os.sync()
+
+
 def run_ours(figures: Figures, case: str, path: str, records: int, *, pure: bool = False) -> None:
+    settle()
     environment = {**os.environ, "PENSTOCK_PURE": "1"} if pure else dict(os.environ)
     command = [sys.executable, "-m", "bench.store_cases", case, path, "--records", str(records)]
     done = subprocess.run(
@@ -92,6 +98,7 @@ def run_ours(figures: Figures, case: str, path: str, records: int, *, pure: bool
 
 
 def run_theirs(figures: Figures, oracle: RocketMQ, case: str, path: str) -> None:
+    settle()
     command = oracle.command("Bench", case, path, heap="2g")
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=CASE_TIMEOUT_S, check=False
