@@ -17,7 +17,7 @@ NATIVE := $(shell find native -name target -prune -o -type f \( -name '*.rs' -o 
 BUILD := $(if $(filter 1,$(PENSTOCK_PURE)),pure,$(if $(shell command -v cargo),cargo,without-cargo))
 LINTED := $(wildcard src tests bench setup.py)
 
-.PHONY: help install serve test lint format bench soak wheel clean
+.PHONY: help install serve protos test lint format bench soak wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ lint: install ## ruff, mypy, import contracts
 format: install ## rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix $(LINTED)
 	$(BIN)/ruff format $(LINTED)
+
+protos: install ## compile the messages of the gRPC services again
+	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src \
+	    $$(cd src && find penstock -name '*.proto' | sed 's,^,src/,')
 
 test: lint ## lint, all tests, the store's again on the pure twins, the pipeline's on Spark
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)

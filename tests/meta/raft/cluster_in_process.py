@@ -16,7 +16,9 @@ from penstock.meta.raft.node import NodeTiming
 from penstock.meta.solo_group import LogLimits
 
 TIMING = NodeTiming(
-    tick_seconds=0.02, raft=RaftTiming(election_ticks=15, heartbeat_ticks=3, deadline_ticks=1_500)
+    tick_seconds=0.02,
+    pause_seconds=0.02,
+    raft=RaftTiming(election_ticks=15, heartbeat_ticks=3, deadline_ticks=1_500),
 )
 DEADLINE_S = 120.0
 

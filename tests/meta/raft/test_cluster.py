@@ -13,6 +13,7 @@ import pytest
 from tests.meta.raft.cluster_in_process import (
     DEADLINE_S,
     ClusterInProcess,
+    free_ports,
     send_to,
     wait_until,
 )
@@ -22,6 +23,8 @@ from penstock.meta import log_format as fmt
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
 from penstock.meta.raft import loading
 from penstock.meta.raft.client import Place, RaftMetaClient
+from penstock.meta.raft.loading import RaftTiming
+from penstock.meta.raft.node import NodeTiming
 from penstock.meta.raft.wire import (
     PROTOCOL,
     FrameReader,
@@ -362,6 +365,16 @@ def test_a_group_of_one_opens_as_a_single_node_and_back(tmp_path: Path) -> None:
     with ClusterInProcess(tmp_path, nodes=1) as alone:
         alone.start_all()
         assert [topic.name for topic in alone.clients[1].list_topics()] == ["raft", "solo"]
+
+
+def test_a_node_alone_waits_for_no_election(tmp_path: Path) -> None:
+    place = Place(node_id=1, peers=(f"1@127.0.0.1:{free_ports(1)[0]}",))
+    an_hour = RaftTiming(election_ticks=72_000, heartbeat_ticks=3, deadline_ticks=1_500)
+    path, timing = str(tmp_path / "meta"), NodeTiming(raft=an_hour)
+    for name in ("founded", "opened-again"):
+        with RaftMetaClient.open(path, place, timing=timing) as alone:
+            alone.create_topic(name)
+            assert alone.leads_metadata()
 
 
 def test_without_the_extension_a_cluster_says_what_to_install(

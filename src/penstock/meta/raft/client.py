@@ -66,7 +66,6 @@ from penstock.meta.state.metadata_rows import MEMBERS, NODES
 from penstock.meta.state.model import Member
 from penstock.meta.watch import Watchers
 
-_PAUSE_SECONDS: Final = 0.2
 _DECISIONS_AT_ONCE: Final = 256
 
 
@@ -229,6 +228,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         """
         require_core()
         clock = clock if clock is not None else SystemClock()
+        timing = timing if timing is not None else NodeTiming()
         stopping = stopping if stopping is not None else threading.Event()
         found = parse_peers(place.peers)
         node_id = place.node_id
@@ -253,7 +253,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
                     found,
                     address=mine,
                     make_cluster_id=lambda: make_ulid(clock.now_ms(), entropy(ULID_RANDOM_SIZE)),
-                    pause=partial(clock.wait, stopping, _PAUSE_SECONDS),
+                    pause=partial(clock.wait, stopping, timing.pause_seconds),
                 )
             client = cls(
                 database,
@@ -262,7 +262,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
                 found,
                 clock=clock,
                 entropy=entropy,
-                timing=timing if timing is not None else NodeTiming(),
+                timing=timing,
                 limits=limits,
             )
         except BaseException:

@@ -96,6 +96,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         on_reset: Callable[[], None] | None = None,
     ) -> None:
         self.name: Final = name
+        self._node_id = options.node_id
         self._wire = options.wire_number
         self._database = database
         self._machine = machine
@@ -499,6 +500,12 @@ class RaftGroup(Generic[RequestT, AnswerT]):
     @property
     def configuration(self) -> fmt.Configuration:
         return self._configuration
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other node votes."""
+        now = self._configuration
+        return now.voters == (self._node_id,) and not now.voters_outgoing
 
     @property
     def applied(self) -> int:

@@ -42,6 +42,9 @@ class _Member(Protocol):
     def report_unreachable(self, node: int) -> None: ...
     def transfer(self, to: int) -> None: ...
     def refuse(self, error: StoreError) -> None: ...
+    def campaign(self) -> None: ...
+    @property
+    def is_alone(self) -> bool: ...
     @property
     def has_work(self) -> bool: ...
     @property
@@ -99,6 +102,12 @@ class MultiRaft:
         )
         self._groups[number] = group
         return group
+
+    def lead_alone(self) -> None:
+        """Begin to lead the groups that have no other voter: there is nobody to wait for."""
+        for group in self._groups.values():
+            if group.is_alone:
+                self._guard(group.campaign)
 
     @property
     def failure(self) -> StoreError | None:

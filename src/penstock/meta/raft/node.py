@@ -51,6 +51,8 @@ _LOOK_SECONDS: Final = 0.1
 
 class NodeTiming(Struct, frozen=True):
     tick_seconds: float = 0.05
+    pause_seconds: float = 0.2
+    """Between two looks of a fresh node for a cluster."""
     raft: RaftTiming = RaftTiming()
 
 
@@ -304,6 +306,7 @@ class RaftNode:
     def start(self, transport: Transport) -> None:
         self._transport = transport
         self._note_members()
+        self._multi.lead_alone()
         self._thread.start()
 
     def close(self) -> None:
