@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +17,19 @@ settings.register_profile(
     "soak", deadline=None, max_examples=2_000, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def _compile_once_for_all_processes() -> None:
+    """Many tests start processes. Where nothing is to be written beside the sources, each of them
+    would compile all modules again, which takes longer than the rest of its start."""
+    if "PYTHONDONTWRITEBYTECODE" in os.environ and "PYTHONPYCACHEPREFIX" not in os.environ:
+        directory = tempfile.mkdtemp(prefix="penstock-bytecode-")
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        del os.environ["PYTHONDONTWRITEBYTECODE"]
+        os.environ["PYTHONPYCACHEPREFIX"] = directory
+
+
+_compile_once_for_all_processes()
 
 
 @pytest.fixture(autouse=True)
