@@ -61,6 +61,34 @@ def test_threads_try_again_by_themselves(bench: Bench) -> None:
     assert collector.offsets(ORDERS) == [0, 1, 2, 3, 4]
 
 
+class Flushing(Collector):
+    """A dispatcher that cannot put on disk what it has, at first."""
+
+    refusals = 2
+
+    def flush(self) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise RuntimeError("not now")
+
+
+def test_a_dispatcher_that_cannot_flush_goes_on_and_saves_its_position_later(bench: Bench) -> None:
+    collector = Flushing()
+    bench.open(threads=True).register(collector)
+    for _ in range(6_000):
+        if not collector.refusals:
+            break
+        bench.shards.append(ORDERS)
+        bench.clock.advance(1.1)
+        collector.called.acquire(timeout=0.01)
+    bench.shards.append(ORDERS)
+    bench.pipeline.close()
+    assert collector.refusals == 0
+    positions = DispatchPositions(bench.disk, f"{DIRECTORY}/collector")
+    positions.load()
+    assert positions.get(ORDERS)
+
+
 def test_a_dispatcher_that_never_returns_delays_the_end_by_a_bound_and_nobody_else(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,7 +21,7 @@ to cut it again in a replay would change something.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from penstock.disk import Disk
@@ -100,6 +100,8 @@ class Checkpointer:
         """Held while a checkpoint is taken, and while a shard is cut; before the log's lock."""
         self._unsaved: set[ShardId] = set()
         self._unpublished: set[ShardId] = set()
+        self._noting: Final = threading.Lock()
+        """Held for a moment, while one of the two sets is changed or taken."""
         self.position = 0
         """The position of the newest checkpoint."""
 
@@ -113,14 +115,21 @@ class Checkpointer:
         self.position = position
 
     def touch(self, log: ShardLog) -> None:
-        """Save this shard's state next time: it changed without a queue unit of its own."""
-        self._unsaved.add(log.shard)
-        self._unpublished.add(log.shard)
+        """Save this shard's state next time: it changed without a queue unit of its own. For a
+        change that a record of the log tells of, before the log's lock is released: a checkpoint
+        behind that record must have the state."""
+        self._note((log.shard,))
 
     def note_gone(self, shard: ShardId) -> None:
         """Take a shard that is no more out of the files of states, next time."""
-        self._unsaved.add(shard)
-        self._unpublished.add(shard)
+        self._note((shard,))
+
+    def _note(self, shards: Iterable[ShardId], *, saved: bool = False) -> None:
+        """Have shards published, and unless they are `saved`, saved."""
+        with self._noting:
+            self._unpublished.update(shards)
+            if not saved:
+                self._unsaved.update(shards)
 
     def publish(self) -> None:
         """Show readers in other processes what is committed now."""
@@ -131,12 +140,19 @@ class Checkpointer:
             position = self._log.end
             ends = self._ends()
             self._drain()
-            dirty, self._unpublished = self._unpublished, set()
-            self._live.save(dirty, _States(self._table, ends, position), durable=False)
-            for shard in dirty:
-                log = self._table.find(shard)
-                if log is not None and log.state.commit_offset < log.next_offset:
-                    self._unpublished.add(shard)
+            with self._noting:
+                dirty, self._unpublished = self._unpublished, set()
+            try:
+                self._live.save(dirty, _States(self._table, ends, position), durable=False)
+            except BaseException:
+                self._note(dirty, saved=True)
+                raise
+            self._note([shard for shard in dirty if self._has_more(shard)], saved=True)
+
+    def _has_more(self, shard: ShardId) -> bool:
+        """Say whether a shard has records that were not committed when it was published."""
+        log = self._table.find(shard)
+        return log is not None and log.state.commit_offset < log.next_offset
 
     def _ends(self) -> dict[int, int]:
         return {handle: end for handle, _, _, _, end, _ in self._log.appender.queues()}
@@ -155,7 +171,8 @@ class Checkpointer:
                 timestamp_ms = self._log.appender.last_store_timestamp_ms
                 begun = self._index.begin_mark()
             self._drain()
-            dirty, self._unsaved = self._unsaved, set()
+            with self._noting:
+                dirty, self._unsaved = self._unsaved, set()
             try:
                 packed = self._states.pack(dirty, _States(self._table, ends, position))
                 self._log.flush()
@@ -167,7 +184,7 @@ class Checkpointer:
                 point = DerivedPoint(position, clean, mark, timestamp_ms, buckets=buckets)
                 write_derived(self._disk, self._paths.derived, point)
             except BaseException:
-                self._unsaved |= dirty
+                self._note(dirty)
                 raise
             self.position = position
             self._tell_rocketmq(position, timestamp_ms)

@@ -289,7 +289,7 @@ class DispatchWorker:
             if isinstance(self._dispatcher, FlushingDispatcher):
                 self._dispatcher.flush()
             self.positions.save()
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - `flush` is users' code: it is tried again
             if not self._save_failed:
                 _log.error("dispatch_position_not_saved", cause=error, dispatcher=self.name)
             self._save_failed = True

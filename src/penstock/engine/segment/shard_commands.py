@@ -35,9 +35,17 @@ class ShardCommands:
         """Write into the journal that the shard exists."""
         shard = log.shard
         line = KeepShard(topic=shard.topic, partition=shard.partition, kind=log.kind, config=config)
-        self._writer.write(self._journal(), encode_line(line))
-        log.state.config = config
-        self._checkpointer.touch(log)
+        journal, record = self._journal(), encode_line(line)
+        appender = self._log.appender
+
+        def append() -> int:
+            offset = appender.append(journal.handle, record, self._writer.now(), journal.epoch)
+            if offset >= 0:
+                log.state.config = config
+                self._checkpointer.touch(log)
+            return offset
+
+        self._writer.run(journal, append)
 
     def run(self, log: ShardLog, command: control.Command) -> None:
         """Write a control record to the companion queue, then do what it says."""
@@ -49,10 +57,10 @@ class ShardCommands:
             offset = appender.append(companion.handle, record, self._writer.now(), companion.epoch)
             if offset >= 0:
                 self._apply(log, command, offset)
+                self._checkpointer.touch(log)
             return offset
 
         self._writer.run(companion, append)
-        self._checkpointer.touch(log)
 
     def fold(self, log: ShardLog, start: int) -> None:
         """Learn what records say that were copied from another node's log: producers, epochs,

@@ -173,6 +173,8 @@ class Upkeep:
             step()
         except (OSError, StoreError) as error:
             _log.error("upkeep_failed", step=what, error=str(error))
+        except Exception as error:  # noqa: BLE001 - without this thread nothing reaches the device
+            _log.error("upkeep_failed", cause=error, step=what)
 
     def report_failed_close(self, error: Exception) -> None:
         _log.error("not_closed_cleanly", path=self._parts.paths.root, error=str(error))
@@ -181,7 +183,8 @@ class Upkeep:
         """Build the key index again from the log, unless another thread has just done so. Appends
         wait meanwhile."""
         parts = self._parts
-        with parts.log.lock:
+        # Not beside a checkpoint: it would vouch for the index that was.
+        with parts.checkpointer.pause, parts.log.lock:
             if not parts.index.damaged:
                 return
             _log.warning("index_rebuilt", path=parts.paths.index)
