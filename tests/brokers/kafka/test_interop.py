@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -250,6 +252,42 @@ def test_aiokafka_goes_round(server: Running) -> None:
 
     found = asyncio.run(asyncio.wait_for(go(), WAIT_S))
     assert found == [(n, b"%d" % n) for n in range(50)]
+
+
+def test_aiokafka_moves_records_and_offsets_in_transactions(server: Running) -> None:
+    async def go() -> tuple[list[bytes | None], int | None]:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=server.address, transactional_id="aio-transactions"
+        )
+        await producer.start()
+        position = {AioPartition("aio-in", 0): 7}
+        async with producer.transaction():
+            await producer.send("aio-out", b"kept", partition=0)
+            await producer.send_offsets_to_transaction(position, "aio-movers")
+        with contextlib.suppress(KeyError):
+            async with producer.transaction():
+                await producer.send_and_wait("aio-out", b"dropped", partition=0)
+                raise KeyError("what the program stumbles over aborts the transaction")
+        async with producer.transaction():
+            await producer.send("aio-out", b"kept, too", partition=0)
+        await producer.stop()
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=server.address,
+            group_id="aio-movers",
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        await consumer.start()
+        consumer.assign([AioPartition("aio-out", 0)])
+        found = [(await consumer.getone()).value for _ in range(2)]
+        committed = await consumer.committed(AioPartition("aio-in", 0))
+        await consumer.stop()
+        return found, committed
+
+    server.node.admin.create_topic_full("aio-in", 1, {"queue": "batch"})
+    found, committed = asyncio.run(asyncio.wait_for(go(), WAIT_S))
+    assert (found, committed) == ([b"kept", b"kept, too"], 7)
 
 
 def test_kafka_python_goes_round(server: Running) -> None:
