@@ -9,6 +9,7 @@ import pytest
 from tests.segment.store.rig import EVENTS, ORDERS, QUIET, Rig, create, fill, record
 from tests.segment.store.shard_model import ShardModel, check_shard
 
+from penstock.disk import Usage
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
@@ -282,6 +283,34 @@ def test_writes_are_refused_at_90_percent_and_taken_again_when_there_is_room() -
     model.append(fill(rig.store, ORDERS, 2, first=5))
     create(rig.store, EVENTS)
     check_shard(rig.kill(), ORDERS, model)
+
+
+class Disks(FaultyDisk):
+    """Queues lie on a disk of their own, which is nearly full."""
+
+    full = False
+
+    def usage(self, path: str) -> Usage:
+        found = super().usage(path)
+        return Usage(100, 95) if self.full and path.endswith("/consumequeue") else found
+
+
+def test_writes_are_refused_also_when_only_the_disk_of_the_queues_is_full() -> None:
+    disk = Disks()
+    rig = Rig(disk=disk)
+    create(rig.store)
+    model = ShardModel()
+    model.append(fill(rig.store, ORDERS, 5))
+    rig.store.run_upkeep()
+    disk.full = True
+    rig.store.retention.run()
+    with pytest.raises(DiskFullError, match="the disk of store/consumequeue is 95 % full"):
+        rig.store.append(ORDERS, record(5))
+    check_shard(rig.store, ORDERS, model)
+    disk.full = False
+    rig.store.retention.run()
+    model.append(fill(rig.store, ORDERS, 1, first=5))
+    check_shard(rig.store, ORDERS, model)
 
 
 def test_policies_free_space_on_a_disk_that_takes_no_writes() -> None:

@@ -7,7 +7,8 @@ the device, so that no start can find a queue that points into a missing file.
 
     disk >= disk_max_used_space_ratio          the oldest files go, live or not, except what shards
                                                marked `keep` hold, and what is not committed yet
-    disk >= disk_space_warning_level_ratio     appends are refused until there is room; reads go on
+    a disk of the store >= disk_space_warning_level_ratio
+                                               appends are refused until there is room; reads go on
 """
 
 from __future__ import annotations
@@ -293,12 +294,13 @@ class Retention:
         while ratio >= settings.disk_max_used_space_ratio and self._force_oldest(report):
             ratio = self._used_percent()
         parts.metrics.disk_used_ratio.set(ratio / 100)
+        path, ratio = self._fullest()
         full = ratio >= settings.disk_space_warning_level_ratio
         if full and parts.log.blocked is None:
-            _log.error("writes_refused", disk_used_percent=round(ratio, 1))
+            _log.error("writes_refused", path=path, disk_used_percent=round(ratio, 1))
             parts.log.refuse(
                 DiskFullError(
-                    f"the disk of {parts.paths.commit_log} is {ratio:.0f} % full "
+                    f"the disk of {path} is {ratio:.0f} % full "
                     "(disk_space_warning_level_ratio = "
                     f"{settings.disk_space_warning_level_ratio}); "
                     "writes are refused until there is room, reads go on"
@@ -308,8 +310,16 @@ class Retention:
             _log.info("writes_taken_again", disk_used_percent=round(ratio, 1))
             parts.log.accept()
 
-    def _used_percent(self) -> float:
-        return 100 * self._parts.disk.usage(self._parts.paths.commit_log).ratio
+    def _used_percent(self, path: str | None = None) -> float:
+        return 100 * self._parts.disk.usage(path or self._parts.paths.commit_log).ratio
+
+    def _fullest(self) -> tuple[str, float]:
+        """Return the directory on the fullest disk, and how full that is: where units and entries
+        find no room, they would pile up in memory while the log goes on."""
+        paths = self._parts.paths
+        others = (paths.consume_queue, paths.batch_queue, paths.index, paths.own)
+        places = [paths.commit_log, *(path for path in others if self._parts.disk.exists(path))]
+        return max(((path, self._used_percent(path)) for path in places), key=lambda each: each[1])
 
     def _force_oldest(self, report: RetentionReport, *, by_hand: bool = False) -> bool:
         files = self._parts.log.files
