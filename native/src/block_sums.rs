@@ -3,9 +3,12 @@
 //! A file is read a few blocks at a time, and these are summed before the next are read: they are
 //! still in the processor's cache then, so that a checked read takes little longer than a read.
 
+use std::fs::File;
 use std::io::{Error, ErrorKind};
-use std::os::fd::RawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -13,8 +16,8 @@ use crate::bytes::View;
 use crate::codec::maybe_detached;
 use crate::errors::Refusal;
 
-/// What is read at once: half of a small second-level cache.
-const READ_SIZE: usize = 256 << 10;
+/// What is read at once: with what it is copied from, half of a small second-level cache.
+const READ_SIZE: usize = 128 << 10;
 const SUM_SIZE: usize = 4;
 
 fn sum_blocks(data: &[u8], block_size: usize, sums: &mut Vec<u8>) {
@@ -24,22 +27,14 @@ fn sum_blocks(data: &[u8], block_size: usize, sums: &mut Vec<u8>) {
 }
 
 /// Read until `buffer` is full or the file ends; return how many bytes came.
-fn read_at(descriptor: RawFd, buffer: &mut [u8], start: i64) -> Result<usize, Error> {
+fn read_at(file: &File, buffer: &mut [u8], start: u64) -> Result<usize, Error> {
     let mut filled = 0;
     while filled < buffer.len() {
-        let rest = &mut buffer[filled..];
-        let at = start + filled as i64;
-        // SAFETY: the kernel writes at most `rest.len()` bytes, which are ours alone.
-        let count = unsafe { libc::pread(descriptor, rest.as_mut_ptr().cast(), rest.len(), at) };
-        match usize::try_from(count) {
+        match file.read_at(&mut buffer[filled..], start + filled as u64) {
             Ok(0) => break,
             Ok(count) => filled += count,
-            Err(_) => {
-                let error = Error::last_os_error();
-                if error.kind() != ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(filled)
@@ -47,17 +42,18 @@ fn read_at(descriptor: RawFd, buffer: &mut [u8], start: i64) -> Result<usize, Er
 
 /// Fill `buffer` from a file, and sum the blocks of its first `summed` bytes as far as they came.
 fn read_and_sum(
-    descriptor: RawFd,
-    start: i64,
+    path: &Path,
+    start: u64,
     buffer: &mut [u8],
     summed: usize,
     block_size: usize,
 ) -> Result<(usize, Vec<u8>), Error> {
+    let file = File::open(path)?;
     let mut sums = Vec::with_capacity(summed.div_ceil(block_size) * SUM_SIZE);
     let step = READ_SIZE.div_ceil(block_size) * block_size;
     let mut filled = 0;
     for part in buffer.chunks_mut(step) {
-        let count = read_at(descriptor, part, start + filled as i64)?;
+        let count = read_at(&file, part, start + filled as u64)?;
         sum_blocks(&part[..count.min(summed.saturating_sub(filled))], block_size, &mut sums);
         filled += count;
         if count < part.len() {
@@ -87,8 +83,8 @@ pub fn block_sums<'py>(
 #[pyfunction]
 pub fn read_blocks<'py>(
     py: Python<'py>,
-    descriptor: RawFd,
-    start: i64,
+    path: PathBuf,
+    start: u64,
     buffer: &Bound<'py, PyAny>,
     summed: usize,
     block_size: usize,
@@ -96,11 +92,13 @@ pub fn read_blocks<'py>(
     check_block_size(py, block_size)?;
     let mut view = View::writable(buffer)?;
     let bytes = view.bytes_mut();
-    if start < 0 || summed > bytes.len() {
+    if start > i64::MAX as u64 || summed > bytes.len() {
         return Err(Refusal::bad("a read begins in its file and sums what it reads").raise(py));
     }
-    let found = py.detach(|| read_and_sum(descriptor, start, bytes, summed, block_size));
-    let (filled, sums) = found?;
+    let found = py.detach(|| read_and_sum(&path, start, bytes, summed, block_size));
+    // With its number, by which Python tells a missing file from a failing disk.
+    let failed = |error: Error| PyOSError::new_err((error.raw_os_error(), error.to_string()));
+    let (filled, sums) = found.map_err(failed)?;
     Ok((filled, PyBytes::new(py, &sums)))
 }
 

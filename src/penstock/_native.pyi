@@ -359,7 +359,7 @@ def index_records(
 ) -> tuple[bytes, bytes, int, int, Damage | None]: ...
 def block_sums(data: Buffer, block_size: int) -> bytes: ...
 def read_blocks(
-    descriptor: int, start: int, buffer: Buffer, summed: int, block_size: int
+    path: str, start: int, buffer: Buffer, summed: int, block_size: int
 ) -> tuple[int, bytes]:
     """Fill `buffer` from a file; return how many bytes came, and the CRC-32 of every block of the
     first `summed` of them, as `block_sums`."""

@@ -19,6 +19,7 @@ from penstock.tiered.append_result import AppendResult, BoundaryType
 from penstock.tiered.composite_access import CompositeAccess
 from penstock.tiered.composite_flat_file import CompositeFlatFile, request_of
 from penstock.tiered.shard_manifest import LeaseLostError
+from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_reader import TierQuery
 
 
@@ -331,6 +332,27 @@ def test_a_flipped_bit_anywhere_is_told(store: SegmentStore) -> None:
         flat.provider.delete(key)
         flat.provider.put_if_absent(key, data)
     assert read_all(CompositeFlatFile(flat.config, SHARD)) == wanted
+
+
+def test_a_stream_of_files_tells_a_flipped_bit_anywhere(
+    store: SegmentStore, tmp_path: Path
+) -> None:
+    fill(store, 90)
+    flat = CompositeFlatFile(TierConfig(url=f"file://{tmp_path}/tier", chunk_size=9000), SHARD)
+    flat.acquire()
+    upload(store, flat)
+    paths = sorted((tmp_path / "tier").rglob("*.chunk"))
+    assert len(paths) >= 2
+    for path in paths:
+        data = path.read_bytes()
+        for at in range(0, len(data), 97):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << at % 8
+            path.write_bytes(damaged)
+            with pytest.raises((CorruptionError, NotSupportedError)):
+                list(flat.reader.stream())
+        path.write_bytes(data)
+    assert sum(chunk.entry.units for chunk in flat.reader.stream()) == 90
 
 
 def test_a_configuration_can_be_sent_to_a_worker(store: SegmentStore) -> None:

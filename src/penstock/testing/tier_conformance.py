@@ -12,8 +12,15 @@ import threading
 
 import pytest
 
+from penstock.engine.segment import pure
 from penstock.errors import AlreadyExistsError, StaleWriteError
-from penstock.tiered.providers.contract import ObjectMissingError, TierProvider
+from penstock.tiered.providers.contract import (
+    Blocks,
+    ObjectMissingError,
+    TierProvider,
+    get_range_into,
+    get_range_summed,
+)
 
 
 class TierConformance:
@@ -23,6 +30,28 @@ class TierConformance:
         assert provider.get("a/b/one").data == data
         assert provider.get_range("a/b/one", 100, 1000) == data[100:1100]
         assert provider.get_range("a/b/one", len(data) - 1, 1) == data[-1:]
+
+    def test_a_buffer_is_filled_and_its_blocks_are_summed(self, provider: TierProvider) -> None:
+        data = bytes(range(251)) * 1200
+        provider.put_if_absent("a/one", data)
+        buffer = memoryview(bytearray(len(data) - 7))
+        get_range_into(provider, "a/one", 7, len(buffer), lambda: buffer)
+        assert buffer == data[7:]
+        for size in (0, 1000, len(data) - 100, len(data)):
+            summed = memoryview(bytearray(len(data)))
+            blocks = Blocks(size, 65536)
+            sums = get_range_summed(provider, "a/one", 0, len(data), lambda: summed, blocks)  # noqa: B023 - called at once
+            assert summed == data
+            assert sums == pure.block_sums(data[:size], 65536)
+
+    def test_a_buffer_that_cannot_be_filled_is_told(self, provider: TierProvider) -> None:
+        provider.put_if_absent("one", b"12345")
+        buffer = memoryview(bytearray(6))
+        for key in ("one", "none"):
+            with pytest.raises(ObjectMissingError):
+                get_range_into(provider, key, 0, 6, lambda: buffer)
+            with pytest.raises(ObjectMissingError):
+                get_range_summed(provider, key, 0, 6, lambda: buffer, Blocks(6, 4))
 
     def test_an_existing_object_is_never_replaced(self, provider: TierProvider) -> None:
         provider.put_if_absent("one", b"first")

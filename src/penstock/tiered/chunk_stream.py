@@ -220,7 +220,7 @@ class ChunkStream:
     def _run(self, asked: _Asked) -> None:
         try:
             asked.done.set_result(self._load(asked.span, asked.chunk))
-        except BaseException as error:  # noqa: BLE001 - it is raised where the chunk is awaited
+        except Exception as error:  # noqa: BLE001 - it is raised where the chunk is awaited
             asked.done.set_exception(error)
 
     def _found_there(self) -> None:

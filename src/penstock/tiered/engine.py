@@ -388,7 +388,7 @@ class TieredSegmentEngine(SegmentEngine):
         # A tombstone leaves the log when an earlier pass has removed what it replaces in the tier.
         hot = self._compact_log(shard, rules, until, aborted, tombstones_until=seen_before)
         waits = rules.again(progress.leave_to_log(rules, self._start_of_log(shard)), None)
-        moments = [each for each in (hot.again_ms, waits) if each is not None]
+        moments = [each for each in (cold.again_ms, hot.again_ms, waits) if each is not None]
         return Compacted(
             cold.records + hot.records, cold.size + hot.size, min(moments, default=None)
         )

@@ -99,7 +99,7 @@ def delete_superseded(
     if manifest is None:
         return Compacted(0, 0)
     start_of_log = int(store.bounds(flat.shard).earliest)
-    reached = until
+    reached, young_ms = until, None
     found = _Superseded(progress, start_of_log, aborted)
     found.gone.extend(progress.take_old(rules, start_of_log))
     since = progress.since
@@ -107,7 +107,7 @@ def delete_superseded(
         if record.offset >= until:
             break
         if rules.is_young(record.store_timestamp_ms):
-            reached = record.offset
+            reached, young_ms = record.offset, record.store_timestamp_ms
             break
         found.take(record)
     for record in _older(flat, manifest, found.newest, since):
@@ -116,7 +116,7 @@ def delete_superseded(
     if found.gone:
         flat.upkeep.delete_ranges((offset, offset + 1) for offset in found.gone)
     progress.since = max(since, reached)
-    return Compacted(len(found.gone), found.size)
+    return Compacted(len(found.gone), found.size, rules.again(None, young_ms))
 
 
 class _Superseded:

@@ -102,8 +102,13 @@ class PosixProvider:
     def get_range_summed(
         self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
     ) -> bytes:
-        with self._opened(key) as descriptor:
-            filled, sums = _read_blocks(descriptor, start, take(), blocks)
+        path, buffer = self._path(key), take()
+        try:
+            filled, sums = _read_blocks(path, start, buffer, blocks)
+        except FileNotFoundError:
+            raise ObjectMissingError(self.url, key) from None
+        except OSError as error:
+            self._raise(path, error)
         if filled != size:
             exactly(b"", size, self.url, key)
         return sums
@@ -227,15 +232,14 @@ class PosixProvider:
         raise TierUnavailableError(sentence) from error
 
 
-def _read_blocks(
-    descriptor: int, start: int, buffer: memoryview, blocks: Blocks
-) -> tuple[int, bytes]:
+def _read_blocks(path: str, start: int, buffer: memoryview, blocks: Blocks) -> tuple[int, bytes]:
     """Fill a buffer; return how many bytes came, and the checksums of its blocks."""
     if IS_NATIVE:
         from penstock import _native
 
-        return _native.read_blocks(descriptor, start, buffer, *blocks)
-    filled = os.preadv(descriptor, [buffer], start)
+        return _native.read_blocks(path, start, buffer, *blocks)
+    with open(path, "rb", buffering=0) as file:
+        filled = os.preadv(file.fileno(), [buffer], start)
     return filled, core.block_sums(buffer[: blocks.size], blocks.block_size)
 
 
