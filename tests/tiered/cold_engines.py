@@ -50,6 +50,7 @@ class HalfColdEngine(ColdEngine):
 class ColdHarness(SegmentHarness):
     engine_class: type[ColdEngine] = ColdEngine
     base_config = ShardConfig()
+    upload_window = 4
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -64,7 +65,12 @@ class ColdHarness(SegmentHarness):
         store = SegmentStore.open(str(self._directory), settings, clock=self.clock)
         engine = build_tiered_engine(
             store,
-            TierConfig(url=f"memory://{self._tier}", chunk_size=4096, segment_size=20_000),
+            TierConfig(
+                url=f"memory://{self._tier}",
+                chunk_size=4096,
+                segment_size=20_000,
+                upload_window=self.upload_window,
+            ),
             metadata_path=f"{self._directory}-tier",
             limits=TierLimits(all_shards=True),
             clock=self.clock,
@@ -77,6 +83,8 @@ class ColdHarness(SegmentHarness):
 
 class HalfColdHarness(ColdHarness):
     engine_class = HalfColdEngine
+    upload_window = 1
+    """Without threads, of which small chunks need thousands; the other harnesses have them."""
 
 
 class BatchColdHarness(ColdHarness):

@@ -72,6 +72,8 @@ class BlockCache(Generic[_Value]):
         future.set_result(value)
 
     def _evict(self, newest: object) -> None:
+        if self.size <= self._size_max:
+            return
         for key in list(self._entries):
             if self.size <= self._size_max:
                 return

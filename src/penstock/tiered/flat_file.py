@@ -54,11 +54,21 @@ class FlatFile:
     @property
     def commit_offset(self) -> int:
         """Everything below is in the storage."""
+        waiting = self._waiting()
+        return waiting[0].commit_offset if waiting else self.append_offset
+
+    def _waiting(self) -> list[FileSegment]:
+        """Return the segments that hold something back. They are committed in order, so that these
+        are the last ones."""
+        found: list[FileSegment] = []
         with self._lock:
-            for segment in self._segments:
+            for segment in reversed(self._segments):
                 if segment.commit_position < segment.append_position:
-                    return segment.commit_offset
-        return self.append_offset
+                    found.append(segment)
+                elif segment.append_position > 0:
+                    break
+        found.reverse()
+        return found
 
     @property
     def min_timestamp_ms(self) -> int:
@@ -107,9 +117,7 @@ class FlatFile:
 
     def commit(self) -> int:
         """Commit every segment that holds something back, in order; return how many bytes."""
-        with self._lock:
-            waiting = [one for one in self._segments if one.commit_position < one.append_position]
-        return sum(segment.commit() for segment in waiting)
+        return sum(segment.commit() for segment in self._waiting())
 
     def seal_last(self, now_ms: int) -> None:
         last = self._last

@@ -23,7 +23,10 @@ class UploadWindow:
 
     def put(self, key: str, data: bytes) -> None:
         """Begin to put an object; wait for the oldest when too many are on their way. Raises what
-        went wrong with that one."""
+        went wrong with that one. One at a time needs no thread."""
+        if self._size == 1:
+            self._provider.put_if_absent(key, data)
+            return
         while len(self._under_way) >= self._size:
             self._under_way[0].result()
             self._under_way.popleft()
