@@ -204,6 +204,14 @@ def test_one_shards_trouble_does_not_keep_the_others_from_rolling(
     assert upkeep.run_once().rolled == 1
 
 
+def test_a_chores_mistake_keeps_nobody_from_the_next_chore(bench: Bench) -> None:
+    done: list[int] = []
+    chores = [[].pop, lambda: done.append(1)]
+    upkeep = ShardUpkeep(bench.handler, bench.meta, chores=chores)
+    assert upkeep.run_once(thorough=True).failed == 1
+    assert done == [1]
+
+
 def test_an_engines_mistake_does_not_end_the_upkeep(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

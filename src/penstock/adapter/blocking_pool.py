@@ -37,7 +37,8 @@ class BlockingPool:
         try:
             future = self._executor.submit(call)
         except RuntimeError as error:
-            self._calls -= 1
+            with self._lock:
+                self._calls -= 1
             raise ClosedError("the store was closed") from error
         future.add_done_callback(self._done)
         return await asyncio.wrap_future(future)
