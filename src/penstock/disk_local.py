@@ -348,9 +348,9 @@ class LocalDisk:
 
     def usage(self, path: str) -> Usage:
         status = os.statvfs(path)
-        total = status.f_blocks * status.f_frsize
-        # What only root may use counts as used, as df shows it and as a store meets it.
-        return Usage(total=total, used=total - status.f_bavail * status.f_frsize)
+        used = (status.f_blocks - status.f_bfree) * status.f_frsize
+        # What only root may use counts as neither, as for df and RocketMQ: a store cannot have it.
+        return Usage(total=used + status.f_bavail * status.f_frsize, used=used)
 
     def lock(self, path: str) -> LocalLock:
         self.make_directory(_directory_of(path))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -232,3 +233,12 @@ def test_a_directory_is_made_although_another_thread_removes_the_empty_one_above
     LocalDisk().make_directory(f"{tmp_path}/topic/queue")
     assert (tmp_path / "topic/queue").is_dir()
     assert removals == 0
+
+
+def test_a_disk_is_as_full_as_df_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that nobody but root may use are not there for a store, and are not used either."""
+    status = SimpleNamespace(f_blocks=1000, f_bfree=600, f_bavail=100, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda _: status)
+    usage = LocalDisk().usage(str(tmp_path))
+    assert usage == (500 * 4096, 400 * 4096)
+    assert usage.ratio == pytest.approx(0.8)
