@@ -12,10 +12,12 @@ from pathlib import Path
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from penstock.errors import SetupError
 from penstock.pipeline import java, sessions
 from penstock.pipeline.launchers import write_launcher
+from penstock.pipeline.source import PenstockDataSource
 from penstock.pipeline.worker_python import worker_python
 
 
@@ -125,6 +127,14 @@ def test_workers_run_this_interpreter_without_zips_of_spark(
         check=True,
     )
     assert answer.stdout == "/a b/*:/c\n"
+
+
+def test_a_spark_without_streams_of_this_kind_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What loading the stream's module comes to on PySpark 4.1.
+    monkeypatch.setitem(sys.modules, "penstock.pipeline.stream_source", None)
+    source = PenstockDataSource({"path": "data"})
+    with pytest.raises(SetupError, match=r"streams need PySpark 4\.2 or newer"):
+        source.streamReader(StructType())
 
 
 def test_another_spark_brings_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
