@@ -80,7 +80,7 @@ class StateFiles:
         states: dict[ShardId, ShardState] = {}
         damaged: list[str] = []
         needed = set(expected)
-        for bucket in range(BUCKETS):
+        for bucket in sorted(needed | self._present()):
             try:
                 found = self._newest(bucket) if published else self._durable(bucket)
                 if found is None and bucket in needed:
@@ -90,6 +90,12 @@ class StateFiles:
                 damaged.append(error.path)
         self._rebuild_members(states)
         return states, damaged
+
+    def _present(self) -> set[int]:
+        """Return the buckets that have a file of any kind: most have none in a small store."""
+        directories = [self._directory, *([] if self._copies is None else [self._copies])]
+        names = (name for directory in directories for name in self._disk.list(directory))
+        return {int(name[:2]) for name in names if name[:2].isdigit()}
 
     def load(self, shard: ShardId) -> ShardState | None:
         """Return the newest state of one shard that is on disk now, for a reader in another
