@@ -243,7 +243,9 @@ def expire(
     """
     from penstock.pipeline import jobs
 
-    _print_upkeep(jobs.expire(directory, reserved_hours=reserved_hours), as_json=as_json)
+    with progress_bar() as progress:
+        result = jobs.expire(directory, reserved_hours=reserved_hours, progress=progress)
+    _print_upkeep(result, as_json=as_json)
 
 
 def _print_upkeep(result: UpkeepResult, *, as_json: bool) -> None:

@@ -63,7 +63,9 @@ def test_a_compaction_keeps_the_newest_of_each_key(store: Path) -> None:
 
 
 def test_an_expiry_goes_by_the_topics_own_retention(store: Path) -> None:
-    result = jobs.expire(str(store))
+    steps: list[tuple[str, int, int]] = []
+    result = jobs.expire(str(store), progress=lambda *step: steps.append(step))
+    assert steps == [("expire", done, 3) for done in range(3)]
     assert {each.shard: each.removed for each in result.shards} == {
         "keyed_0": 0,
         "long_0": 0,

@@ -132,7 +132,9 @@ def compact(
     return UpkeepResult(path, found, rows, size, 0, time.monotonic() - began)
 
 
-def expire(path: str, *, reserved_hours: float | None = None) -> UpkeepResult:
+def expire(
+    path: str, *, reserved_hours: float | None = None, progress: Progress | None = None
+) -> UpkeepResult:
     """Remove what the topics' own retention no longer keeps, and log files that are dead by that.
 
     With `reserved_hours`, shards without a time of their own lose whole log files that are older,
@@ -143,7 +145,7 @@ def expire(path: str, *, reserved_hours: float | None = None) -> UpkeepResult:
     if is_node(path):
         if reserved_hours is not None:
             raise BadRequestError("a node keeps log files by its own setting: leave it out")
-        return expire_on_node(path)
+        return expire_on_node(path, progress)
     if reserved_hours is not None and reserved_hours <= 0:
         raise BadRequestError(f"reserved_hours is {reserved_hours}; it must be above 0")
     began = time.monotonic()
@@ -155,6 +157,10 @@ def expire(path: str, *, reserved_hours: float | None = None) -> UpkeepResult:
         for shard in left:
             engine.store.retention.set_policy(shard, RetentionPolicy(keep=True))
         before = {shard: engine.shard_info(shard) for shard in shards}
+        for done, shard in enumerate(shards):
+            if progress is not None:
+                progress("expire", done, len(shards))
+            engine.apply_retention(shard)
         report = engine.store.retention.run()
         found = []
         for shard in shards:

@@ -50,7 +50,7 @@ def compact_on_node(
     return UpkeepResult(address, found, rows, size, 0, time.monotonic() - began)
 
 
-def expire_on_node(address: str) -> UpkeepResult:
+def expire_on_node(address: str, progress: Progress | None = None) -> UpkeepResult:
     """Have the node apply retention to everything that it keeps."""
     began = time.monotonic()
     found = []
@@ -58,6 +58,8 @@ def expire_on_node(address: str) -> UpkeepResult:
     with closing(connect(address)) as backend:
         topics = backend.list_topics(None)
         before = [backend.describe_topic(topic.namespace, topic.name) for topic in topics]
+        if progress is not None:
+            progress("expire", 0, len(before))  # the node does all of them at once
         backend.run_upkeep()
         for topic in before:
             after = backend.describe_topic(topic.namespace, topic.name)
