@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from penstock.errors import (
     TierUnavailableError,
 )
 from penstock.testing.tier_conformance import TierConformance
+from penstock.tiered import providers
 from penstock.tiered.providers import TierProvider, open_provider
 from penstock.tiered.providers.memory import MemoryProvider, forget_bucket
 from penstock.tiered.providers.posix import PosixProvider
@@ -122,6 +124,38 @@ class TestGoogle(TierConformance):
 def test_an_address_that_makes_no_sense_is_refused(url: str) -> None:
     with pytest.raises(TierSetupError):
         open_provider(url)
+
+
+def test_a_package_of_others_may_provide_a_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[str, dict[str, str]]] = []
+
+    def open_theirs(url: str, options: dict[str, str]) -> TierProvider:
+        opened.append((url, options))
+        return MemoryProvider(uuid.uuid4().hex)
+
+    class TheirPoint(EntryPoint):
+        def load(self) -> object:
+            return open_theirs
+
+    points = [TheirPoint("tape", "their.module:open", providers.ENTRY_POINTS)]
+
+    def found(*, group: str, name: str) -> list[EntryPoint]:
+        return [one for one in points if (one.group, one.name) == (group, name)]
+
+    monkeypatch.setattr(providers, "entry_points", found)
+    provider = open_provider("tape://drive/7", {"speed": "slow"})
+    provider.put_if_absent("one", b"1")
+    assert provider.get("one").data == b"1"
+    assert opened == [("tape://drive/7", {"speed": "slow"})]
+
+
+def test_a_directory_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"mine")
+    with pytest.raises(TierSetupError):
+        open_provider(f"file://{tmp_path}/file").put_if_absent("a/b", b"1")
+    with pytest.raises(TierSetupError):
+        open_provider(f"file://{tmp_path}/file/below").put_if_absent("a/b", b"1")
+    assert (tmp_path / "file").read_bytes() == b"mine"
 
 
 def test_a_directory_that_must_exist_is_not_made(tmp_path: Path) -> None:
