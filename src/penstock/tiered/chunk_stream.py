@@ -129,8 +129,8 @@ class ChunkStream:
         self._window_max: Final = window
         self._get: Final = get
         self._check: Final = check
-        # Its own threads: those of a reader that pauses wait for memory.
-        self._pool: Final = ThreadPoolExecutor(window, thread_name_prefix="penstock-stream")
+        # Its own threads: those of a reader that pauses wait for memory. One more for the helper.
+        self._pool: Final = ThreadPoolExecutor(window + 1, thread_name_prefix="penstock-stream")
         self._buffers: Final = PartBuffers(max(1, window - 2), spare)
         self._window_min: Final = min(window, _WINDOW_MIN)
         self._lock: Final = threading.Lock()
