@@ -239,6 +239,7 @@ def _remove_nodes_that_have_records(servers: Servers) -> None:
         leaders = _leaders(store, "of-all")
     servers.stop(4)
     servers.stop(3)
+    wait_until(lambda: servers.nodes_that("offline") == 2, "it is known that they stopped")
     for node in (3, 4):
         where = [f"of-all/{one}" for one, leader in leaders.items() if leader == node]
         assert where
