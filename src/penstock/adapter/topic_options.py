@@ -66,6 +66,10 @@ CREATE_NAMES: Final = frozenset(get_type_hints(TopicOptions))
 ALTER_NAMES: Final = frozenset(get_type_hints(AlterOptions))
 
 
+# Made here, for msgspec must not look at a type for the first time in two threads at once.
+msgspec.json.Decoder(TopicConfig)
+
+
 def build_config(options: Mapping[str, object], defaults: TopicConfig | None = None) -> TopicConfig:
     """Return the configuration of a new topic."""
     return _changed(defaults if defaults is not None else TopicConfig(), options, CREATE_NAMES)

@@ -26,6 +26,10 @@ _Sources = dict[tuple[str, str], str]
 """Where each key that was given comes from, for messages."""
 
 
+# Made here, for msgspec must not look at a type for the first time in two threads at once.
+msgspec.json.Decoder(Settings)
+
+
 def load_settings(
     path: str | None = None,
     *,

@@ -70,6 +70,10 @@ class _Sink:
         return added
 
 
+# Made here, for msgspec must not look at a type for the first time in two threads at once.
+_marks: Final = msgspec.msgpack.Decoder(IndexMark)
+
+
 class BatchKeys:
     """The key index of all batch shards of a store."""
 
@@ -107,7 +111,7 @@ class BatchKeys:
             return not self._index.names
         try:
             _, body = unwrap(MARK, f"{self._directory}/mark", data)
-            mark = msgspec.msgpack.decode(body, type=IndexMark)
+            mark = _marks.decode(body)
         except (CorruptionError, NotSupportedError, msgspec.MsgspecError):
             self._index.load()
             return False

@@ -56,6 +56,10 @@ class DerivedPoint(msgspec.Struct, frozen=True):
     """The files of shard states that there must be."""
 
 
+# Made here, for msgspec must not look at a type for the first time in two threads at once.
+_points: Final = msgspec.msgpack.Decoder(DerivedPoint)
+
+
 class DurablePoint:
     """The file `penstock/durable`, open for writing."""
 
@@ -142,7 +146,7 @@ def read_derived(disk: Disk, path: str) -> DerivedPoint | None:
     if magic != _MAGIC or zlib.crc32(document) != checksum:
         return None
     try:
-        return msgspec.msgpack.decode(document, type=DerivedPoint)
+        return _points.decode(document)
     except msgspec.MsgspecError:
         return None
 

@@ -410,7 +410,11 @@ def _policy(config: ShardConfig) -> RetentionPolicy:
     )
 
 
+# Made here, for msgspec must not look at a type for the first time in two threads at once.
+_configs: Final = msgspec.msgpack.Decoder(ShardConfig)
+
+
 @lru_cache(_CONFIGS_REMEMBERED)
 def _unpack(config: bytes) -> ShardConfig:
     """Return the configuration kept with a state; a shard of RocketMQ's has none."""
-    return msgspec.msgpack.decode(config, type=ShardConfig) if config else ShardConfig()
+    return _configs.decode(config) if config else ShardConfig()
