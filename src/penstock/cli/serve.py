@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import threading
 from types import FrameType
@@ -12,6 +11,7 @@ import msgspec
 import typer
 
 from penstock.cli.output import print_line
+from penstock.cli.short_pauses import keep_pauses_short
 from penstock.cli.starting import without_collecting
 from penstock.log import configure
 from penstock.remote.server import Server
@@ -80,7 +80,7 @@ def serve(
     signal.signal(signal.SIGINT, stop)
     with without_collecting():
         started = Server(data, settings, stopping=stopping)
-    gc.freeze()  # what is there now stays: it need not be looked at again
+    keep_pauses_short()
     with started as server:
         _greet(server, data)
         stopping.wait()
