@@ -118,7 +118,7 @@ def superseded(rows: ShardRows, bounds: Bounds) -> Iterator[tuple[bytes, int, in
 
 def settled_end(rows: ShardRows, bounds: Bounds, rules: CompactionRules) -> tuple[int, int | None]:
     """Return the offset of the first record that compaction leaves alone, and when the store got
-    it. Store times ascend."""
+    the first of those that are still live. Store times ascend."""
     low, high = bounds.start, bounds.end
     if rules.lag_ms == 0:
         return high, None
@@ -129,8 +129,9 @@ def settled_end(rows: ShardRows, bounds: Bounds, rules: CompactionRules) -> tupl
             high = middle
         else:
             low = found[0] + 1
-    first = next(rows.records(low, bounds.end), None)
-    return low, None if first is None else stored_at(first[1])
+    live = (row for _, row in rows.records(low, bounds.end) if moments(row)[0] > bounds.now_ms)
+    first = next(live, None)
+    return low, None if first is None else stored_at(first)
 
 
 class OldTombstones(NamedTuple):

@@ -157,3 +157,14 @@ class Compaction(Conformance):
         engine.batch_write(compacted, [keyed(b"%d" % (n % 1_500)) for n in range(4_000)])
         assert engine.compact(compacted).records == 2_500
         assert offsets(read_all(engine, compacted)) == list(range(2_500, 4_000))
+
+    def test_what_has_expired_is_no_reason_to_compact_again(
+        self, harness: EngineHarness, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        config = harness.config(cleanup=Cleanup.COMPACT)
+        engine.alter_shard(compacted, replace(config, compaction_lag_ms=100))
+        put(engine, replace(keyed(b"a"), expires_at_ms=0), shard=compacted)
+        assert engine.compact(compacted).again_ms is None
+        harness.clock.advance(milliseconds=10)
+        put(engine, keyed(b"a"), shard=compacted)
+        assert engine.compact(compacted).again_ms == harness.clock.now_ms() + 100
