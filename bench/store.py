@@ -54,6 +54,7 @@ ROWS: Final = [
     Row("sync flush, 1 writer, 1 KB, records/s", "sync 1", "put SYNC_FLUSH 1 threads 1KB"),
     Row("sync flush, 8 writers, records/s", "sync 8", "put SYNC_FLUSH 8 threads 1KB"),
     Row("sync flush, 32 writers, records/s", "sync 32", "put SYNC_FLUSH 32 threads 1KB", 1.5),
+    Row("  32 coroutines, records/s", "sync 32 tasks", "put SYNC_FLUSH 32 threads 1KB", 1.5),
     Row(
         "read in order, objects, records/s", "read objects", "get sequential x32 100B + decode", 0.5
     ),
@@ -131,6 +132,8 @@ def one_round(
     with tempfile.TemporaryDirectory(dir=".", prefix=".bench-") as root:
         for case in cases:
             run_ours(ours, case, f"{root}/ours", records)
+            if case == "sync":
+                run_ours(ours, "sync-tasks", f"{root}/ours", records)
             progress.advance(task)
             if oracle is not None:
                 run_theirs(

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import random
 import resource
@@ -21,6 +22,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock import aio
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import Flush, Record, ShardId
@@ -160,6 +162,30 @@ def _write_until(
         counts[writer] += 1
 
 
+def sync_tasks(path: str, _: int) -> None:
+    """The same, by coroutines of an asyncio program through the public API."""
+    asyncio.run(_sync_tasks(path, 32))
+
+
+async def _sync_tasks(path: str, writers: int) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    body = body_of(1024)
+    sizes = {"broker__commit_log_file_size": SETTINGS.sizes.commit_log_file_size}
+    async with await aio.open(path, **sizes) as store:
+        topic = await store.create_topic("T", flush="sync")
+        counts = [0] * writers
+        deadline = time.perf_counter() + SYNC_SECONDS
+
+        async def write(writer: int) -> None:
+            while time.perf_counter() < deadline:
+                await topic.write(Record(body, b"k%d" % counts[writer], ("TagA",)))
+                counts[writer] += 1
+
+        started = time.perf_counter()
+        await asyncio.gather(*(write(writer) for writer in range(writers)))
+        emit(f"sync {writers} tasks", sum(counts) / (time.perf_counter() - started))
+
+
 def read(path: str, records: int) -> None:
     """Everything that was written, in order; at random; by key."""
     body = body_of(100)
@@ -232,6 +258,7 @@ CASES: Final[dict[str, Case]] = {
     "put": put,
     "batch": batch,
     "sync": sync,
+    "sync-tasks": sync_tasks,
     "read": read,
     "recover-write": recover_write,
     "recover-open": recover_open,

@@ -9,6 +9,7 @@ from typing import Final, Self, Unpack
 from penstock.adapter.topic_options import TopicOptions
 from penstock.aio.calls import Calls
 from penstock.aio.consumer import AsyncConsumer
+from penstock.aio.joined_writes import JoinedWrites
 from penstock.aio.topic import AsyncTopic
 from penstock.api import Store
 from penstock.api.consumer import Start
@@ -22,6 +23,7 @@ class AsyncStore:
     def __init__(self, store: Store, calls: Calls | None = None) -> None:
         self._store: Final = store
         self._calls: Final = calls if calls is not None else Calls()
+        self._writes: Final = JoinedWrites(self._calls)
 
     # Topics
 
@@ -42,7 +44,7 @@ class AsyncStore:
 
     def topic(self, name: str) -> AsyncTopic:
         """Return a handle on a topic; whether it exists shows when it is used."""
-        return AsyncTopic(self._store.topic(name), self._calls)
+        return AsyncTopic(self._store.topic(name), self._calls, self._writes)
 
     __getitem__ = topic
 

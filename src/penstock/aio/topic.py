@@ -9,8 +9,9 @@ from typing import Final, Unpack
 from penstock.adapter.locations import Message
 from penstock.adapter.topic_options import AlterOptions
 from penstock.aio.calls import Calls
+from penstock.aio.joined_writes import JoinedWrites
 from penstock.api import Topic
-from penstock.api.topic import Headers
+from penstock.api.topic import Headers, as_record
 from penstock.api.topic_info import TopicInfo
 from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ, Compacted
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
@@ -19,9 +20,10 @@ from penstock.record import Location, Offset, Producer, Record, StoredRecord
 class AsyncTopic:
     """A handle on one topic; see `penstock.Topic`."""
 
-    def __init__(self, topic: Topic, calls: Calls) -> None:
+    def __init__(self, topic: Topic, calls: Calls, writes: JoinedWrites) -> None:
         self._topic: Final = topic
         self._calls: Final = calls
+        self._writes: Final = writes
         self.name: Final = topic.name
 
     # Writing
@@ -38,16 +40,15 @@ class AsyncTopic:
         partition: int | None = None,
         producer: Producer | None = None,
     ) -> Location:
+        """Append a record; see `penstock.Topic.write`. What coroutines write at the same time
+        goes to the store together."""
+        record = as_record(
+            value, key=key, tags=tags, headers=headers, timestamp=timestamp, expires=expires
+        )
+        if producer is None:
+            return await self._writes.write(self._topic, record, partition)
         return await self._calls.run(
-            self._topic.write,
-            value,
-            key=key,
-            tags=tags,
-            headers=headers,
-            timestamp=timestamp,
-            expires=expires,
-            partition=partition,
-            producer=producer,
+            self._topic.write, record, partition=partition, producer=producer
         )
 
     async def write_many(

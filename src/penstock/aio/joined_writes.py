@@ -1,0 +1,147 @@
+"""Writes of coroutines that come at the same time go to the store together.
+
+    write ─┐
+    write ─┼─▶ lane of a topic ──▶ one call in a thread: one group, one wait for the device
+    write ─┘     those that come meanwhile are the next group
+
+A call in a thread costs more than the write itself, and a device is waited for by the call. So
+there is one call at a time for each topic (and partition, where one is named), and each coroutine
+still gets its own answer: where its record went, or why it was refused. Records go in the
+order in which `write` was called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock.aio.calls import Calls
+from penstock.api import Topic
+from penstock.errors import PartialWriteError, RequestError, StoreError
+from penstock.record import Location, Record
+
+RECORDS_MAX: Final = 1_000
+SIZE_MAX: Final = 1 << 20
+"""Of keys and values of a group, unless its only record is larger."""
+
+Answer = Location | StoreError
+_Place = tuple[asyncio.AbstractEventLoop, str, int | None]
+
+
+class _Write(NamedTuple):
+    record: Record
+    answer: asyncio.Future[Location]
+
+
+class JoinedWrites:
+    """The lanes of a store; a lane is there while it has something to write."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls: Final = calls
+        self._lanes: Final[dict[_Place, deque[_Write]]] = {}
+        self._running: Final[set[asyncio.Task[None]]] = set()
+
+    def write(
+        self, topic: Topic, record: Record, partition: int | None
+    ) -> asyncio.Future[Location]:
+        loop = asyncio.get_running_loop()
+        place = (loop, topic.name, partition)
+        write = _Write(record, loop.create_future())
+        lane = self._lanes.get(place)
+        if lane is not None:
+            lane.append(write)
+        else:
+            self._lanes[place] = deque((write,))
+            task = loop.create_task(self._empty(topic, place))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return write.answer
+
+    async def _empty(self, topic: Topic, place: _Place) -> None:
+        lane, partition = self._lanes[place], place[2]
+        try:
+            while lane:
+                group = _take(lane)
+                if not group:
+                    continue
+                records = [write.record for write in group]
+                answers: Sequence[Location | Exception]
+                try:
+                    answers = await self._calls.run(write_group, topic, records, partition)
+                except asyncio.CancelledError:  # The loop ends.
+                    lane.extendleft(group)
+                    raise
+                except Exception as error:  # noqa: BLE001 - handed to those who wait
+                    answers = [error] * len(group)
+                _answer(group, answers)
+        finally:
+            # Without a pause since the lane was found empty: nobody can have come meanwhile.
+            del self._lanes[place]
+            for write in lane:
+                write.answer.cancel()
+
+
+def _take(lane: deque[_Write]) -> list[_Write]:
+    """Take the next group; who does not wait any more is left out."""
+    group: list[_Write] = []
+    room = SIZE_MAX
+    while lane and len(group) < RECORDS_MAX:
+        record, answer = lane[0]
+        room -= len(record.value or b"") + len(record.key or b"")
+        if group and room < 0:
+            break
+        write = lane.popleft()
+        if not answer.cancelled():
+            group.append(write)
+    return group
+
+
+def _answer(group: Sequence[_Write], answers: Sequence[Location | Exception]) -> None:
+    for (_, waiting), answer in zip(group, answers, strict=True):
+        if waiting.done():
+            continue  # cancelled
+        if isinstance(answer, Exception):
+            waiting.set_exception(answer)
+        else:
+            waiting.set_result(answer)
+
+
+def write_group(topic: Topic, records: Sequence[Record], partition: int | None) -> list[Answer]:
+    """Write records together; return what became of each.
+
+    What is refused with others is tried alone: a group is refused for its worst record, and
+    nothing of it was written then. Any other failure is everybody's.
+    """
+    if len(records) == 1:
+        return [_write_alone(topic, records[0], partition)]
+    try:
+        return list(topic.write_many(list(records), partition=partition))
+    except RequestError:
+        return [_write_alone(topic, record, partition) for record in records]
+    except PartialWriteError as error:
+        return _with_the_rest(topic, records, partition, error)
+    except StoreError as error:
+        return [error] * len(records)
+
+
+def _with_the_rest(
+    topic: Topic, records: Sequence[Record], partition: int | None, error: PartialWriteError
+) -> list[Answer]:
+    failures = [one for one in error.errors.values() if not isinstance(one, RequestError)]
+
+    def answer(record: Record, location: Location | None) -> Answer:
+        if location is not None:
+            return location
+        # Whose partition failed is not known: none is written twice.
+        return failures[0] if failures else _write_alone(topic, record, partition)
+
+    return [answer(*each) for each in zip(records, error.locations, strict=True)]
+
+
+def _write_alone(topic: Topic, record: Record, partition: int | None) -> Answer:
+    try:
+        return topic.write(record, partition=partition)
+    except StoreError as error:
+        return error
