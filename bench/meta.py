@@ -161,14 +161,13 @@ def saver(cluster: Cluster, size: int, number: int) -> Callable[[], object]:
     client = cluster.shared_client(1 + number % len(cluster.numbers))
     name = f"group-{size}-{number}"
     epoch = client.take_coordinator_epochs([GroupName("default", name)])[0]
+    shards = [f"orders_{shard}" for shard in range(size)]
     sequence = 0
 
     def save() -> None:
         nonlocal sequence
         sequence += 1
-        entries = tuple(
-            OffsetEntry(f"orders_{shard}", sequence, epoch, sequence, 1) for shard in range(size)
-        )
+        entries = tuple(OffsetEntry(shard, sequence, epoch, sequence, 1) for shard in shards)
         client.save_offsets([GroupOffsets("default", name, entries)])
 
     return save

@@ -39,6 +39,11 @@ class PendingRows:
         self._size_max = 0
         self.working: Final = WorkingRows(self)
 
+    @property
+    def pending(self) -> Changes:
+        """What is not written yet."""
+        return self._now[1]
+
     def get(self, key: bytes) -> bytes | None:
         while True:
             prefix, pending = self._now
@@ -69,7 +74,6 @@ class PendingRows:
         self._now[1].update(changes)
         self._version += 1
         self._size_max += size
-        self.working.note(changes)
 
     def is_large(self, size: int) -> bool:
         """Return whether what is not written takes `size` bytes or more."""
@@ -77,7 +81,7 @@ class PendingRows:
             return False
         # Most of what was published has been overwritten since: count what is left.
         pending = self._now[1]
-        self._size_max = sum(map(len, pending)) + sum(len(row) for row in pending.values() if row)
+        self._size_max = sum(map(len, pending)) + sum(map(len, filter(None, pending.values())))
         return self._size_max >= size
 
     def fill(self, batch: Batch) -> None:
@@ -92,7 +96,9 @@ class PendingRows:
 
     def written(self) -> None:
         """The batch of the last `fill` is in the database."""
-        self._now = (self._now[0], {})
+        prefix, pending = self._now
+        self.working.note(pending)
+        self._now = (prefix, {})
         self._version += 1
         self._size_max = 0
 
@@ -105,7 +111,8 @@ class PendingRows:
 
 
 class WorkingRows:
-    """The rows for the thread that applies, which remembers those that it met lately."""
+    """The rows for the thread that applies, which remembers those that it met lately: what is not
+    written, what was written last, and what it read since or before."""
 
     def __init__(self, rows: PendingRows) -> None:
         self._rows: Final = rows
@@ -113,12 +120,16 @@ class WorkingRows:
         self._older: Changes = {}
 
     def get(self, key: bytes) -> bytes | None:
-        value = self._recent.get(key, _MISSING)
+        value = self._rows.pending.get(key, _MISSING)
         if value is _MISSING:
-            value = self._older.get(key, _MISSING)
+            value = self._recent.get(key, _MISSING)
             if value is _MISSING:
-                value = self._rows.get(key)
-            self._recent[key] = value
+                value = self._older.get(key, _MISSING)
+                if value is _MISSING:
+                    value = self._rows.get(key)
+                if len(self._recent) > _RECENT_ROWS:
+                    self._older, self._recent = self._recent, {}
+                self._recent[key] = value
         return value
 
     def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
@@ -126,13 +137,12 @@ class WorkingRows:
 
     def overlay(self) -> Overlay:
         """Return where the next changes are made; of use until they are published."""
-        caches: Caches = (self._recent, self._older)
+        caches: Caches = (self._rows.pending, self._recent)
         return Overlay(self, caches)
 
-    def note(self, changes: Mapping[bytes, bytes | None]) -> None:
-        self._recent.update(changes)
-        if len(self._recent) > _RECENT_ROWS:
-            self._older, self._recent = self._recent, {}
+    def note(self, written: Changes) -> None:
+        """What was written last is remembered as it is, without a copy."""
+        self._older, self._recent = self._recent, written
 
     def forget(self) -> None:
         self._recent, self._older = {}, {}

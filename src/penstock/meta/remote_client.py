@@ -81,6 +81,9 @@ class MetaConnection:
         self._clock = clock
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
+        self._calls: dict[
+            tuple[str, str], grpc.UnaryUnaryMultiCallable[WireMessage, WireMessage]
+        ] = {}
         self._never = threading.Event()
         self.is_closed = False
 
@@ -126,12 +129,16 @@ class MetaConnection:
             for channel in self._channels.values():
                 channel.close()
             self._channels.clear()
+            self._calls.clear()
 
     def _call(self, address: str, method: str, request: WireMessage, reply_type: type[R]) -> R:
-        parse: Callable[[bytes], WireMessage] = reply_type.FromString
-        call = self.channel(address).unary_unary(
-            f"/{SERVICE}/{method}", request_serializer=_serialize, response_deserializer=parse
-        )
+        call = self._calls.get((address, method))
+        if call is None or self.is_closed:
+            parse: Callable[[bytes], WireMessage] = reply_type.FromString
+            call = self.channel(address).unary_unary(
+                f"/{SERVICE}/{method}", request_serializer=_serialize, response_deserializer=parse
+            )
+            self._calls[address, method] = call
         try:
             reply = call(request, timeout=min(_TRY_S, self._deadline_s))
         except grpc.RpcError as error:

@@ -68,8 +68,21 @@ class SoloOffsets:
                 if len(self._offset_groups) == 1
                 or self._home(offsets.namespace, offsets.group) is home
             ]
-            for part in _split(own):
-                stale += self._ask(home, cmd.SaveOffsets(part), cmd.Saved).stale
+            if own:
+                stale += self._save(home, own)
+        return stale
+
+    def _save(self, home: OffsetGroup, groups: list[cmd.GroupOffsets]) -> list[cmd.StaleEntry]:
+        size = sum(
+            len(one.entries) * (_ENTRY_SIZE + len(one.namespace) + len(one.group)) for one in groups
+        )
+        if size < _SAVE_SIZE_MAX:
+            data = self._offset_request(cmd.SaveOffsets(tuple(groups)))
+            if size + len(data) < _SAVE_SIZE_MAX:
+                return list(_asked(home, data, cmd.Saved).stale)
+        stale: list[cmd.StaleEntry] = []
+        for part in _split(groups):
+            stale += _asked(home, self._offset_request(cmd.SaveOffsets(part)), cmd.Saved).stale
         return stale
 
     def compare_and_set_offset(
@@ -191,12 +204,19 @@ class SoloOffsets:
             request_id = self._offset_request_id(
                 request_id
             )  # those two can be repeated as they are
-        request = cmd.OffsetRequest(self._offsets_clock.now_ms(), command, request_id)
-        answer = home.propose(encode_checked(request))
-        if isinstance(answer, Rejected):
-            raise error_of(answer)
-        assert isinstance(answer.result, kind), f"expected {kind.__name__}, got {answer.result!r}"
-        return answer.result
+        return _asked(home, self._offset_request(command, request_id), kind)
+
+    def _offset_request(self, command: cmd.OffsetCommand, request_id: str = "") -> bytes:
+        now_ms = self._offsets_clock.now_ms()
+        return encode_checked(cmd.OffsetRequest(now_ms, command, request_id))
+
+
+def _asked(home: OffsetGroup, data: bytes, kind: type[ResultT]) -> ResultT:
+    answer = home.propose(data)
+    if isinstance(answer, Rejected):
+        raise error_of(answer)
+    assert isinstance(answer.result, kind), f"expected {kind.__name__}, got {answer.result!r}"
+    return answer.result
 
 
 def _split(groups: Sequence[cmd.GroupOffsets]) -> Iterator[tuple[cmd.GroupOffsets, ...]]:

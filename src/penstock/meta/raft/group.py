@@ -128,6 +128,8 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._applied, self._applied_term = loaded.applied
         self._applied_durable = 0
         self._commit = loaded.hard_state[2]
+        self._vote = loaded.hard_state[:2]
+        """Term and vote, as they are written."""
         self._generation = loaded.generation
         self._written = self._applied
         self._unwritten_ticks = 0
@@ -254,7 +256,11 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._write_rows(batch, rows)
         if hard_state is not None:
             self._commit = max(self._commit, hard_state[2])
-            self._put_hard_state(batch, hard_state)
+            # How far others have come is learned again at a start; it goes along with what must be
+            # written in any case.
+            if rows or restored is not None or hard_state[:2] != self._vote:
+                self._vote = hard_state[:2]
+                self._put_hard_state(batch, hard_state)
         return must_sync or must_sync_state
 
     def finish(self, send: Send, *, is_synced: bool) -> None:

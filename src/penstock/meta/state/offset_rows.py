@@ -11,6 +11,7 @@ commit, sent again after a crash, cannot bring the offset back.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -51,6 +52,9 @@ GROUP_ROW: Final = Layout(
 )
 
 PAIR_SIZE: Final = 16
+
+_GROUP_KEYS_MAX: Final = 1_024
+"""Keys of groups that are kept: every commit needs that of its group twice."""
 
 
 class CommittedOffset(Struct, frozen=True, gc=False):
@@ -114,8 +118,13 @@ def unpack_pair(row: bytes) -> tuple[int, int]:
     return int.from_bytes(row[:8], "big"), int.from_bytes(row[8:PAIR_SIZE], "big")
 
 
+@lru_cache(_GROUP_KEYS_MAX)
+def _group_key(namespace: str, group: str) -> bytes:
+    return encode_key(GROUPS_TABLE, namespace, group)
+
+
 def read_group(view: Reader, namespace: str, group: str) -> Group | None:
-    row = view.get(encode_key(GROUPS_TABLE, namespace, group))
+    row = view.get(_group_key(namespace, group))
     return None if row is None else Group(*GROUP_ROW.unpack(row))
 
 
@@ -123,11 +132,11 @@ def write_group(view: View, namespace: str, name: str, group: Group) -> None:
     row = GROUP_ROW.pack(
         group.epoch, group.floor, group.node, group.last_commit_ms, group.is_deleted
     )
-    view.put(encode_key(GROUPS_TABLE, namespace, name), row)
+    view.put(_group_key(namespace, name), row)
 
 
 def delete_group_row(view: View, namespace: str, group: str) -> None:
-    view.delete(encode_key(GROUPS_TABLE, namespace, group))
+    view.delete(_group_key(namespace, group))
 
 
 def scan_groups(
