@@ -222,6 +222,14 @@ impl Appender {
             .collect()
     }
 
+    fn next_offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let offsets: Vec<u8> = self.with(py, |state| {
+            let ends = state.queues.iter().map(|queue| queue.as_ref().map_or(0, |q| q.next_offset));
+            ends.flat_map(i64::to_ne_bytes).collect()
+        })?;
+        Ok(PyBytes::new(py, &offsets))
+    }
+
     fn next_offset(&self, py: Python<'_>, handle: i64) -> PyResult<i64> {
         self.ask(py, |state| Ok(state.queue(handle)?.next_offset))
     }

@@ -257,8 +257,9 @@ def test_queues_are_known_by_handles_that_are_never_used_again(core: Core) -> No
     with pytest.raises(AlreadyExistsError, match="a_1"):
         appender.add_queue("a", 1, KIND_SIMPLE, 0, 0)
     appender.remove_queue(first)
-    third = appender.add_queue("a", 0, KIND_SIMPLE, 0, 0)
+    third = appender.add_queue("a", 0, KIND_SIMPLE, 7, 7)
     assert (first, second, third) == (0, 1, 2)
+    assert memoryview(appender.next_offsets()).cast("q").tolist() == [0, 9, 7]
     for handle in (first, 3, -1):
         with pytest.raises(BadRequestError):
             appender.next_offset(handle)

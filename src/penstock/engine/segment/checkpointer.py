@@ -55,18 +55,21 @@ class _Packed:
 
 
 class _States(Mapping[ShardId, PackableState]):
-    """All states, packed when asked for. `ends` are the queues' ends by handle, at `position`."""
+    """All states, packed when asked for. `ends` are the queues' ends by handle, at `position`, as
+    the appender gives them."""
 
-    def __init__(self, table: ShardTable, ends: dict[int, int], position: int) -> None:
+    def __init__(self, table: ShardTable, ends: bytes, position: int) -> None:
         self._table = table
-        self._ends = ends
+        self._ends = memoryview(ends).cast("q")
         self._position = position
 
     def __getitem__(self, shard: ShardId) -> PackableState:
         log = self._table.find(shard)
         if log is None:
             raise KeyError(shard)
-        return _Packed(log, self._ends.get(log.handle, 0), self._position)
+        # A shard that is younger than the ends had none then.
+        latest = self._ends[log.handle] if log.handle < len(self._ends) else 0
+        return _Packed(log, latest, self._position)
 
     def __contains__(self, shard: object) -> bool:
         return isinstance(shard, ShardId) and self._table.find(shard) is not None
@@ -138,7 +141,7 @@ class Checkpointer:
                 return
             # Ends first: what is published then lies below what is drained.
             position = self._log.end
-            ends = self._ends()
+            ends = self._log.appender.next_offsets()
             self._drain()
             with self._noting:
                 dirty, self._unpublished = self._unpublished, set()
@@ -154,9 +157,6 @@ class Checkpointer:
         log = self._table.find(shard)
         return log is not None and log.state.commit_offset < log.next_offset
 
-    def _ends(self) -> dict[int, int]:
-        return {handle: end for handle, _, _, _, end, _ in self._log.appender.queues()}
-
     def _drain(self) -> None:
         for log in self._table.drain_dirty():
             self.touch(log)
@@ -167,7 +167,7 @@ class Checkpointer:
             self._index.seal_full(self._log.appender)
             with self._log.lock:
                 position = self._log.end
-                ends = self._ends()
+                ends = self._log.appender.next_offsets()
                 timestamp_ms = self._log.appender.last_store_timestamp_ms
                 begun = self._index.begin_mark()
             self._drain()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -122,6 +123,13 @@ class Appender:
                 (q.handle, q.topic, q.queue_id, q.kind, q.next_offset, q.next_unit)
                 for q in self._queues.all()
             ]
+
+    def next_offsets(self) -> bytes:
+        with self._lock:
+            ends = array("q", bytes(8 * self._queues.handles))
+            for queue in self._queues.all():
+                ends[queue.handle] = queue.next_offset
+            return ends.tobytes()
 
     def next_offset(self, handle: int) -> int:
         with self._lock:

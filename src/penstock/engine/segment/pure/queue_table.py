@@ -214,5 +214,10 @@ class QueueTable:
     def find(self, topic: str, queue_id: int) -> Queue | None:
         return self._by_name.get((topic, queue_id))
 
+    @property
+    def handles(self) -> int:
+        """How many handles were given out."""
+        return self._next_handle
+
     def all(self) -> list[Queue]:
         return list(self._by_handle.values())
