@@ -230,6 +230,16 @@ impl Appender {
         Ok(PyBytes::new(py, &offsets))
     }
 
+    fn shown_offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let offsets: Vec<u8> = self.with(py, |state| {
+            let durable = state.durable;
+            let queues = state.queues.iter_mut();
+            let shown = queues.map(|queue| queue.as_mut().map_or(0, |q| q.shown_offset(durable)));
+            shown.flat_map(i64::to_ne_bytes).collect()
+        })?;
+        Ok(PyBytes::new(py, &offsets))
+    }
+
     fn next_offset(&self, py: Python<'_>, handle: i64) -> PyResult<i64> {
         self.ask(py, |state| Ok(state.queue(handle)?.next_offset))
     }

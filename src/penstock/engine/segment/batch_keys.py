@@ -23,11 +23,12 @@ from penstock.engine.segment.index_filling import IndexFile, IndexFiles
 from penstock.engine.segment.key_index import IndexMark, KeyIndex
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.page_sums import PageSums
+from penstock.engine.segment.shard_moves import ShardMoves
 from penstock.engine.segment.sidecar import Kind, read_whole, unwrap, wrap
 from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.log import get_logger
-from penstock.record import ShardId
+from penstock.record import QueueKind, ShardId
 
 _log: Final = get_logger(__name__)
 BATCH_KEYS: Final = "batch-keys"
@@ -98,6 +99,7 @@ class BatchKeys:
             self._directory,
             read=None,
             bounds=bounds,
+            moves=lambda: ShardMoves(parts.table, parts.log.appender, QueueKind.BATCH).since,
             threads=parts.settings.background,
             clock=parts.clock,
             metrics=parts.metrics,

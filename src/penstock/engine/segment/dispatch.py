@@ -4,14 +4,16 @@
                ──▶ dispatchers                 behind the commit offset: tier, own indexes, users
 
 Each dispatcher has its own thread, its own position in every shard and its own failures: none can
-hold up another, or the log. What each has still to see is `lag`. Positions are saved once a second
-and at the end, so that after a restart a dispatcher goes on where it was, or a little before.
+hold up another, or the log. What each has still to see is `lag`. Positions are saved once a second,
+or less often where that takes long, and at the end: after a restart a dispatcher goes on where it
+was, or a little before.
 """
 
 from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from penstock.clock import Clock, SystemClock
@@ -21,6 +23,7 @@ from penstock.engine.segment.dispatch_worker import (
     Bounds,
     Dispatcher,
     DispatchWorker,
+    Moves,
     Read,
     ReadingDispatcher,
     settled_position,
@@ -52,18 +55,22 @@ class DispatchPipeline:
         *,
         read: Read | None,
         bounds: Bounds,
+        moves: Callable[[], Moves] | None = None,
         threads: bool = True,
         clock: Clock | None = None,
         metrics: SegmentMetrics | None = None,
     ) -> None:
         """Make a pipeline without dispatchers, before the store takes its first write.
 
-        With `threads=False` nothing happens by itself: `run_once` does what is due.
+        `moves` makes what tells one dispatcher which shards have something new; without it, all
+        are looked at each time. With `threads=False` nothing happens by itself: `run_once` does
+        what is due.
         """
         self._disk: Final = disk
         self._directory: Final = directory
         self._read: Final = read
         self._bounds: Final = bounds
+        self._moves: Final = moves
         self._threads: Final = threads
         self._clock: Final = clock or SystemClock()
         self._metrics: Final = metrics or SegmentMetrics()
@@ -92,7 +99,13 @@ class DispatchPipeline:
                 # Handing everything over again is always right, because dispatchers expect it.
                 _log.error("dispatch_positions_lost", cause=error, dispatcher=name)
             worker = DispatchWorker(
-                dispatcher, positions, self._read, self._bounds, self._clock, self._metrics
+                dispatcher,
+                positions,
+                self._read,
+                self._bounds,
+                self._clock,
+                self._metrics,
+                self._moves() if self._moves is not None else None,
             )
             self._workers[name] = worker
             if self._threads:

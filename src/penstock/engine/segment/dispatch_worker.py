@@ -26,6 +26,12 @@ RECORDS_MAX: Final = 512
 SIZE_MAX: Final = 4 << 20
 BATCHES_PER_TURN: Final = 16
 SAVE_INTERVAL_S: Final = 1.0
+LOOK_AT_ALL_EVERY_S: Final = 10.0
+"""How often a worker that is told what moved looks at shards that did not: whether they are still
+there, and still hold what it has not seen."""
+SAVE_PAUSE: Final = 20
+"""From one save to the next, at least this many times as long as it took: a save writes the
+positions in all shards."""
 POLL_INTERVAL_S: Final = 0.25
 """How long a worker that nobody wakes waits before it looks whether something was committed."""
 RETRY_FIRST_S: Final = 0.125
@@ -39,6 +45,9 @@ none only when there is none up to the commit offset."""
 
 Bounds = Callable[[], Iterable[tuple[ShardId, int, int]]]
 """Every shard there is, with its earliest and its commit offset."""
+
+Moves = Callable[[Iterable[ShardId]], Sequence[tuple[ShardId, int, int]]]
+"""The shards whose commit offset moved since the last call, and those that are named."""
 
 _log: Final = get_logger(__name__)
 
@@ -98,19 +107,25 @@ class DispatchWorker:
         bounds: Bounds,
         clock: Clock,
         metrics: SegmentMetrics,
+        moves: Moves | None = None,
     ) -> None:
+        """Without `moves`, every look is at all shards."""
         self.name: Final = dispatcher.name
         self.positions: Final = positions
         self._dispatcher: Final = dispatcher
         self._advance: Final = _advance_of(dispatcher, read)
         self._bounds: Final = bounds
+        self._moves: Final = moves
+        self._looked_at_all: float | None = None
+        self._unfinished: set[ShardId] = set()
+        """Shards that are to be looked at although they may not move."""
         self._clock: Final = clock
         self._lag: Final = metrics.dispatch_lag_records.labels(self.name)
         self._failed_batches: Final = metrics.dispatch_failures.labels(self.name)
         self._streaks: dict[ShardId, _Streak] = {}
         self._save_failed = False
         self._blind = False
-        self._saved_at = clock.monotonic()
+        self._save_at = clock.monotonic() + SAVE_INTERVAL_S
         self._turn: Final = threading.Lock()
         self._wake: Final = threading.Event()
         self._stopping = False
@@ -143,7 +158,8 @@ class DispatchWorker:
     def _run(self) -> None:
         while not self._stopping:
             self._wake.clear()
-            if not self.step():
+            if not self.step() or not self._unfinished:
+                # Behind the writers by a moment, it hands over more at a time.
                 self._clock.wait(self._wake, self._idle_s())
 
     def _idle_s(self) -> float:
@@ -156,6 +172,8 @@ class DispatchWorker:
         offsets. Waits for the batch under way, and saves: after a crash, an old position would
         pass for one among the new records."""
         with self._turn:
+            # Its end may be where it was when it is looked at next.
+            self._unfinished.add(shard)
             position = self.positions.get(shard)
             if position is not None and position > offset:
                 self.positions.move(shard, offset)
@@ -175,24 +193,37 @@ class DispatchWorker:
         shards = self._look()
         if shards is None:
             return 0
+        self._unfinished.update(shard for shard, _, _ in shards)  # should this raise
         batches = 0
         behind = 0
+        unfinished: set[ShardId] = set()
         for shard, earliest, commit in shards:
             if self._stopping:
                 break
             if self.positions.get(shard) == commit >= earliest:
                 continue  # nearly all of them, nearly always
             batches += self._step_shard(shard, earliest, commit)
-            behind += self.lag_of(shard, earliest, commit)
+            lag = self.lag_of(shard, earliest, commit)
+            if lag:
+                unfinished.add(shard)
+                behind += lag
         self._lag.set(behind)
-        self._forget_all_but({shard for shard, _, _ in shards})
-        if self.positions.is_dirty and self._save_is_due():
+        self._unfinished = unfinished
+        if self.positions.is_dirty and self._clock.monotonic() >= self._save_at:
             self._save()
         return batches
 
-    def _look(self) -> list[tuple[ShardId, int, int]] | None:
+    def _look(self) -> Sequence[tuple[ShardId, int, int]] | None:
+        """Return the shards that may have something new; None when that cannot be found out."""
+        now = self._clock.monotonic()
+        last = self._looked_at_all
         try:
-            shards = list(self._bounds())
+            if self._moves is not None and last is not None and now - last < LOOK_AT_ALL_EVERY_S:
+                shards = self._moves(self._unfinished)
+            else:
+                shards = list(self._bounds())
+                self._forget_all_but({shard for shard, _, _ in shards})
+                self._looked_at_all = now
         except Exception as error:  # noqa: BLE001 - a fault of the store must not end this thread
             if not self._blind:
                 _log.error("dispatch_cannot_see_shards", cause=error, dispatcher=self.name)
@@ -278,11 +309,9 @@ class DispatchWorker:
         for shard in self._streaks.keys() - shards:
             del self._streaks[shard]
 
-    def _save_is_due(self) -> bool:
-        return self._clock.monotonic() - self._saved_at >= SAVE_INTERVAL_S
-
     def _save(self) -> None:
-        self._saved_at = self._clock.monotonic()
+        began = self._clock.monotonic()
+        self._save_at = began + SAVE_INTERVAL_S
         if not self.positions.is_dirty:
             return
         try:
@@ -295,6 +324,8 @@ class DispatchWorker:
             self._save_failed = True
         else:
             self._save_failed = False
+            took = self._clock.monotonic() - began
+            self._save_at = began + max(SAVE_INTERVAL_S, SAVE_PAUSE * took)
 
 
 def _advance_of(

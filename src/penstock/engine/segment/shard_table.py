@@ -69,6 +69,9 @@ class ShardTable:
     def by_handle(self, handle: int) -> ShardLog:
         return self._by_handle[handle]
 
+    def find_handle(self, handle: int) -> ShardLog | None:
+        return self._by_handle.get(handle)
+
     def has_user_shard(self, shard: ShardId) -> bool:
         found = self._by_shard.get(shard)
         return found is not None and not found.state.dropped

@@ -36,6 +36,7 @@ from penstock.engine.segment.retention import Retention
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.shard_commands import ShardCommands
 from penstock.engine.segment.shard_lives import ShardLives
+from penstock.engine.segment.shard_moves import ShardMoves
 from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.topics_file import TopicsFile
@@ -103,6 +104,7 @@ class SegmentStore:
             parts.paths.dispatch,
             read=self._read_for_dispatch,
             bounds=self._dispatch_bounds,
+            moves=lambda: ShardMoves(parts.table, parts.log.appender).since,
             threads=parts.settings.background,
             clock=parts.clock,
             metrics=parts.metrics,

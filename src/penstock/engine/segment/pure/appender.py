@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 import time
-from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -126,10 +125,11 @@ class Appender:
 
     def next_offsets(self) -> bytes:
         with self._lock:
-            ends = array("q", bytes(8 * self._queues.handles))
-            for queue in self._queues.all():
-                ends[queue.handle] = queue.next_offset
-            return ends.tobytes()
+            return self._queues.table_of(lambda queue: queue.next_offset)
+
+    def shown_offsets(self) -> bytes:
+        with self._lock:
+            return self._queues.table_of(lambda queue: queue.shown_offset(self.durable))
 
     def next_offset(self, handle: int) -> int:
         with self._lock:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.engine.segment.format import (
@@ -214,10 +216,12 @@ class QueueTable:
     def find(self, topic: str, queue_id: int) -> Queue | None:
         return self._by_name.get((topic, queue_id))
 
-    @property
-    def handles(self) -> int:
-        """How many handles were given out."""
-        return self._next_handle
+    def table_of(self, number_of: Callable[[Queue], int]) -> bytes:
+        """Return a number of every queue, by handle; 0 for those that are no more."""
+        numbers = array("q", bytes(8 * self._next_handle))
+        for queue in self._by_handle.values():
+            numbers[queue.handle] = number_of(queue)
+        return numbers.tobytes()
 
     def all(self) -> list[Queue]:
         return list(self._by_handle.values())
