@@ -229,6 +229,26 @@ pub fn find_record(
     Ok(found.map_or(-1, |index| base + index as i64))
 }
 
+/// Let the kernel fault in the pages of [start, end) for writing, all in one call.
+#[cfg(target_os = "linux")]
+fn populated(bytes: &mut [u8], start: usize, end: usize) -> bool {
+    let end = end.min(bytes.len());
+    let first = start - start % PAGE_SIZE;
+    if first >= end {
+        return true;
+    }
+    // SAFETY: the range lies in a mapping that is held; its contents stay as they are.
+    unsafe {
+        let place = bytes.as_mut_ptr().add(first);
+        libc::madvise(place.cast(), end - first, libc::MADV_POPULATE_WRITE) == 0
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn populated(_: &mut [u8], _: usize, _: usize) -> bool {
+    false
+}
+
 #[pyfunction]
 pub fn warm(
     py: Python<'_>,
@@ -239,6 +259,9 @@ pub fn warm(
     let mut view = View::writable(log)?;
     py.detach(|| {
         let end = start_index.saturating_add(size);
+        if populated(view.bytes_mut(), start_index, end) {
+            return;
+        }
         for index in (start_index..end).step_by(PAGE_SIZE) {
             let Some(byte) = view.bytes_mut().get_mut(index) else {
                 return;

@@ -248,6 +248,9 @@ class MemoryMapping:
     def let_go(self, start: int, end: int) -> None:
         """There are no pages here."""
 
+    def set_readahead(self, start: int, end: int, *, wanted: bool) -> None:
+        """Nor is there a device to read from."""
+
     def release(self) -> bool:
         # One reference is ours, one is the argument of getrefcount.
         if self._window is not None and sys.getrefcount(self._window) > 2:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
+import re
+import sys
 from pathlib import Path
+
+import pytest
 
 from penstock.disk_local import LocalDisk
 from penstock.engine.segment.file_set import FileSet
@@ -12,6 +17,7 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.record import Record, ShardId
 
 SIZE = 4096
+PAGE = mmap.PAGESIZE
 
 
 def file_set(tmp_path: Path, mapped_bytes_max: int) -> FileSet:
@@ -74,3 +80,71 @@ def test_warming_ahead_changes_nothing_that_is_read(tmp_path: Path) -> None:
                 assert found is not None
                 assert found.value == b"%d" % number
     assert verify(str(tmp_path / "data")).findings == []
+
+
+def pages_alone(path: str) -> list[tuple[int, int]]:
+    """Where in a mapped file a look at a page brings no others, as the kernel says."""
+    found: list[tuple[int, int]] = []
+    place = (0, 0)
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            span, _, offset = line.split()[:3]
+            first, last = (int(part, 16) for part in span.split("-"))
+            start = int(offset, 16)
+            place = (start, start + last - first) if line.endswith(path) else (0, 0)
+        elif line.startswith("VmFlags:") and "rr" in line.split() and place[1]:
+            found.append(place)
+    return sorted(found)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel is told so on Linux only")
+def test_pages_ahead_are_small_until_much_is_written_between_two_syncs(tmp_path: Path) -> None:
+    orders = ShardId("orders", 0)
+    size, ahead = 64 << 20, 1 << 20
+    settings = SegmentSettings(
+        sizes=FileSizes(commit_log_file_size=size), background=False, warm_ahead_size=ahead
+    )
+    with SegmentStore.open(str(tmp_path / "data"), settings) as store:
+        store.create_shard(orders)
+        log = store._log
+        path = log.files.path_of(0)
+
+        def write(volume: int) -> int:
+            end = log.end + volume
+            while log.end < end:
+                store.append_many(orders, [Record(bytes(60_000))] * 10)
+            log.warm()
+            return log.end
+
+        log.warm()
+        assert pages_alone(path) == [(0, size)]
+        # Little between two syncs: what is written is read with its neighbours, what follows alone.
+        ends = []
+        for _ in range(3):
+            ends.append(write(2 << 20))
+            store.flush()
+        [(start, stop)] = pages_alone(path)
+        assert abs(start - ends[-1]) < PAGE
+        assert stop == size
+        # Much: what is warmed ahead may have large pages; only what lies behind it is alone.
+        end = write(10 << 20)
+        [(start, stop)] = pages_alone(path)
+        assert abs(start - end - ahead) < PAGE
+        assert stop == size
+        assert [record.offset for record in store.read(orders, 0, max_records=3)] == [0, 1, 2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel is told so on Linux only")
+def test_a_file_that_is_full_is_read_with_its_neighbours(tmp_path: Path) -> None:
+    orders = ShardId("orders", 0)
+    size = 1 << 20
+    settings = SegmentSettings(sizes=FileSizes(commit_log_file_size=size), background=False)
+    with SegmentStore.open(str(tmp_path / "data"), settings) as store:
+        store.create_shard(orders)
+        for _ in range(50):
+            store.append(orders, Record(bytes(60_000)))
+        log = store._log
+        assert log.end > 2 * size
+        for position in (0, size):
+            assert pages_alone(log.files.path_of(position)) == []
+        assert pages_alone(log.files.path_of(log.end)) != []

@@ -35,6 +35,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+_LARGE_PAGES_FROM: Final = 8 << 20
+"""With as much between two syncs, pages ahead of the writer may be large. They cost less each, but
+a sync writes all of a page: with little between two syncs, small ones are better."""
+
+
 class CommitLog:
     """The writing end of the log. Reading goes through `files`."""
 
@@ -60,6 +65,8 @@ class CommitLog:
         self._refusal: Final = threading.Lock()
         self._current = 0
         self._warmed = 0
+        self._filled = 0
+        """Behind this position a look at a page brings no others."""
         self.turns.sync_natively(
             appender, weakly(self._note_synced), weakly(self._stop_after_failed_sync)
         )
@@ -103,10 +110,11 @@ class CommitLog:
         if base not in self.files.bases:
             self._create(base)
         self._current = base
-        self._warmed = end
+        self._warmed = self._filled = end
         self._attach(self.files.buffer(base, writable=True), base, end)
 
     def _attach(self, buffer: memoryview, base: int, end: int) -> None:
+        self.files.set_readahead(end, base + self.files.file_size, wanted=False)
         self.appender.attach_log(buffer, base, end)
         descriptor = self.files.descriptor(base)
         if descriptor is not None:
@@ -126,6 +134,8 @@ class CommitLog:
         with disk_errors(self.files.path_of(base)):
             buffer = self.files.buffer(base, writable=True)
         self.appender.finish_log()
+        self.files.set_readahead(self._filled, base, wanted=True)
+        self._filled = base
         self._attach(buffer, base, base)
         self._current = base
         self._warmed = max(self._warmed, base)
@@ -159,6 +169,8 @@ class CommitLog:
         end = self.end
         start = max(self._warmed, end)
         stop = min(end + self._settings.warm_ahead_size, self.files.stop)
+        if end - self.durable >= _LARGE_PAGES_FROM:
+            self.files.set_readahead(start, stop, wanted=True)
         while start < stop:
             base = self.files.base_of(start)
             until = min(stop, base + self.files.file_size)
@@ -166,6 +178,9 @@ class CommitLog:
             core.warm(buffer, start - base, until - start)
             start = until
         self._warmed = max(self._warmed, stop)
+        if end - self._filled >= self._settings.warm_ahead_size:
+            self.files.set_readahead(self._filled, end, wanted=True)
+            self._filled = end
 
     def append(self, operation: Callable[[], int], more_index: Callable[[], None]) -> int:
         """Run an append of the appender until it found room. The caller holds `lock`."""

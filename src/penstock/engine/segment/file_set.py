@@ -231,6 +231,14 @@ class FileSet:
                 opened.file.sync()
             base += self.file_size
 
+    def set_readahead(self, start: int, end: int, *, wanted: bool) -> None:
+        """See `Mapping.set_readahead`; for what is mapped of the bytes [start, end)."""
+        with self._lock:
+            for base, opened in self._open.items():
+                first, last = max(start - base, 0), min(end - base, self.file_size)
+                if first < last:
+                    opened.mapping.set_readahead(first, last, wanted=wanted)
+
     def zero(self, start: int) -> None:
         """Clear everything from `start` on: the rest of its file, and the files behind it."""
         with self._lock:
