@@ -30,6 +30,17 @@ Answer = Location | StoreError
 _Place = tuple[asyncio.AbstractEventLoop, str, int | None]
 
 
+_BYTES: Final = (bytes, type(None))
+_NUMBER: Final = (int, type(None))
+
+
+def may_join(record: Record, partition: object) -> bool:
+    """Say whether a write can be measured and sorted; the store answers to those that cannot."""
+    return (
+        type(record.value) in _BYTES and type(record.key) in _BYTES and type(partition) in _NUMBER
+    )
+
+
 class _Write(NamedTuple):
     record: Record
     answer: asyncio.Future[Location]

@@ -9,7 +9,7 @@ from typing import Final, Unpack
 from penstock.adapter.locations import Message
 from penstock.adapter.topic_options import AlterOptions
 from penstock.aio.calls import Calls
-from penstock.aio.joined_writes import JoinedWrites
+from penstock.aio.joined_writes import JoinedWrites, may_join
 from penstock.api import Topic
 from penstock.api.topic import Headers, as_record
 from penstock.api.topic_info import TopicInfo
@@ -45,7 +45,7 @@ class AsyncTopic:
         record = as_record(
             value, key=key, tags=tags, headers=headers, timestamp=timestamp, expires=expires
         )
-        if producer is None:
+        if producer is None and may_join(record, partition):
             return await self._writes.write(self._topic, record, partition)
         return await self._calls.run(
             self._topic.write, record, partition=partition, producer=producer
