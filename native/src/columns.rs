@@ -6,12 +6,16 @@
 //!     all others    int64 values (expires: validity first)
 //!
 //! Offsets and validity are always there, also for no rows; bitmaps have their first row in bit 0.
+//! Narrow columns have 32-bit offsets and times in microseconds.
+
+use std::borrow::Cow;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::bytes::extend;
 use crate::entry::Entry;
+use crate::errors::Refusal;
 use crate::read::Sink;
 
 const VALUE: i64 = 1;
@@ -20,6 +24,7 @@ const TAGS: i64 = 4;
 const HEADERS: i64 = 8;
 const TIMESTAMP: i64 = 16;
 const STORED: i64 = 32;
+const NARROW: i64 = 64;
 
 /// One bit a row. Mostly all rows have the same, so the first ones that do are only counted.
 #[derive(Default)]
@@ -94,6 +99,39 @@ impl Numbers {
     #[inline]
     fn push(&mut self, number: i64) {
         self.0.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn each(&self) -> impl Iterator<Item = i64> + '_ {
+        self.0.chunks_exact(8).map(Self::number)
+    }
+
+    #[inline]
+    fn number(bytes: &[u8]) -> i64 {
+        bytes.try_into().map_or(0, i64::from_le_bytes)
+    }
+
+    /// Ascending numbers as 32-bit ones, if they are to be.
+    fn as_offsets(&self, narrow: bool) -> Result<Cow<'_, [u8]>, Refusal> {
+        if !narrow {
+            return Ok(Cow::Borrowed(&self.0));
+        }
+        let last = self.0.rchunks_exact(8).next().map_or(0, Self::number);
+        if i32::try_from(last).is_err() {
+            return Err(Refusal::bad(format!("{last} bytes do not fit in a narrow column")));
+        }
+        let mut numbers = Vec::with_capacity(self.0.len() / 2);
+        self.each().for_each(|number| numbers.extend_from_slice(&(number as i32).to_le_bytes()));
+        Ok(Cow::Owned(numbers))
+    }
+
+    /// Milliseconds as microseconds, if they are to be; what is out of reach becomes the last one.
+    fn as_times(&self, narrow: bool) -> Cow<'_, [u8]> {
+        if !narrow {
+            return Cow::Borrowed(&self.0);
+        }
+        let mut times = Vec::with_capacity(self.0.len());
+        self.each().for_each(|ms| times.extend_from_slice(&ms.saturating_mul(1000).to_le_bytes()));
+        Cow::Owned(times)
     }
 }
 
@@ -188,39 +226,52 @@ impl Columns {
         set("count", &[&self.count.to_le_bytes()])?;
         set("offset", &[&self.offsets.0])?;
         let fields = self.fields;
+        let narrow = fields & NARROW != 0;
         for (field, name, cells) in [(VALUE, "value", self.values), (KEY, "key", self.keys)] {
             if fields & field != 0 {
-                let texts = &cells.texts;
-                set(name, &[&cells.validity.into_bytes(), &texts.offsets.0, &texts.data])?;
+                let ends = offsets_of(py, &cells.texts.offsets, narrow)?;
+                let validity = cells.validity.into_bytes();
+                set(name, &[&validity, &ends, &cells.texts.data])?;
             }
         }
         if fields & TAGS != 0 {
-            set("tags", &[&self.tag_lists.0, &self.tags.offsets.0, &self.tags.data])?;
+            let lists = offsets_of(py, &self.tag_lists, narrow)?;
+            let ends = offsets_of(py, &self.tags.offsets, narrow)?;
+            set("tags", &[&lists, &ends, &self.tags.data])?;
         }
         if fields & HEADERS != 0 {
             let (names, values) = (self.header_names, self.header_values);
             set(
                 "headers",
                 &[
-                    &self.header_lists.0,
-                    &names.offsets.0,
+                    &offsets_of(py, &self.header_lists, narrow)?,
+                    &offsets_of(py, &names.offsets, narrow)?,
                     &names.data,
                     &values.validity.into_bytes(),
-                    &values.texts.offsets.0,
+                    &offsets_of(py, &values.texts.offsets, narrow)?,
                     &values.texts.data,
                 ],
             )?;
         }
         if fields & TIMESTAMP != 0 {
-            set("timestamp", &[&self.timestamps.0])?;
-            set("expires", &[&self.expires_validity.into_bytes(), &self.expires.0])?;
+            set("timestamp", &[&self.timestamps.as_times(narrow)])?;
+            let expires = self.expires.as_times(narrow);
+            set("expires", &[&self.expires_validity.into_bytes(), &expires])?;
         }
         if fields & STORED != 0 {
-            set("store_timestamp", &[&self.store_timestamps.0])?;
+            set("store_timestamp", &[&self.store_timestamps.as_times(narrow)])?;
             set("leader_epoch", &[&self.epochs.0])?;
         }
         Ok(columns)
     }
+}
+
+fn offsets_of<'a>(
+    py: Python<'_>,
+    numbers: &'a Numbers,
+    narrow: bool,
+) -> PyResult<Cow<'a, [u8]>> {
+    numbers.as_offsets(narrow).map_err(|refused| refused.raise(py))
 }
 
 impl<'a> Sink<'a> for Columns {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -127,6 +129,59 @@ def test_workers_run_this_interpreter_without_zips_of_spark(
         check=True,
     )
     assert answer.stdout == "/a b/*:/c\n"
+
+
+def loaded_by_the_daemon(directory: Path, *words: str) -> dict[str, list[str]]:
+    """Run the start of a daemon as Spark does; return what it has before it would fork."""
+    (directory / "pyspark_daemon_stub.py").write_text(
+        "import json, os, sys\n"
+        "from pyspark import daemon\n"
+        "def manager():\n"
+        "    threads = os.listdir('/proc/self/task') if sys.platform == 'linux' else ['main']\n"
+        "    print(json.dumps({'modules': [*sys.modules], 'threads': threads}))\n"
+        "daemon.manager = manager\n"
+    )
+    (directory / "sitecustomize.py").write_text("import pyspark_daemon_stub\n")
+    path = os.pathsep.join((str(directory), os.environ.get("PYTHONPATH", "")))
+    answer = subprocess.run(
+        [worker_python(), "-m", "pyspark.daemon", *words],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    found: dict[str, list[str]] = json.loads(answer.stdout)
+    return found
+
+
+@pytest.mark.parametrize("worker", ["pyspark.worker", "pyspark.sql.worker.plan_data_source_read"])
+def test_a_daemon_loads_what_workers_need_and_starts_no_thread(tmp_path: Path, worker: str) -> None:
+    found = loaded_by_the_daemon(tmp_path, worker)
+    assert {worker, "pyarrow.compute", "penstock.pipeline.source"} <= {*found["modules"]}
+    assert len(found["threads"]) == 1  # it is forked: what a thread held would be held for ever
+    assert "grpc" not in found["modules"]
+
+
+def test_workers_draw_numbers_of_their_own(spark: SparkSession) -> None:
+    def draw(_: object) -> list[tuple[int, float]]:
+        import numpy as np
+
+        time.sleep(1)  # so that one worker does not do both
+        return [(os.getpid(), float(np.random.rand()))]
+
+    found = spark.sparkContext.parallelize([0, 1], 2).mapPartitions(draw).collect()
+    assert len({number for _, number in found}) == 2
+
+
+def test_java_is_told_how_to_collect_unless_it_was_told_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    assert "-XX:+UseParallelGC" in sessions._java_options()
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xss2m -XX:+UseZGC")
+    assert "GC" not in sessions._java_options()
 
 
 def test_a_spark_without_streams_of_this_kind_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

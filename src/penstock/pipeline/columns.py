@@ -1,8 +1,8 @@
 """The columns that a store has in Spark, and how the store's Arrow buffers become them.
 
 The names and types are those of Spark's Kafka source; `tags` is ours, and more by option. Spark
-takes a batch only with exactly the types that its schema says (32-bit offsets, microseconds);
-the conversion shares the bytes of keys and values.
+takes a batch only with exactly the types that its schema says (32-bit offsets, microseconds): the
+byte loops make such columns at once (`FIELD_NARROW`), others are converted.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.engine.segment.arrow import to_batch
 from penstock.engine.segment.twin_interface import (
     FIELD_HEADERS,
     FIELD_KEY,
+    FIELD_NARROW,
     FIELD_STORED,
     FIELD_TAGS,
     FIELD_TIMESTAMP,
@@ -68,6 +68,7 @@ _ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "leader_epoch": pa.int64(),
     "expires": _TIME,
 }
+_REPEATED: Final = frozenset(("topic", "partition", "timestampType"))
 _FIELDS: Final = {
     "key": FIELD_KEY,
     "value": FIELD_VALUE,
@@ -91,8 +92,8 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def fields_of(columns: Iterable[str]) -> int:
-    """Return the fields of records that these columns are made of."""
-    bits = 0
+    """Return the fields that `BatchMaker.from_columns` makes these columns of."""
+    bits = FIELD_NARROW
     for name in columns:
         bits |= _FIELDS.get(name, 0)
     return bits
@@ -106,10 +107,14 @@ class BatchMaker:
         self._schema: Final = arrow_schema(columns)
         self.columns: Final = tuple(columns)
         self._stored: Final = tuple(dict.fromkeys(_stored_names(columns)))
+        self._repeated: Final[dict[str, AnyArray]] = {}
+        """Columns with the same value in every row, as long as the longest batch so far."""
 
     def from_columns(self, found: Columns) -> pa.RecordBatch:
-        """Convert what the byte loops give."""
-        return self._convert(to_batch(found, self._stored))
+        """Wrap what the byte loops give for `fields_of`, without a copy."""
+        count = len(found["offset"][0]) // 8
+        arrays = [self._narrow_array(name, found, count) for name in self.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     @property
     def stored_names(self) -> tuple[str, ...]:
@@ -131,17 +136,59 @@ class BatchMaker:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _array(self, name: str, stored: pa.RecordBatch, count: int) -> AnyArray:
-        if name == "topic":
-            return pa.repeat(pa.scalar(self.shard.topic), count)
-        if name == "partition":
-            return pa.repeat(pa.scalar(self.shard.partition, pa.int32()), count)
-        if name == "timestampType":
-            return pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), count)
+        if name in _REPEATED:
+            return self._repeat(name, count)
         if name == "tag":
             return _only_tag(stored.column("tags")).cast(pa.string())
         array = stored.column(name)
         wanted = _ARROW_TYPES[name]
         return array if array.type == wanted else array.cast(wanted)
+
+    def _narrow_array(self, name: str, found: Columns, count: int) -> AnyArray:
+        if name in _REPEATED:
+            return self._repeat(name, count)
+        if name == "tag":
+            return _only_tag(_narrow_lists("tags", found["tags"], count))
+        parts = found[name]
+        if name in ("tags", "headers"):
+            return _narrow_lists(name, parts, count)
+        buffers: list[pa.Buffer | None] = [pa.py_buffer(part) for part in parts]
+        if len(buffers) == 1:
+            buffers.insert(0, None)
+        return pa.Array.from_buffers(_ARROW_TYPES[name], count, buffers)
+
+    def _repeat(self, name: str, count: int) -> AnyArray:
+        array = self._repeated.get(name)
+        if array is None or len(array) < count:
+            array = self._repeated_array(name, count)
+            self._repeated[name] = array
+        return array if len(array) == count else array.slice(0, count)
+
+    def _repeated_array(self, name: str, count: int) -> AnyArray:
+        if name == "topic":
+            return pa.repeat(pa.scalar(self.shard.topic), count)
+        number = self.shard.partition if name == "partition" else CREATE_TIME
+        return pa.repeat(pa.scalar(number, pa.int32()), count)
+
+
+def _narrow_lists(name: str, parts: tuple[bytes, ...], count: int) -> AnyArray:
+    """Return lists of tags, or of headers."""
+    buffers = [pa.py_buffer(part) for part in parts]
+    items = int.from_bytes(parts[0][-4:], "little")
+    cells: AnyArray
+    if name == "tags":
+        cells = pa.Array.from_buffers(pa.string(), items, [None, *buffers[1:]])
+    else:
+        cells = pa.StructArray.from_arrays(
+            [
+                pa.Array.from_buffers(pa.string(), items, [None, *buffers[1:3]]),
+                pa.Array.from_buffers(pa.binary(), items, [*buffers[3:6]]),
+            ],
+            fields=list(_HEADER),
+        )
+    return pa.Array.from_buffers(
+        _ARROW_TYPES[name], count, [None, buffers[0]], null_count=0, children=[cells]
+    )
 
 
 def _stored_names(columns: Iterable[str]) -> Iterable[str]:
@@ -155,10 +202,10 @@ def _stored_names(columns: Iterable[str]) -> Iterable[str]:
 
 def _only_tag(tags: AnyArray) -> AnyArray:
     """Return the tag of each row that has exactly one, else null."""
-    assert isinstance(tags, pa.LargeListArray)
+    assert isinstance(tags, (pa.ListArray, pa.LargeListArray))
     firsts = tags.offsets.slice(0, len(tags))
-    single = pc.equal(pc.list_value_length(tags), pa.scalar(1, pa.int64()))
-    return tags.values.take(pc.if_else(single, firsts, pa.scalar(None, pa.int64())))
+    single = pc.equal(pc.list_value_length(tags), pa.scalar(1))
+    return tags.values.take(pc.if_else(single, firsts, pa.scalar(None, firsts.type)))
 
 
 def _record_array(name: str, records: Sequence[StoredRecord]) -> AnyArray:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-ROWS_PER_BATCH: Final = 4096
+ROWS_PER_BATCH: Final = 8192
 SIZE_PER_BATCH: Final = 8 << 20
 
 VIEWS_MAX: Final = 8

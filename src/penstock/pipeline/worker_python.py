@@ -4,7 +4,9 @@ Spark puts zips of its Python code in front of everything else. Nothing compiled
 every daemon and every worker compiles all of `pyspark` when it starts: a second of CPU time, where
 the installed package takes a third of it. A streaming source has ten seconds to start, and no
 setting changes that; on a busy machine a query with a few sources failed by it. So a script drops
-the zips from the path, where the interpreter has the same code installed.
+the zips from the path, where the interpreter has the same code installed. It runs `worker_daemon`
+instead of Spark's own daemon, and has libraries start no threads (a process with threads must not
+be forked) and keep the memory of a batch for the next one instead of giving it back to the system.
 """
 
 from __future__ import annotations
@@ -33,7 +35,23 @@ for place in $PYTHONPATH; do
 done
 unset IFS
 export PYTHONPATH="$kept"
+export JE_ARROW_MALLOC_CONF="${{JE_ARROW_MALLOC_CONF-background_thread:false}}"
+export OPENBLAS_NUM_THREADS="${{OPENBLAS_NUM_THREADS-1}}"
+export MALLOC_MMAP_THRESHOLD_="${{MALLOC_MMAP_THRESHOLD_-33554432}}"
+export MALLOC_TRIM_THRESHOLD_="${{MALLOC_TRIM_THRESHOLD_-67108864}}"
+if [ "$1 $2" = "-m pyspark.daemon" ]; then
+    shift 2
+    set -- -c {daemon} "$@"
+fi
 exec {python} "$@"
+"""
+
+_DAEMON: Final = """
+try:
+    from penstock.pipeline.worker_daemon import main
+except ImportError:
+    from pyspark.daemon import manager as main
+main()
 """
 
 
@@ -44,7 +62,9 @@ def worker_python() -> str:
         return sys.executable
     if os.environ.get("SPARK_HOME", home) != home:
         return sys.executable  # another Spark, whose Python code only its zips have
-    text = _SCRIPT.format(home=shlex.quote(home), python=shlex.quote(sys.executable))
+    text = _SCRIPT.format(
+        home=shlex.quote(home), python=shlex.quote(sys.executable), daemon=shlex.quote(_DAEMON)
+    )
     name = f"python-{crc32(text.encode()):08x}"
     try:
         return str(write_launcher("penstock-python", name, text))

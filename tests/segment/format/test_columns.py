@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from tests.segment.format.workbench import LIMIT, NOW, Workbench
 
 from penstock.engine.segment.format import KIND_BATCH, KIND_SIMPLE
 from penstock.engine.segment.twin import Core
-from penstock.engine.segment.twin_interface import ColumnPage, Columns
+from penstock.engine.segment.twin_interface import FIELD_NARROW, ColumnPage, Columns
 from penstock.errors import BadRequestError
 from penstock.record import Offset, Record, StoredRecord
 
@@ -122,6 +123,29 @@ def test_columns_hold_what_records_hold(
     assert int64s(columns["count"][0]) == [len(expected)]
     assert rest == page
     assert all(len(columns[name][0]) == -(-len(expected) // 8) for name in ("value", "expires"))
+
+
+def test_narrow_columns_hold_the_same_with_half_the_offsets_and_microseconds(core: Core) -> None:
+    bench = Workbench(core)
+    headers = (("h", b"x"), ("i", None))
+    bench.append(Record(value=b"v1", key=b"k", tags=("a", "bc"), headers=headers))
+    bench.append(Record(value=None, expires_at_ms=NOW + 9))
+    bench.append(Record(value=b"", timestamp_ms=1 << 60))
+    wide, *rest = read_columns(bench)
+    narrow, *same = read_columns(bench, ALL | FIELD_NARROW)
+    assert same == rest
+
+    def halved(data: bytes) -> bytes:
+        return struct.pack(f"<{len(data) // 8}i", *int64s(data))
+
+    for name, at in (("value", [1]), ("key", [1]), ("tags", [0, 1]), ("headers", [0, 1, 4])):
+        expected = [halved(part) if n in at else part for n, part in enumerate(wide[name])]
+        assert [*narrow[name]] == expected
+    for name in ("timestamp", "expires", "store_timestamp"):
+        times = [min(each * 1000, (1 << 63) - 1) for each in int64s(wide[name][-1])]
+        assert int64s(narrow[name][-1]) == times
+    assert int64s(narrow["timestamp"][0])[2] == (1 << 63) - 1
+    assert all(narrow[name] == wide[name] for name in ("count", "offset", "leader_epoch"))
 
 
 def test_kafka_batches_come_as_columns(core: Core) -> None:

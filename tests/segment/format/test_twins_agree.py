@@ -248,7 +248,7 @@ def test_a_damaged_checksum_is_judged_alike(
     now=st.sampled_from([-(1 << 63), NOW]),
     tag=st.sampled_from([None, None, "TagA", "标签", "", "*multi*"]) | st.none() | any_text,
     key=st.none() | st.sampled_from([b"", b"k", b"a b"]) | any_bytes,
-    fields=st.integers(0, 63),
+    fields=st.integers(0, 127),
 )
 def test_pages_are_alike(
     both: Twins,

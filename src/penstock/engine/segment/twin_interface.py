@@ -41,6 +41,8 @@ FIELD_TAGS = 4
 FIELD_HEADERS = 8
 FIELD_TIMESTAMP = 16
 FIELD_STORED = 32
+FIELD_NARROW = 64
+"""32-bit offsets and microseconds, as Spark takes them."""
 
 Columns = dict[str, tuple[bytes, ...]]
 """Ready Arrow buffers by column; the layouts are listed in `pure/columns.py`."""

@@ -12,6 +12,8 @@
     leader_epoch     values int64
 
 Offsets and validity are always there, also for no rows; bitmaps have their first row in bit 0.
+With `FIELD_NARROW`, offsets of cells and lists are int32, and times are microseconds (others are
+milliseconds): what is beyond their reach becomes the last one.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.engine.segment.format import KIND_BATCH
 from penstock.engine.segment.pure.reading import read_batches, read_records
 from penstock.engine.segment.twin_interface import (
     FIELD_HEADERS,
     FIELD_KEY,
+    FIELD_NARROW,
     FIELD_STORED,
     FIELD_TAGS,
     FIELD_TIMESTAMP,
@@ -34,10 +37,14 @@ from penstock.engine.segment.twin_interface import (
     Columns,
     DeletedRanges,
 )
+from penstock.errors import BadRequestError
 from penstock.record import StoredRecord
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+_FIRST: Final = -(1 << 63)
+_LAST: Final = (1 << 63) - 1
 
 
 def read_columns(
@@ -77,41 +84,57 @@ def read_columns(
 
 
 def columns_of(records: Sequence[StoredRecord], fields: int) -> Columns:
+    make = _Layout("<%di", 1000) if fields & FIELD_NARROW else _Layout("<%dq", 1)
     columns: Columns = {
         "count": (_int64s([len(records)]),),
         "offset": (_int64s(record.offset for record in records),),
     }
     if fields & FIELD_VALUE:
-        columns["value"] = _binary([record.value for record in records])
+        columns["value"] = make.binary([record.value for record in records])
     if fields & FIELD_KEY:
-        columns["key"] = _binary([record.key for record in records])
+        columns["key"] = make.binary([record.key for record in records])
     if fields & FIELD_TAGS:
         tags = [_encode(tag) for record in records for tag in record.tags]
-        lists = _offsets(len(record.tags) for record in records)
-        columns["tags"] = (lists, _offsets(map(len, tags)), b"".join(tags))
+        lists = make.offsets(len(record.tags) for record in records)
+        columns["tags"] = (lists, make.offsets(map(len, tags)), b"".join(tags))
     if fields & FIELD_HEADERS:
-        columns["headers"] = _headers(records)
+        columns["headers"] = make.headers(records)
     if fields & FIELD_TIMESTAMP:
         expires = [record.expires_at_ms for record in records]
-        columns["timestamp"] = (_int64s(record.timestamp_ms for record in records),)
-        columns["expires"] = (_validity(expires), _int64s(each or 0 for each in expires))
+        columns["timestamp"] = (make.times(record.timestamp_ms for record in records),)
+        columns["expires"] = (_validity(expires), make.times(each or 0 for each in expires))
     if fields & FIELD_STORED:
-        columns["store_timestamp"] = (_int64s(record.store_timestamp_ms for record in records),)
+        columns["store_timestamp"] = (make.times(record.store_timestamp_ms for record in records),)
         columns["leader_epoch"] = (_int64s(record.leader_epoch for record in records),)
     return columns
 
 
-def _headers(records: Sequence[StoredRecord]) -> tuple[bytes, ...]:
-    headers = [header for record in records for header in record.headers]
-    names = [_encode(name) for name, _ in headers]
-    lists = _offsets(len(record.headers) for record in records)
-    values = _binary([value for _, value in headers])
-    return (lists, _offsets(map(len, names)), b"".join(names), *values)
+class _Layout(NamedTuple):
+    numbers: str
+    """How offsets are packed."""
+    per_ms: int
 
+    def offsets(self, sizes: Iterable[int]) -> bytes:
+        numbers = tuple(accumulate(sizes, initial=0))
+        try:
+            return struct.pack(self.numbers % len(numbers), *numbers)
+        except struct.error as error:
+            reason = f"{numbers[-1]} bytes do not fit in a narrow column"
+            raise BadRequestError(reason) from error
 
-def _binary(cells: Sequence[bytes | None]) -> tuple[bytes, bytes, bytes]:
-    contents = [cell or b"" for cell in cells]
-    return _validity(cells), _offsets(map(len, contents)), b"".join(contents)
+    def times(self, moments_ms: Iterable[int]) -> bytes:
+        return _int64s(max(_FIRST, min(each * self.per_ms, _LAST)) for each in moments_ms)
+
+    def binary(self, cells: Sequence[bytes | None]) -> tuple[bytes, bytes, bytes]:
+        contents = [cell or b"" for cell in cells]
+        return _validity(cells), self.offsets(map(len, contents)), b"".join(contents)
+
+    def headers(self, records: Sequence[StoredRecord]) -> tuple[bytes, ...]:
+        headers = [header for record in records for header in record.headers]
+        names = [_encode(name) for name, _ in headers]
+        lists = self.offsets(len(record.headers) for record in records)
+        values = self.binary([value for _, value in headers])
+        return (lists, self.offsets(map(len, names)), b"".join(names), *values)
 
 
 def _validity(cells: Sequence[bytes | int | None]) -> bytes:
@@ -120,10 +143,6 @@ def _validity(cells: Sequence[bytes | int | None]) -> bytes:
         if cell is not None:
             bitmap[n >> 3] |= 1 << (n & 7)
     return bytes(bitmap)
-
-
-def _offsets(sizes: Iterable[int]) -> bytes:
-    return _int64s(accumulate(sizes, initial=0))
 
 
 def _int64s(values: Iterable[int]) -> bytes:
