@@ -83,6 +83,7 @@ def remote() -> Iterator[Store]:
 
 def rate(step: Callable[[], int]) -> Figure:
     """Repeat `step`, which says how much it did, for some seconds; return the rates."""
+    os.sync()  # What the row before wrote is its own affair.
     step()
     done = 0
     cpu = time.process_time()

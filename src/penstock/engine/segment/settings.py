@@ -82,7 +82,7 @@ class SegmentSettings(Struct, frozen=True, kw_only=True):
     """A writer that is this far ahead of the device waits for it."""
     mapped_bytes_max: int = 4096 * MIB
     open_files_max: int = 256
-    warm_ahead_size: int = 16 * MIB
+    warm_ahead_size: int = 32 * MIB
     """How far ahead of the writer pages are faulted in, in the background."""
     file_reserved_time_h: float = 72
     delete_when: str = "DiskFull"

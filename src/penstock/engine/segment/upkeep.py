@@ -28,9 +28,9 @@ from penstock.log import get_logger
 
 _log: Final = get_logger(__name__)
 _RETENTION_INTERVAL_S: Final = 10.0
-_WARM_BUSY_S: Final = 0.005
+_WARM_BUSY_S: Final = 0.02
 _WARM_IDLE_S: Final = 0.2
-_WARM_INDEX_SIZE: Final = 2 << 20
+_WARM_INDEX_SIZE: Final = 8 << 20
 _WATCH_IDLE_S: Final = 0.02
 """How long a dispatcher waits at most for the first record after a quiet time."""
 _KEEPER_TICK_S: Final = 0.1
