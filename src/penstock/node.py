@@ -67,7 +67,7 @@ from penstock.meta.client import TopicConfig, Update
 from penstock.meta.raft.founding import parse_peers
 from penstock.meta.raft.loading import require_core
 from penstock.meta.solo_client import SoloMetaClient
-from penstock.meta.state.vocabulary import STORAGE_ALIASES
+from penstock.meta.state.vocabulary import QUEUE_ALIASES, STORAGE_ALIASES
 from penstock.metrics import SegmentMetrics
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
@@ -269,6 +269,7 @@ class Node:
             replication=settings.topics.replication,
             flush=settings.broker.flush_disk_type,
             partitioner=settings.topics.partitioner,
+            queue_kind=QUEUE_ALIASES[settings.topics.queue],
             record_size_max=settings.engine.record_size_max,
         )
         return TopicAdmin(

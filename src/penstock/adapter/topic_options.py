@@ -23,7 +23,7 @@ from penstock.adapter.tiering_options import TIERING, change_policy
 from penstock.errors import BadRequestError
 from penstock.meta.client import TopicConfig
 from penstock.meta.state.model import TieringPolicy
-from penstock.meta.state.vocabulary import STORAGE_ALIASES
+from penstock.meta.state.vocabulary import QUEUE_ALIASES, STORAGE_ALIASES
 
 
 class AlterOptions(TypedDict, total=False):
@@ -58,7 +58,7 @@ class TopicOptions(AlterOptions, total=False):
 
 _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "storage": STORAGE_ALIASES,
-    "queue": {"simple": "SimpleCQ", "batch": "BatchCQ"},
+    "queue": QUEUE_ALIASES,
     "flush": {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"},
 }
 _FIELDS: Final[Mapping[str, str]] = {"storage": "storage_type", "queue": "queue_kind"}

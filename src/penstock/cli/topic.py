@@ -71,6 +71,8 @@ def create(
     penstock topic create orders -p 3 --set retention_ms=86400000 --set partitioner=key
 
     penstock topic create logs --set tiering=on --set tiering.local_retention_ms=3600000
+
+    penstock topic create payments --set queue=batch    (takes transactions of Kafka clients)
     """
     chosen = read_options(options)
     if storage is not None:

@@ -290,6 +290,13 @@ class TopicSettings(Struct, frozen=True, kw_only=True):
         Literal["round_robin", "key"],
         Meta(description="How a record without a partition gets one."),
     ] = "round_robin"
+    queue: Annotated[
+        Literal["simple", "batch"],
+        Meta(
+            description="How the segment engine lists its records: one by one, or by batch, which "
+            "transactions of Kafka clients need; topics made by Kafka clients have `batch`."
+        ),
+    ] = "simple"
 
 
 class TieringSettings(Struct, frozen=True, kw_only=True):

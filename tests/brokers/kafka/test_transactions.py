@@ -191,7 +191,25 @@ def test_an_open_transaction_is_still_open_after_a_restart_and_times_out(data_pa
         assert read(second.address, "orders", 1) == [b"plain"]
 
 
-def test_topics_that_cannot_hold_markers_are_refused(server: Running) -> None:
+def test_topics_made_otherwise_take_transactions_when_they_have_batch_queues(
+    data_path: Path,
+) -> None:
+    with running(data_path, store={"topics.queue": "batch"}) as server:
+        server.node.admin.create_topic_full("made", 1)
+        producer = transactional(server.address)
+        producer.begin_transaction()
+        write(producer, "made", b"a", b"b")
+        producer.commit_transaction(WAIT_S)
+        producer.begin_transaction()
+        write(producer, "made", b"gone")
+        producer.abort_transaction(WAIT_S)
+        assert read(server.address, "made", 2) == [b"a", b"b"]
+
+
+def test_topics_that_cannot_hold_markers_are_refused_and_the_log_says_what_to_do(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.node.admin.create_topic_full("batches", 1, {"queue": "batch"})
     server.node.admin.create_topic_full("simple", 1)
     server.node.admin.create_topic_full("memory", 1, {"storage": "memory"})
     with WireClient(server.server.port) as client:
@@ -200,7 +218,9 @@ def test_topics_that_cannot_hold_markers_are_refused(server: Running) -> None:
         topics = [
             {"name": "simple", "partitions": [0]},
             {"name": "memory", "partitions": [0]},
+            {"name": "simple", "partitions": [0]},
             {"name": "nothing", "partitions": [0]},
+            {"name": "batches", "partitions": [0]},
         ]
         answer = client.ask(
             24,
@@ -214,4 +234,7 @@ def test_topics_that_cannot_hold_markers_are_refused(server: Running) -> None:
         one.items_of("results_by_partition")[0]["partition_error_code"]
         for one in answer.items_of("results_by_topic_v3_and_below")
     ]
-    assert codes == [43, 43, 3]
+    assert codes == [43, 43, 3, 55]
+    told = [one for one in caplog.records if one.getMessage() == "topic_takes_no_transactions"]
+    assert ["simple" in str(vars(one)) for one in told] == [True, False]  # each topic once
+    assert all("queue=batch" in str(vars(one)) for one in told)

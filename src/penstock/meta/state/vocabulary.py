@@ -20,6 +20,9 @@ FLUSH_MODES: Final = frozenset({"ASYNC_FLUSH", "SYNC_FLUSH"})
 CLEANUPS: Final = frozenset({"delete", "compact", "compact,delete"})
 PARTITIONERS: Final = frozenset({"round_robin", "key"})
 QUEUE_KINDS: Final = frozenset({"SimpleCQ", "BatchCQ"})
+QUEUE_ALIASES: Final[Mapping[str, str]] = MappingProxyType(
+    {"simple": "SimpleCQ", "batch": "BatchCQ"}
+)
 UPLOADERS: Final = frozenset({"broker", "spark"})
 STORAGE_LEVELS: Final = frozenset({"DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORCE"})
 """When a read goes to the tier; the names are RocketMQ's."""
