@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from tests.brokers.kafka.running import Running, WireClient, running
+from tests.brokers.kafka.running import Running, WireClient
 
 from penstock.brokers.kafka.converted_batches import (
     OVERHEAD,
@@ -46,12 +44,6 @@ def test_a_batch_is_found_only_if_it_fits_and_is_still_good() -> None:
     assert kept.find(key(0), "before", 5, 100) is not None
     assert kept.find(key(0), "after", 5, 100) is None
     assert kept.size == 0
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("converted")) as one:
-        yield one
 
 
 def ask(server: Running, topic: str, partitions: int, offset: int, max_bytes: int) -> list[bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -17,18 +16,6 @@ from penstock.engine.segment.twin import native_only
 from penstock.record import Offset, Record, StoredRecord
 
 PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("data")) as one:
-        yield one
-
-
-@pytest.fixture
-def client(server: Running) -> Iterator[WireClient]:
-    with WireClient(server.server.port) as one:
-        yield one
 
 
 def make(server: Running, name: str, partitions: int = 1, **options: object) -> str:

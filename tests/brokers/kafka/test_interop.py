@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,12 +20,6 @@ from tests.brokers.kafka.running import Running, running
 from penstock.record import Offset, Record
 
 WAIT_S = 90.0
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("kafka")) as one:
-        yield one
 
 
 def produce(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
-from tests.brokers.kafka.running import Running, WireClient, running
+from tests.brokers.kafka.running import Running, WireClient
 from tests.brokers.kafka.test_data_requests import batch, make, write
 
 from penstock.brokers.kafka.fetch_answer import Fetched
@@ -23,18 +23,6 @@ from penstock.record import Offset
 FETCH = 1
 VERSIONS = (4, 11, 12, 13, 17)
 PARTITIONS = 40
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("data")) as one:
-        yield one
-
-
-@pytest.fixture
-def client(server: Running) -> Iterator[WireClient]:
-    with WireClient(server.server.port) as one:
-        yield one
 
 
 def fields_of(

@@ -26,12 +26,6 @@ def server(data_path: Path) -> Iterator[Running]:
         yield started
 
 
-@pytest.fixture
-def client(server: Running) -> Iterator[WireClient]:
-    with WireClient(server.server.port) as connected:
-        yield connected
-
-
 def join(client: WireClient, version: int = 9, **fields: object) -> Fields:
     request: dict[str, object] = {
         "group_id": "readers",
