@@ -35,6 +35,10 @@ class DispatchPositions:
         self.path: Final = path
         self._disk: Final = disk
         self._offsets: dict[ShardId, int] = {}
+        self._entries: dict[ShardId, bytes] = {}
+        """As they lie in the file: of thousands of shards few move from one save to the next."""
+        self._moved: set[ShardId] = set()
+        """Shards whose entry is to be made anew."""
         self._is_dirty = False
         self._saving: Final = threading.Lock()
 
@@ -47,6 +51,7 @@ class DispatchPositions:
         """Read the file; raise CorruptionError when it is damaged, and know no position then."""
         data = read_whole(self._disk, self.path)
         self._offsets = {} if data is None else _unpack(self.path, data)
+        self._entries, self._moved = {}, set(self._offsets)
 
     def get(self, shard: ShardId) -> int | None:
         return self._offsets.get(shard)
@@ -54,6 +59,7 @@ class DispatchPositions:
     def move(self, shard: ShardId, offset: int) -> None:
         if self._offsets.get(shard) != offset:
             self._offsets[shard] = offset
+            self._moved.add(shard)
             self._is_dirty = True
 
     def keep_only(self, shards: Iterable[ShardId]) -> None:
@@ -61,6 +67,7 @@ class DispatchPositions:
         gone = self._offsets.keys() - shards
         for shard in gone:
             del self._offsets[shard]
+        self._moved |= gone
         self._is_dirty = self._is_dirty or bool(gone)
 
     def save(self) -> None:
@@ -68,18 +75,25 @@ class DispatchPositions:
         with self._saving:
             self._is_dirty = False
             try:
-                self._disk.replace(self.path, _pack(list(self._offsets.items())), durable=True)
+                self._disk.replace(self.path, self._pack(), durable=True)
             except OSError:
                 self._is_dirty = True
                 raise
 
+    def _pack(self) -> bytes:
+        moved, self._moved = self._moved, set()
+        for shard in moved:
+            offset = self._offsets.get(shard)
+            if offset is None:
+                self._entries.pop(shard, None)
+            else:
+                self._entries[shard] = _pack_entry(shard, offset)
+        return wrap(POSITIONS, len(self._entries), b"".join(self._entries.values()))
 
-def _pack(offsets: list[tuple[ShardId, int]]) -> bytes:
-    parts: list[bytes] = []
-    for shard, offset in offsets:
-        name = shard.name.encode("utf-8", "surrogateescape")
-        parts += (POSITION_ENTRY.pack(len(name), offset), name)
-    return wrap(POSITIONS, len(offsets), b"".join(parts))
+
+def _pack_entry(shard: ShardId, offset: int) -> bytes:
+    name = shard.name.encode("utf-8", "surrogateescape")
+    return POSITION_ENTRY.pack(len(name), offset) + name
 
 
 def _unpack(path: str, data: bytes) -> dict[ShardId, int]:

@@ -26,7 +26,7 @@ RECORDS_MAX: Final = 512
 SIZE_MAX: Final = 4 << 20
 BATCHES_PER_TURN: Final = 16
 SAVE_INTERVAL_S: Final = 1.0
-LOOK_AT_ALL_EVERY_S: Final = 10.0
+LOOK_AT_ALL_EVERY_S: Final = 60.0
 """How often a worker that is told what moved looks at shards that did not: whether they are still
 there, and still hold what it has not seen."""
 SAVE_PAUSE: Final = 20
