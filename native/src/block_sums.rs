@@ -16,18 +16,19 @@ use crate::bytes::View;
 use crate::codec::maybe_detached;
 use crate::errors::Refusal;
 
-/// What is read at once: with what it is copied from, half of a small second-level cache.
-const READ_SIZE: usize = 128 << 10;
-const SUM_SIZE: usize = 4;
+/// What is read at once: a system call takes as long as copying 30 KB, and what was read is summed
+/// while it is in the cache that the processors share.
+pub const READ_SIZE: usize = 1 << 20;
+pub const SUM_SIZE: usize = 4;
 
-fn sum_blocks(data: &[u8], block_size: usize, sums: &mut Vec<u8>) {
+pub fn sum_blocks(data: &[u8], block_size: usize, sums: &mut Vec<u8>) {
     for block in data.chunks(block_size) {
         sums.extend_from_slice(&crc32fast::hash(block).to_be_bytes());
     }
 }
 
 /// Read until `buffer` is full or the file ends; return how many bytes came.
-fn read_at(file: &File, buffer: &mut [u8], start: u64) -> Result<usize, Error> {
+pub fn read_at(file: &File, buffer: &mut [u8], start: u64) -> Result<usize, Error> {
     let mut filled = 0;
     while filled < buffer.len() {
         match file.read_at(&mut buffer[filled..], start + filled as u64) {
@@ -96,13 +97,16 @@ pub fn read_blocks<'py>(
         return Err(Refusal::bad("a read begins in its file and sums what it reads").raise(py));
     }
     let found = py.detach(|| read_and_sum(&path, start, bytes, summed, block_size));
-    // With its number, by which Python tells a missing file from a failing disk.
-    let failed = |error: Error| PyOSError::new_err((error.raw_os_error(), error.to_string()));
-    let (filled, sums) = found.map_err(failed)?;
+    let (filled, sums) = found.map_err(os_error)?;
     Ok((filled, PyBytes::new(py, &sums)))
 }
 
-fn check_block_size(py: Python<'_>, block_size: usize) -> PyResult<()> {
+/// With its number, by which Python tells a missing file from a failing disk.
+pub fn os_error(error: Error) -> PyErr {
+    PyOSError::new_err((error.raw_os_error(), error.to_string()))
+}
+
+pub fn check_block_size(py: Python<'_>, block_size: usize) -> PyResult<()> {
     if block_size == 0 || block_size > isize::MAX as usize / 2 {
         return Err(Refusal::bad("a block has at least a byte").raise(py));
     }

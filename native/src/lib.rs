@@ -31,6 +31,7 @@ mod python;
 mod queue;
 mod raft;
 mod read;
+mod read_ahead;
 mod reader;
 mod record;
 mod replay;
@@ -50,6 +51,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<sync_turns::SyncTurns>()?;
     module.add_class::<write_lock::WriteLock>()?;
     module.add_class::<raft::RaftCore>()?;
+    module.add_class::<read_ahead::ReadAhead>()?;
     module.add_function(wrap_pyfunction!(codec::java_hash, module)?)?;
     module.add_function(wrap_pyfunction!(codec::crc_patch, module)?)?;
     module.add_function(wrap_pyfunction!(codec::decode_raw, module)?)?;

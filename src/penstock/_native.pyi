@@ -365,3 +365,16 @@ def read_blocks(
 ) -> tuple[int, bytes]:
     """Fill `buffer` from a file; return how many bytes came, and the CRC-32 of every block of the
     first `summed` of them, as `block_sums`."""
+
+class ReadAhead:
+    """Reads files in the order asked for, by a thread of its own and by who waits for them; only
+    one thread may ask and wait."""
+
+    def __init__(self, block_size: int) -> None: ...
+    def ask(self, path: str, buffer: Buffer, summed: int) -> None:
+        """Begin to fill `buffer` from the begin of a file on; it is in use until `wait` returns."""
+
+    def wait(self) -> tuple[int, bytes]:
+        """Wait for the oldest file: return as `read_blocks` does, or raise `OSError`."""
+
+    def close(self) -> None: ...

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from penstock.clock import SystemClock
 from penstock.errors import BadRequestError
@@ -78,6 +78,35 @@ Get = Callable[[Span, Take], bytes | None]
 Check = Callable[[ChunkEntry, memoryview, bytes | None], Footer]
 
 
+_Item = TypeVar("_Item")
+
+
+class Upcoming(Generic[_Item]):
+    """What to ask for next. When that cannot be told, the reader gets the error in its place,
+    behind what it was told of."""
+
+    def __init__(self, items: Iterable[_Item]) -> None:
+        self._items: Final = iter(items)
+        self._first: _Item | None = None
+        self._failure: Exception | None = None
+
+    def peek(self) -> _Item | None:
+        """Return the next one, which stays; None when there is no more."""
+        if self._first is None and self._failure is None:
+            try:
+                self._first = next(self._items, None)
+            except Exception as error:  # noqa: BLE001 - see `raise_failure`
+                self._failure = error
+        return self._first
+
+    def drop(self) -> None:
+        self._first = None
+
+    def raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
 class _Asked(NamedTuple):
     span: Span
     chunk: _Buffer
@@ -125,7 +154,7 @@ class ChunkStream:
         spare: SpareBuffers | None = None,
     ) -> None:
         self._clock: Final = SystemClock()
-        self._spans: Final = iter(spans)
+        self._spans: Final = Upcoming(spans)
         self._window_max: Final = window
         self._get: Final = get
         self._check: Final = check
@@ -149,8 +178,6 @@ class ChunkStream:
         self._has_helper = False
         self._filling: _Buffer | None = None
         """That of a chunk of which only the first parts were asked for."""
-        self._failure: Exception | None = None
-        """Why it is not known what to ask for next."""
 
     def chunks(self) -> Generator[FetchedChunk, None, None]:
         try:
@@ -167,8 +194,7 @@ class ChunkStream:
                     chunk.release()
                     asked.chunk.give_back()
                 self._fill()
-            if self._failure is not None:
-                raise self._failure
+            self._spans.raise_failure()
         finally:
             self._buffers.close()
             self._open.put(None)
@@ -254,9 +280,10 @@ class ChunkStream:
         first of them keeps those behind it waiting."""
         with self._lock:
             while self._under_way < self._size and len(self._asked) < self._size * 3 // 2:
-                span = self._next_span()
+                span = self._spans.peek()
                 if span is None:
                     return
+                self._spans.drop()
                 if self._filling is None:
                     self._filling = _Buffer(self._buffers, self._number, span.entry.size)
                 chunk = self._filling
@@ -276,13 +303,6 @@ class ChunkStream:
             self._has_helper = True
             self._pool.submit(self._help)
         return asked
-
-    def _next_span(self) -> Span | None:
-        try:
-            return None if self._failure else next(self._spans, None)
-        except Exception as error:  # noqa: BLE001 - the reader gets it, behind what it was told of
-            self._failure = error
-            return None
 
     def _load_and_go_on(self, span: Span, chunk: _Buffer) -> Footer | None:
         try:

@@ -13,22 +13,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from penstock.engine.segment.twin import core
+from penstock.engine.segment.twin import IS_NATIVE, core
 from penstock.errors import CorruptionError
 from penstock.tiered.block_cache import BlockCache
 from penstock.tiered.chunk import BLOCK_SIZE, ChunkEntry, Footer, read_footer
 from penstock.tiered.chunk_stream import ChunkStream, FetchedChunk, Span, Take
 from penstock.tiered.disk_cache import DiskCache
+from penstock.tiered.file_stream import FileRequests, FileStream
+from penstock.tiered.names import MANIFEST
 from penstock.tiered.part_buffers import SpareBuffers
 from penstock.tiered.providers.contract import (
     Blocks,
     TierProvider,
     get_range_into,
     get_range_summed,
+    path_of,
 )
 
 
@@ -165,46 +169,75 @@ class Fetcher:
     def stream(self, prefix: str, entries: Iterable[ChunkEntry]) -> Iterator[FetchedChunk]:
         """Yield whole chunks in order, while the next are on their way. Nothing of them is kept
         here: what streams by would only drive out what others come back to."""
+        if IS_NATIVE and path_of(self.provider, prefix + MANIFEST) is not None:
+            return self._file_stream(prefix, entries).chunks()
         spans = (span for entry in entries for span in self.spans(entry))
 
         def get(span: Span, take: Take) -> bytes | None:
-            with self._lock:
-                self.requests += 1
-            key, size = prefix + span.entry.name, span.end - span.begin
             if span.is_whole:
-                blocks = Blocks(span.entry.data_size, BLOCK_SIZE)
-                return get_range_summed(self.provider, key, 0, size, take, blocks)
-            get_range_into(self.provider, key, span.begin, size, take)
+                return self._get_summed(prefix + span.entry.name, span.entry, take)
+            self._count()
+            key = prefix + span.entry.name
+            get_range_into(self.provider, key, span.begin, span.end - span.begin, take)
             return None
 
-        def check(entry: ChunkEntry, whole: memoryview, sums: bytes | None) -> Footer:
-            key = prefix + entry.name
-            footer = self._checked_footer(key, entry, whole[entry.data_size :])
-            if sums is None:
-                sums = core.block_sums(whole[: entry.data_size], BLOCK_SIZE)
-            footer.check_sums(self._name(key), 0, sums)
-            return footer
-
+        check = partial(self._check, prefix)
         return ChunkStream(spans, self.settings.window, get, check, self._spare).chunks()
+
+    def _file_stream(self, prefix: str, entries: Iterable[ChunkEntry]) -> FileStream:
+        def path(entry: ChunkEntry) -> str:
+            self._count()
+            found = path_of(self.provider, prefix + entry.name)
+            assert found is not None, "what is a directory stays one"
+            return found
+
+        def get(entry: ChunkEntry, whole: memoryview) -> bytes:
+            return self._get_summed(prefix + entry.name, entry, lambda: whole)
+
+        def parts(entry: ChunkEntry) -> int:
+            return self._parts_of(entry.size)
+
+        requests = FileRequests(path, parts, get, partial(self._check, prefix))
+        return FileStream(entries, requests, self._spare)
+
+    def _get_summed(self, key: str, entry: ChunkEntry, take: Take) -> bytes:
+        self._count()
+        blocks = Blocks(entry.data_size, BLOCK_SIZE)
+        return get_range_summed(self.provider, key, 0, entry.size, take, blocks)
+
+    def _check(
+        self, prefix: str, entry: ChunkEntry, whole: memoryview, sums: bytes | None
+    ) -> Footer:
+        key = prefix + entry.name
+        footer = self._checked_footer(key, entry, whole[entry.data_size :])
+        if sums is None:
+            sums = core.block_sums(whole[: entry.data_size], BLOCK_SIZE)
+        footer.check_sums(self._name(key), 0, sums)
+        return footer
 
     def spans(self, entry: ChunkEntry) -> list[Span]:
         """Return the requests that get a whole object, of about the size of a part each."""
-        count = max(1, -(-entry.size * 4 // (self.settings.part_size * 5)))
-        size = -(-entry.size // count)
+        size = -(-entry.size // self._parts_of(entry.size))
         begins = range(0, entry.size, size)
         return [Span(entry, begin, min(begin + size, entry.size)) for begin in begins]
 
+    def _parts_of(self, size: int) -> int:
+        """Return in how many parts so many bytes come: one may be a quarter larger than others."""
+        return max(1, -(-size * 4 // (self.settings.part_size * 5)))
+
     def _part_bounds(self, entry: ChunkEntry) -> list[tuple[int, int]]:
-        count = max(1, -(-entry.data_size * 4 // (self.settings.part_size * 5)))
         blocks = -(-entry.data_size // BLOCK_SIZE)
-        size = -(-blocks // count) * BLOCK_SIZE
+        size = -(-blocks // self._parts_of(entry.data_size)) * BLOCK_SIZE
         end = entry.data_size
         return [(begin, min(begin + size, end)) for begin in range(0, end, size)] or [(0, 0)]
 
     def _get(self, key: str, start: int, size: int) -> bytes:
+        self._count()
+        return self.provider.get_range(key, start, size)
+
+    def _count(self) -> None:
         with self._lock:
             self.requests += 1
-        return self.provider.get_range(key, start, size)
 
     def _name(self, key: str) -> str:
         return f"{self.provider.url.rstrip('/')}/{key}"

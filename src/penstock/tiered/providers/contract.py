@@ -134,6 +134,18 @@ def get_range_summed(
     return core.block_sums(take()[: blocks.size], blocks.block_size)
 
 
+class HasFiles(Protocol):
+    """What a provider may have besides: objects that are files of this machine, byte for byte."""
+
+    def path_of(self, key: str) -> str | None:
+        """Return the path at which an object is, if it is; None when objects are no files."""
+        ...
+
+
+def path_of(provider: TierProvider, key: str) -> str | None:
+    return cast("HasFiles", provider).path_of(key) if hasattr(provider, "path_of") else None
+
+
 @runtime_checkable
 class LeavesParts(Protocol):
     """What a provider may have besides: a way to remove what killed writers left half-done."""

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -48,7 +49,16 @@ class PosixProvider:
         if create:
             with self._errors(self._root):
                 _make_directories(self._root)
-        elif not os.path.isdir(self._root):
+        else:
+            self._require_root()
+
+    def _require_root(self) -> None:
+        with self._errors(self._root):
+            try:
+                is_directory = stat.S_ISDIR(os.stat(self._root).st_mode)
+            except FileNotFoundError:
+                is_directory = False
+        if not is_directory:
             raise TierSetupError(f"{self.url}: there is no such directory")
 
     @property
@@ -56,7 +66,7 @@ class PosixProvider:
         return f"file://{self._root}"
 
     def put_if_absent(self, key: str, data: bytes) -> None:
-        path = self._path(key)
+        path = self.path_of(key)
         with self._errors(path), self._temporary(path, data) as temporary:
             try:
                 os.link(temporary, path)
@@ -65,7 +75,7 @@ class PosixProvider:
             _sync_directory(os.path.dirname(path))
 
     def compare_and_set(self, key: str, data: bytes, expected: str | None) -> str:
-        path = self._path(key)
+        path = self.path_of(key)
         with self._errors(path), self._locked():
             try:
                 version = self.get(key).version
@@ -79,7 +89,7 @@ class PosixProvider:
         return _version(data)
 
     def get(self, key: str) -> ObjectBytes:
-        path = self._path(key)
+        path = self.path_of(key)
         with self._errors(path):
             try:
                 with open(path, "rb") as file:
@@ -102,7 +112,7 @@ class PosixProvider:
     def get_range_summed(
         self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
     ) -> bytes:
-        path, buffer = self._path(key), take()
+        path, buffer = self.path_of(key), take()
         try:
             filled, sums = _read_blocks(path, start, buffer, blocks)
         except FileNotFoundError:
@@ -115,7 +125,7 @@ class PosixProvider:
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[int]:
-        path = self._path(key)
+        path = self.path_of(key)
         with self._errors(path):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -127,7 +137,7 @@ class PosixProvider:
                 os.close(descriptor)
 
     def head(self, key: str) -> ObjectInfo | None:
-        path = self._path(key)
+        path = self.path_of(key)
         with self._errors(path):
             try:
                 found = os.stat(path)
@@ -138,21 +148,27 @@ class PosixProvider:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         directory = prefix.rpartition("/")[0]
         with self._errors(self._root):
-            keys = sorted(key for key in self._walk(directory) if key.startswith(prefix))
+            found = (os.path.relpath(each, self._root) for each in self._walk(directory))
+            keys = sorted(
+                key
+                for key in found
+                if key.startswith(prefix) and not os.path.basename(key).startswith(_HIDDEN)
+            )
         for key in keys:
             info = self.head(key)
             if info is not None:
                 yield info
 
     def _walk(self, directory: str) -> Iterator[str]:
+        """Yield the path of every file. What may not be looked at is an error: who takes it for
+        empty would verify nothing and say that all is well."""
         top = os.path.join(self._root, directory) if directory else self._root
-        for path, _, names in os.walk(top):
+        for path, _, names in os.walk(top, onerror=_raise_unless_gone):
             for name in names:
-                if not name.startswith(_HIDDEN):
-                    yield os.path.relpath(os.path.join(path, name), self._root)
+                yield os.path.join(path, name)
 
     def delete(self, key: str) -> None:
-        path = self._path(key)
+        path = self.path_of(key)
         with self._errors(path):
             try:
                 os.unlink(path)
@@ -172,18 +188,19 @@ class PosixProvider:
     def remove_leftovers(self, before_ms: int) -> int:
         """Remove temporary files of writers that were killed; return how many there were."""
         removed = 0
-        for path, _, names in os.walk(self._root):
-            for name in names:
-                full = os.path.join(path, name)
-                if name.startswith(_HIDDEN) and name != _LOCK and _is_older(full, before_ms):
-                    os.unlink(full)
-                    removed += 1
+        with self._errors(self._root):
+            for path in self._walk(""):
+                name = os.path.basename(path)
+                if name.startswith(_HIDDEN) and name != _LOCK and _is_older(path, before_ms):
+                    with suppress(FileNotFoundError):  # another collector was quicker
+                        os.unlink(path)
+                        removed += 1
         return removed
 
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def _path(self, key: str) -> str:
+    def path_of(self, key: str) -> str:
         parts = key.split("/")
         if any(not part or part.startswith(".") for part in parts):
             raise TierSetupError(f"{self.url}: {key!r} is no key of an object")
@@ -287,6 +304,11 @@ def _sync_directory(directory: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # removed meanwhile, because it was empty
+        raise error
 
 
 def _is_older(path: str, before_ms: int) -> bool:

@@ -12,6 +12,7 @@ from penstock.tiered.providers.contract import (
     TierProvider,
     get_range_into,
     get_range_summed,
+    path_of,
 )
 
 
@@ -45,6 +46,9 @@ class PrefixedProvider:
         self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
     ) -> bytes:
         return get_range_summed(self._inner, self._prefix + key, start, size, take, blocks)
+
+    def path_of(self, key: str) -> str | None:
+        return path_of(self._inner, self._prefix + key)
 
     def head(self, key: str) -> ObjectInfo | None:
         found = self._inner.head(self._prefix + key)

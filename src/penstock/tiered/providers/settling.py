@@ -25,6 +25,7 @@ from penstock.tiered.providers.contract import (
     TierProvider,
     get_range_into,
     get_range_summed,
+    path_of,
     remove_leftovers,
 )
 
@@ -99,6 +100,9 @@ class SettlingProvider:
         self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
     ) -> bytes:
         return self._repeat(lambda: get_range_summed(self.inner, key, start, size, take, blocks))
+
+    def path_of(self, key: str) -> str | None:
+        return path_of(self.inner, key)
 
     def head(self, key: str) -> ObjectInfo | None:
         return self._repeat(lambda: self.inner.head(key))
