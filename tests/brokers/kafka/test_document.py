@@ -21,3 +21,14 @@ def test_the_table_of_versions_is_current(tmp_path: Path) -> None:
         lines.append(f"| {key} | {name} | {versions} |")
     listed = [line for line in DOCUMENT.read_text().splitlines() if line[2:3].isdigit()]
     assert listed == lines, "the table should be:\n" + "\n".join(lines)
+
+
+def test_every_version_that_is_listed_is_answered_in_its_own_layout(client: WireClient) -> None:
+    """Also with nothing in it: the answer tells so, and the connection stays."""
+    answered = 0
+    for api in client.ask(18, 3).items_of("api_keys"):
+        key = api.number("api_key")
+        for version in range(api.number("min_version"), api.number("max_version") + 1):
+            client.ask(key, version, **({"acks": 1} if key == 0 else {}))
+            answered += 1
+    assert answered > 150
