@@ -24,6 +24,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Final, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -123,7 +124,8 @@ class ShardUpkeep:
             is_thorough = thorough or self._clock.monotonic() >= self._next_compaction
             for entry in self._handler.cache.entries():
                 self._try(entry, report, self._remove_old)
-                self._try(entry, report, self._trim)
+                if len(entry.segments) > 1:
+                    self._try(entry, report, self._trim)
                 if is_thorough:
                     self._try(entry, report, self._compact)
             if is_thorough:
@@ -247,15 +249,15 @@ class ShardUpkeep:
         if all(limit is None for limit in limits):
             return
         engine = self._led_here(entry)
-        if engine is not None and isinstance(engine, KeptFromOutside):
-            engine.apply_retention(entry.id)
+        if engine is not None and (kept := _kept_from_outside(engine)) is not None:
+            kept.apply_retention(entry.id)
 
     def _compact(self, entry: ShardEntry, report: UpkeepReport) -> None:
         engine = self._led_here(entry)
         if engine is None:
             return
-        if isinstance(engine, KeptFromOutside):
-            engine.remove_expired(entry.id)
+        if (kept := _kept_from_outside(engine)) is not None:
+            kept.remove_expired(entry.id)
         written = entry.records_written
         config = entry.topic.config
         if config.cleanup.compacts and self._may_compact(entry, written, config):
@@ -272,6 +274,19 @@ class ShardUpkeep:
             return True
         again_ms = entry.compacted[2]
         return again_ms is not None and self._clock.now_ms() >= again_ms
+
+
+@lru_cache(16)
+def _is_kept_from_outside(engine_type: type[StorageEngine]) -> bool:
+    """A check for a Protocol looks at every method; here it is made for every shard."""
+    return issubclass(engine_type, KeptFromOutside)
+
+
+def _kept_from_outside(engine: StorageEngine) -> KeptFromOutside | None:
+    if not _is_kept_from_outside(type(engine)):
+        return None
+    assert isinstance(engine, KeptFromOutside)
+    return engine
 
 
 class _Step(Protocol):

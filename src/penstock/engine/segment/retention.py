@@ -127,7 +127,8 @@ class Retention:
             floor = 0 if policy is None else self._floor_of(log, policy)
             if expired and (policy is None or policy.time_ms is None) and not _keeps(policy):
                 floor = max(floor, self._floor_by_reserved_time(log, first_file_end))
-            self._move_floor(log, floor, report)
+            if floor:  # of most shards nothing goes, and there may be thousands
+                self._move_floor(log, floor, report)
 
     def _move_floor(self, log: ShardLog, floor: int, report: RetentionReport) -> None:
         if floor > log.earliest:
