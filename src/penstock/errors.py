@@ -7,6 +7,7 @@
     │   ├── AlreadyExistsError
     │   ├── RecordTooLargeError
     │   ├── ShardSealedError
+    │   ├── ShardLostError            its node came back without the records; somebody must decide
     │   ├── ProducerFencedError       a newer epoch of this producer has written
     │   ├── SequenceGapError          records between the last write and this one are missing
     │   ├── NotSupportedError         this engine, kind of queue or build cannot do that
@@ -88,6 +89,21 @@ class ShardSealedError(RequestError):
     def __init__(self, shard: str) -> None:
         super().__init__(f"shard {shard!r} is sealed and takes no more records")
         self.shard = shard
+
+
+class ShardLostError(RequestError):
+    """Every node that had the records has come back without them. Nothing is served in their
+    place until an operator deletes the topic or accepts the loss."""
+
+    def __init__(self, shard: str, *, topic: str, nodes: Sequence[int]) -> None:
+        where = ", ".join(str(node) for node in nodes)
+        super().__init__(
+            f"the records of {shard!r} are lost: node {where} has come back without its data. "
+            f"Delete the topic {topic!r}, or begin it with an empty shard: "
+            f"`penstock cluster accept-loss {topic}`"
+        )
+        self.shard = shard
+        self.topic = topic
 
 
 class ProducerFencedError(RequestError):

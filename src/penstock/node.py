@@ -8,6 +8,7 @@
     DATA/tier-meta       what is known of the tiers (RocksDB)
     DATA/tier-cache      parts of tiers that were read, when asked for
     DATA/offsets         commits that wait to be saved (RocksDB)
+    DATA/store-id        which records these are, for the others of a cluster
     DATA/reconciled      the revision of the metadata that the engines agreed with at the last start
 
 Engines are opened when a topic first needs them, or at start when they hold something.
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
@@ -61,9 +63,10 @@ from penstock.engine.shard_routing import Forwarder
 from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.storage_cache import StorageCacheManager, share_topics
 from penstock.engine.transaction_limits import TransactionLimits
-from penstock.errors import NotAStoreError
+from penstock.errors import NotAStoreError, RetryableError
 from penstock.log import get_logger
 from penstock.meta.client import TopicConfig, Update
+from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
 from penstock.meta.raft.founding import parse_peers
 from penstock.meta.raft.loading import require_core
 from penstock.meta.solo_client import SoloMetaClient
@@ -71,6 +74,7 @@ from penstock.meta.state.vocabulary import QUEUE_ALIASES, STORAGE_ALIASES
 from penstock.metrics import SegmentMetrics
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
+from penstock.record import QueueKind
 from penstock.settings import EMBEDDED, Settings
 from penstock.tiered.building import build_tiered_engine
 from penstock.tiered.engine import TieredSegmentEngine
@@ -89,8 +93,20 @@ SEGMENT: Final = STORAGE_ALIASES["segment"]
 
 _LOCK: Final = "penstock.lock"
 _RECONCILED: Final = "reconciled"
+_STORE_ID: Final = "store-id"
 _OURS: Final = frozenset(
-    {_LOCK, _RECONCILED, "meta", "segment", "rocksdb", "offsets", "tier", "tier-meta", "tier-cache"}
+    {
+        _LOCK,
+        _RECONCILED,
+        _STORE_ID,
+        "meta",
+        "segment",
+        "rocksdb",
+        "offsets",
+        "tier",
+        "tier-meta",
+        "tier-cache",
+    }
 )
 _HOUR_MS: Final = 3_600_000
 
@@ -157,6 +173,7 @@ class Node:
             watch = self.meta.watch(0, self._take_over)
             self._stack.callback(watch.close)
             self.reconciled: Final = self._reconcile()
+            self._load_limits_of_cluster()
             pool = BlockingPool(settings.engine.threads)
             self._stack.callback(pool.close)
             self.driver_manager: Final = StorageDriverManager(
@@ -219,8 +236,12 @@ class Node:
             from penstock.meta.remote_client import RemoteMetaClient
 
             addresses = [peer.address for peer in parse_peers(node.peers)]
-            remote = RemoteMetaClient(addresses, node_id=node.id, clock=self.clock)
+            store_id = self._read(_STORE_ID) or self._make_store_id()
+            remote = RemoteMetaClient(
+                addresses, node_id=node.id, clock=self.clock, store_id=store_id
+            )
             remote.start_heartbeats()
+            self._keep_store_id(store_id)
             return remote
         require_core()
         from penstock.meta.raft.client import Place, RaftMetaClient
@@ -230,8 +251,26 @@ class Node:
             peers=node.peers,
             listen=node.meta_listen,
             offset_groups=node.offset_groups,
+            store_id=self._read(_STORE_ID) or self._make_store_id(),
         )
-        return RaftMetaClient.open(path, place, clock=self.clock, stopping=stopping)
+        meta = RaftMetaClient.open(path, place, clock=self.clock, stopping=stopping)
+        with ExitStack() as undo:
+            undo.callback(meta.close)
+            if not self._read(_STORE_ID):
+                # Before anything is served: if this node had shards, they are lost, and an empty
+                # one must never be taken for what was there.
+                meta.register_store(stopping if stopping is not None else threading.Event())
+                self._keep_store_id(place.store_id)
+            undo.pop_all()
+        return meta
+
+    def _make_store_id(self) -> str:
+        return make_ulid(self.clock.now_ms(), os.urandom(ULID_RANDOM_SIZE))
+
+    def _keep_store_id(self, store_id: str) -> None:
+        """Not before it is registered: until then nobody but this node must rely on it."""
+        if self._read(_STORE_ID) != store_id:
+            self._disk.replace(self._at(_STORE_ID), f"{store_id}\n".encode())
 
     def _open_offsets(self) -> OffsetManager:
         offsets = self.settings.offsets
@@ -247,13 +286,35 @@ class Node:
 
     def _load_limits(self) -> None:
         """Know of transactions whether or not Kafka clients are served."""
-        if not isinstance(self.meta, SoloMetaClient):
-            return  # elsewhere the coordinators tell
-        self._limits.load_aborted(self.meta.list_aborted())
+        if isinstance(self.meta, SoloMetaClient):
+            self._hold_back(lambda _shard: True)
+
+    def _load_limits_of_cluster(self) -> None:
+        """Know of the transactions in the shards that are here before any other node reads there;
+        from then on the coordinators tell."""
+        here = {
+            entry.name
+            for entry in self.storage_cache.entries()
+            if entry.meta is not None
+            and self.meta.node_id in entry.meta.replicas
+            and entry.topic.topic.config.queue_kind == QueueKind.BATCH.value
+        }
+        if isinstance(self.meta, SoloMetaClient) or not here:
+            return
+        try:
+            self._hold_back(here.__contains__)
+        except RetryableError as error:
+            # No majority. It must not keep a node from serving what it has: who reads there may
+            # see what a transaction has written that was open when this node stopped.
+            _log.warning("transactions_not_known", reason=str(error))
+
+    def _hold_back(self, is_here: Callable[[str], bool]) -> None:
+        self._limits.load_aborted(one for one in self.meta.list_aborted() if is_here(one.shard))
         for state in self.meta.list_transactions():
             if state.status != "empty" and not state.status.startswith("complete"):
                 for one in state.partitions:
-                    self._limits.hold(one.shard, state.producer_id, one.first_offset)
+                    if is_here(one.shard):
+                        self._limits.hold(one.shard, state.producer_id, one.first_offset)
 
     def _take_over(self, update: Update) -> None:
         update = share_topics(update)
@@ -302,15 +363,19 @@ class Node:
 
     def _last_reconciled(self) -> int:
         """Return the revision of the last start, or 0, which reconciles more than is needed."""
-        path = self._at(_RECONCILED)
+        text = self._read(_RECONCILED)
+        return int(text) if text.isdigit() else 0
+
+    def _read(self, name: str) -> str:
+        """Return what a small file of this directory says; empty when there is none."""
+        path = self._at(name)
         if not self._disk.exists(path):
-            return 0
+            return ""
         file = self._disk.open(path, writable=False)
         try:
-            text = file.read_at(0, 32).strip()
+            return file.read_at(0, 32).decode("ascii", "replace").strip()
         finally:
             file.close()
-        return int(text) if text.isdigit() else 0
 
     def _note_reconciled(self) -> None:
         try:

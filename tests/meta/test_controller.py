@@ -4,7 +4,7 @@ A script describes a situation, then asks; the answer is indented. A situation b
 first line that describes something behind an answer.
 
     node 2 silent                 registered, but not heard of; also: offline, draining, serves
-    shard t/0 replicas 1,2 in-sync 1,2 leader 2 epoch 4
+    shard t/0 replicas 1,2 in-sync 1,2 leader 2 epoch 4         with `lost` behind it: that, too
     decide                        what is lost, and who leads then
       2 is offline
       t/0 leader 1 epoch 5 in-sync 1
@@ -65,7 +65,7 @@ class Situation:
         match words:
             case ["node", number, *states]:
                 self._add_node(int(number), states)
-            case ["shard", _, "replicas", _, "in-sync", _, "leader", _, "epoch", _]:
+            case ["shard", _, "replicas", _, "in-sync", _, "leader", _, "epoch", _, *_]:
                 self.shards.append(_shard(words))
             case ["group", name, "last", last]:
                 self.groups.append((GroupName("default", name), int(last)))
@@ -147,7 +147,7 @@ def _shard(words: list[str]) -> Shard:
         leader_epoch=int(words[9]),
         active_segment=0,
         first_segment=0,
-        status="active",
+        status=words[10] if len(words) > 10 else "active",
         revision=REVISION,
     )
 

@@ -66,6 +66,7 @@ def shard_text(shard: Shard) -> str:
     return (
         f"shard {shard.name} leader={shard.leader}@{shard.leader_epoch} replicas={replicas} "
         f"in_sync={in_sync} segments={shard.first_segment}-{shard.active_segment}"
+        + (f" {shard.status}" if shard.status != "active" else "")
     )
 
 

@@ -25,13 +25,15 @@ from penstock.adapter.topic_routes import TopicRoutes
 from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig, ShardInfo
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.sharded import check_config
-from penstock.engine.storage_cache import shard_config
+from penstock.engine.storage_cache import ShardEntry, shard_config
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,
     DeadlineError,
+    NotLeaderError,
     NotSupportedError,
     RetryableError,
+    ShardLostError,
     StoreError,
     UnknownTopicError,
 )
@@ -46,7 +48,7 @@ from penstock.meta.client import (
 from penstock.meta.controller import abandoned_shards
 from penstock.meta.state.model import PARTITIONS_MAX
 from penstock.offsets.manager import OffsetManager
-from penstock.record import ShardId
+from penstock.record import Offset, ShardId
 
 TOPIC_TIMEOUT_S: Final = 30.0
 SHARD_TIMEOUT_S: Final = 3.0
@@ -63,6 +65,8 @@ class PartitionDescription(Struct, frozen=True):
     leader_epoch: int
     replicas: tuple[int, ...]
     segments: int
+    problem: str = ""
+    """Why nobody can say where it begins and ends; `info` says nothing then."""
 
 
 class TopicDescription(Struct, frozen=True):
@@ -357,16 +361,26 @@ class TopicAdmin:
             meta = entry.meta
             if meta is None:
                 raise UnknownTopicError(name)
+            info, problem = self._bounds(entry)
             partitions.append(
                 PartitionDescription(
-                    info=self._handler.shard_info(shard),
+                    info=info,
                     leader=meta.leader,
                     leader_epoch=meta.leader_epoch,
                     replicas=meta.replicas,
                     segments=len(entry.segments),
+                    problem=problem,
                 )
             )
         return TopicDescription(topic, tuple(partitions))
+
+    def _bounds(self, entry: ShardEntry) -> tuple[ShardInfo, str]:
+        """Return where a shard begins and ends, or why that is not known."""
+        try:
+            return self._handler.shard_info(entry.name), ""
+        except (NotLeaderError, ShardLostError, DeadlineError) as error:
+            zero = Offset(0)
+            return ShardInfo(entry.id, zero, zero, zero, 0), str(error)
 
     def _check(self, name: object, partitions: object, config: TopicConfig) -> None:
         if not isinstance(name, str) or not 0 < len(name) <= NAME_SIZE_MAX:

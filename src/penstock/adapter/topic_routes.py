@@ -119,6 +119,10 @@ class TopicRoutes:
         return tuple(found)
 
     def _is_ready(self, entry: ShardEntry) -> bool:
-        """A shard of other nodes is ready as far as this one can tell."""
+        """A shard of other nodes is ready as far as this one can tell, and so is one of this node
+        whose leader was chosen again: if it is lost, or begins anew since, who asks for it finds
+        out. Only under its first epoch may it be still to be created."""
         meta = entry.meta
-        return entry.is_open or (meta is not None and self._node_id not in meta.replicas)
+        return entry.is_open or (
+            meta is not None and (self._node_id not in meta.replicas or meta.leader_epoch > 0)
+        )

@@ -76,7 +76,7 @@ class EmbeddedBackend:
     def describe_topic(self, namespace: str, topic: str) -> TopicInfo:
         found = self._admin.describe_topic(topic, namespace=namespace)
         parts = tuple(
-            _partition_info(one.info, leader=one.leader, segments=one.segments)
+            _partition_info(one.info, leader=one.leader, segments=one.segments, problem=one.problem)
             for one in found.partitions
         )
         return _topic_info(found.topic, parts)
@@ -266,7 +266,7 @@ def _topic_info(topic: Topic, partitions: tuple[PartitionInfo, ...] = ()) -> Top
 
 
 def _partition_info(
-    info: ShardInfo, *, leader: int | None = None, segments: int = 1
+    info: ShardInfo, *, leader: int | None = None, segments: int = 1, problem: str = ""
 ) -> PartitionInfo:
     return PartitionInfo(
         partition=info.shard.partition,
@@ -277,4 +277,5 @@ def _partition_info(
         leader=leader,
         segments=segments,
         log_start=info.log_start,
+        problem=problem,
     )

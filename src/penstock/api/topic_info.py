@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from penstock.errors import RetryableError
 from penstock.meta.client import TopicConfig
 from penstock.record import Offset
 
@@ -22,6 +23,8 @@ class PartitionInfo(Struct, frozen=True):
     segments: int = 1
     log_start: Offset | None = None
     """With a tier: the first offset that the log still holds; what is older lies in the tier."""
+    problem: str = ""
+    """Not empty: nobody can say where it begins and ends, and why; the numbers mean nothing."""
 
 
 class TopicInfo(Struct, frozen=True):
@@ -40,6 +43,15 @@ class TopicInfo(Struct, frozen=True):
     def storage(self) -> str:
         """`memory`, `rocksdb` or `segment`."""
         return self.config.storage_type.removeprefix("Engine").lower()
+
+    @property
+    def bounded(self) -> tuple[PartitionInfo, ...]:
+        """The partitions, for those who go by their bounds: raises `RetryableError` while nobody
+        can say where one of them begins and ends."""
+        for one in self.partitions:
+            if one.problem:
+                raise RetryableError(f"partition {one.partition} of {self.name!r}: {one.problem}")
+        return self.partitions
 
     @property
     def records(self) -> int:

@@ -10,15 +10,16 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.output import print_line
-from penstock.cli.target import DEFAULT_ADDRESS, Server
+from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
 from penstock.clock import SystemClock
-from penstock.errors import BadRequestError, DeadlineError
+from penstock.errors import BadRequestError, DeadlineError, UnknownTopicError
 from penstock.meta.controller import DRAINING, ONLINE, Load, load_of
-from penstock.meta.leaving import listed, only_there
+from penstock.meta.leaving import listed, lost_shards, only_there
 from penstock.meta.local_reads import ANY_AGE, STALENESS_MS
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
 from penstock.meta.state.metadata_rows import NODES, SHARDS
+from penstock.meta.state.vocabulary import LOST
 
 app: Final = typer.Typer(help="The nodes that keep the metadata.", no_args_is_help=True)
 
@@ -62,6 +63,12 @@ def _nodes(connection: MetaConnection, reply: pb.ClusterStatusReply) -> list[str
         where = members.get(node, "keeps no metadata")
         state = states.get(node, "not registered")
         lines.append(f"node {node}  {where}  {state}, has {held} shards and leads {led}")
+    lost = lost_shards(rows) if states else []
+    if lost:
+        lines.append(
+            f"{len(lost)} shards are lost, for their nodes came back without the records: "
+            f"{listed(lost)}. Delete their topics, or begin them anew: penstock cluster accept-loss"
+        )
     if not knows_leader:
         age_ms = rows.age_ms
         age = "nobody knows how" if age_ms is None else f"up to {age_ms / 1_000:.1f} s"
@@ -169,6 +176,28 @@ def remove(
         lost = _remove(connection, node, is_forced=force)
     print_line(f"node {node} belongs to no group any more")
     _tell_lost(node, lost)
+
+
+@app.command("accept-loss")
+def accept_loss(
+    topic: Annotated[str, typer.Argument(help="A topic that has lost shards.")],
+    server: Server = None,
+    namespace: Namespace = "default",
+) -> None:
+    """Begin the lost shards of a topic anew, empty, and forget what consumers had read of them.
+    Lost are shards whose node came back without its data."""
+    address = server or DEFAULT_ADDRESS
+    with closing(RemoteMetaClient([address], node_id=1, deadline_s=_DEADLINE_S)) as client:
+        found = client.get_topic(topic, namespace=namespace)
+        if found is None:
+            raise UnknownTopicError(topic)
+        lost = [one.id for one in client.list_shards(found.topic_id) if one.status == LOST]
+        if not lost:
+            raise BadRequestError(f"no shard of topic {topic!r} is lost")
+        for shard in lost:
+            client.accept_loss(shard)
+        client.forget_topic_offsets(found.topic_id, [shard.partition for shard in lost])
+    print_line(f"{len(lost)} shards of {topic} begin anew, empty")
 
 
 @app.command()

@@ -161,7 +161,7 @@ def _starts(topic: Topic, wanted: Wanted) -> dict[int, int]:
     if wanted.since_ms is not None:
         found = {one: int(at) for one, at in topic.offsets_at(wanted.since_ms).items()}
     elif wanted.offset == "latest":
-        found = {one.partition: int(one.commit) for one in topic.describe().partitions}
+        found = {one.partition: int(one.commit) for one in topic.describe().bounded}
     else:
         first = 0 if wanted.offset in (None, "earliest") else int(wanted.offset or 0)
         found = dict.fromkeys(range(topic.partitions), first)
@@ -179,7 +179,7 @@ def _new(topic: Topic, positions: dict[int, int]) -> Iterator[Message]:
     """Wait a moment, and yield what came."""
     if not topic.wait(positions, seconds=1.0):
         return
-    ends = {one.partition: one.commit for one in topic.describe().partitions}
+    ends = {one.partition: one.commit for one in topic.describe().bounded}
     for one, position in list(positions.items()):
         records = topic.read(one, position)
         for record in records:

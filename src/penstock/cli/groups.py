@@ -90,7 +90,7 @@ def _targets(
     store: Store, topic: str, to: str, partition: int | None
 ) -> dict[tuple[str, int], int]:
     info = store.topic(topic).describe()
-    chosen = [one for one in info.partitions if partition in (None, one.partition)]
+    chosen = [one for one in info.bounded if partition in (None, one.partition)]
     if not chosen:
         raise BadRequestError(f"topic {topic!r} has no partition {partition}")
     if to.startswith("@"):

@@ -11,6 +11,7 @@ from penstock.adapter.tiering_options import TIERING, shown_policy
 from penstock.api.topic_info import TopicInfo
 from penstock.cli.arguments import AsJson, TopicName
 from penstock.cli.output import (
+    Cell,
     count_text,
     print_fields,
     print_json,
@@ -125,7 +126,7 @@ def _print_info(info: TopicInfo) -> None:
     fields += shown_policy(tiering) if tiering is not None else []
     print_fields(fields, title=info.name)
     has_tier = any(one.log_start is not None for one in info.partitions)
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (
             one.partition,
             one.earliest,
@@ -135,11 +136,16 @@ def _print_info(info: TopicInfo) -> None:
             size_text(one.size),
             one.segments,
         )
+        if not one.problem
+        else (one.partition, *("?" for _ in range(has_tier + 4)), one.segments)
         for one in info.partitions
     ]
     in_log = ("#in log from",) if has_tier else ()
     columns = ("#partition", "#earliest", *in_log, "#commit", "#latest", "#size", "#segments")
     print_table(columns, rows)
+    for one in info.partitions:
+        if one.problem:
+            print_line(f"partition {one.partition}: {one.problem}")
 
 
 @app.command()

@@ -7,6 +7,8 @@ every such change is chosen so that the metadata decides:
     its engine forgets)
   * a shard that an engine has and the metadata lacks is deleted (its topic's creation was being
     undone, or its deletion was nearly done)
+  * a shard whose records are lost is neither created, for it would pass for what was there, nor
+    deleted
   * topics altered since the last start give their engines the configuration again
 
 Losing the metadata must not delete all data: engines that hold shards beside a log that has never
@@ -24,6 +26,7 @@ from msgspec import Struct
 from penstock.engine.handler import StorageEngineHandler
 from penstock.errors import CorruptionError, RetryableError
 from penstock.log import get_logger
+from penstock.meta.state.vocabulary import LOST
 from penstock.record import ShardId
 
 _log: Final = get_logger(__name__)
@@ -50,13 +53,18 @@ def reconcile(
     whose engines may hold something; `altered_since` is the revision of the last start."""
     cache = handler.cache
     wanted: dict[str, dict[ShardId, bool]] = {}
+    lost: set[ShardId] = set()
     for entry in cache.entries():
         if entry.meta is not None and handler.node_id in entry.meta.replicas:
+            if entry.meta.status == LOST:
+                _log.error("shard_lost", shard=entry.name, topic=entry.topic.topic.name)
+                lost.add(entry.id)
+                continue
             shards = wanted.setdefault(entry.topic.storage_type, {})
             shards[entry.id] = entry.topic.topic.revision > altered_since
     done = Reconciled()
     for storage_type in sorted({*present, *wanted}):
-        held = set(handler.list_shard(storage_type))
+        held = set(handler.list_shard(storage_type)) - lost
         if held and cache.revision == 0:
             raise CorruptionError(
                 where,

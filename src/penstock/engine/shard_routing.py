@@ -22,9 +22,11 @@ from penstock.errors import (
     BadRequestError,
     BusyError,
     NotLeaderError,
+    ShardLostError,
     ShardSealedError,
     UnknownShardError,
 )
+from penstock.meta.state.vocabulary import LOST
 from penstock.record import ShardId
 
 _CHANGING_LOCKS: Final = 64
@@ -152,6 +154,7 @@ class ShardRouting:
             return
         leader = None if entry.meta is None else entry.meta.leader
         if entry.meta is not None and leader != self.node_id:
+            _check_not_lost(entry)
             raise NotLeaderError(entry.name, leader=None if leader is None else str(leader))
 
     def _find_own_writer(self, entry: ShardEntry) -> StorageEngine:
@@ -207,6 +210,14 @@ class ShardRouting:
 
     def _other_node(self, entry: ShardEntry, leader: int | None) -> StorageEngine:
         if self._forwarder is None or leader is None:
+            _check_not_lost(entry)
             name = None if leader is None else str(leader)
             raise NotLeaderError(entry.name, leader=name)
         return self._forwarder.engine_of(leader, entry.topic.storage_type)
+
+
+def _check_not_lost(entry: ShardEntry) -> None:
+    """A shard that waits for its leader may be asked again later; one that is lost may not."""
+    if entry.meta is not None and entry.meta.status == LOST:
+        topic = entry.topic.topic.name
+        raise ShardLostError(entry.name, topic=topic, nodes=entry.meta.replicas)

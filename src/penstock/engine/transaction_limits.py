@@ -106,6 +106,11 @@ class TransactionLimits:
                 if producer_id in held
             }
 
+    def producers(self) -> set[int]:
+        """Return who holds a shard up."""
+        with self._lock:
+            return {producer_id for held in self._held.values() for producer_id in held}
+
     def release(self, producer_id: int, aborted: Iterable[AbortedRange] = ()) -> list[str]:
         """Hold nothing up for a producer any more, whose aborted ranges are told before; return
         the shards that it held up."""

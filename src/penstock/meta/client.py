@@ -204,7 +204,15 @@ class MetadataClient(Protocol):
         listeners: Mapping[str, str] | None = None,
         roles: Sequence[str] = (),
         boot_id: str = "",
-    ) -> Node: ...
+        store_id: str = "",
+    ) -> Node:
+        """Say that this node is there. With another `store_id` than the last time its replicas
+        count no more, and shards that nobody else has are lost."""
+        ...
+
+    def accept_loss(self, shard: ShardId) -> Shard:
+        """Begin a shard anew whose records are lost; offsets that were committed for it stay."""
+        ...
 
     def set_node_status(self, node_id: int, status: str, *, epoch: int | None = None) -> Node: ...
 

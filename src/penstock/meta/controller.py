@@ -6,7 +6,8 @@ lead, changes nothing.
 
 Invariants:
 
-  * only a replica that is in sync may lead; a shard without such a replica has no leader
+  * only a replica that is in sync may lead; a shard without such a replica has no leader, and one
+    whose records are lost gets none
   * whoever is gone when a leader is chosen is out of sync from then on: it lacks what the new one
     will write. The last ones that were in sync stay so while nobody leads
   * a node that drains gets nothing new, and leads only what nobody else can
@@ -24,6 +25,7 @@ from msgspec import Struct, field
 from penstock.meta.state import metadata_commands as cmd
 from penstock.meta.state.model import Node, Shard
 from penstock.meta.state.offset_commands import GroupName
+from penstock.meta.state.vocabulary import LOST
 
 ONLINE = "online"
 OFFLINE = "offline"
@@ -134,7 +136,7 @@ def failovers(
     load = _led(shards, here)
     decided: list[cmd.AssignLeader] = []
     for shard in shards:
-        if shard.leader in here:
+        if shard.leader in here or shard.status == LOST:
             continue
         able = [node for node in shard.replicas if node in shard.in_sync and node in here]
         if not able and shard.leader is None:
@@ -213,7 +215,7 @@ def replacements(
 
 def sole_copies(shards: Iterable[Shard], node_id: int) -> list[Shard]:
     """Return the shards of which nobody but one node has everything."""
-    return [shard for shard in shards if set(shard.in_sync) == {node_id}]
+    return [shard for shard in shards if set(shard.in_sync) == {node_id} and shard.status != LOST]
 
 
 def _led(shards: Iterable[Shard], nodes: Collection[int]) -> Counter[int]:

@@ -1,4 +1,4 @@
-"""What would go with a node that leaves the cluster for good: shards that no other node has."""
+"""What would go, or has gone, with a node: shards that no other node has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from penstock.meta.controller import sole_copies
 from penstock.meta.state.metadata_rows import SHARDS, TOPICS
 from penstock.meta.state.view import Reader
-from penstock.meta.state.vocabulary import ACTIVE
+from penstock.meta.state.vocabulary import ACTIVE, LOST
 
 _SHOWN: Final = 10
 
@@ -19,6 +19,16 @@ def only_there(rows: Reader, node_id: int) -> list[str]:
     found: list[str] = []
     for shard in sole_copies(SHARDS.scan(rows), node_id):
         topic = TOPICS.get(rows, shard.topic_id)
+        if topic is not None and topic.status == ACTIVE:
+            found.append(f"{topic.name}/{shard.partition}")
+    return found
+
+
+def lost_shards(rows: Reader) -> list[str]:
+    """Return the shards, as topic/partition, whose nodes have come back without the records."""
+    found: list[str] = []
+    for shard in SHARDS.scan(rows):
+        topic = TOPICS.get(rows, shard.topic_id) if shard.status == LOST else None
         if topic is not None and topic.status == ACTIVE:
             found.append(f"{topic.name}/{shard.partition}")
     return found

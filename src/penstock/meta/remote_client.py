@@ -306,7 +306,10 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         deadline_s: float = DEADLINE_S,
         clock: Clock | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
+        store_id: str = "",
     ) -> None:
+        """`store_id` says which records this node has; empty: it keeps none."""
+        self._store_id = store_id
         clock = clock if clock is not None else SystemClock()
         self.connection: Final = MetaConnection(addresses, deadline_s=deadline_s, clock=clock)
         status = self.connection.call(
@@ -409,7 +412,9 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def _register(self) -> None:
         # One after another: an older one must not come behind what was announced since.
         with self._registering:
-            self.register_node("", listeners=self._listeners, boot_id=self._nonce)
+            self.register_node(
+                "", listeners=self._listeners, boot_id=self._nonce, store_id=self._store_id
+            )
             self._is_registered = True
 
     def announce(self, protocol: str, address: str) -> None:

@@ -278,6 +278,7 @@ class SoloMetadata:
         listeners: Mapping[str, str] | None = None,
         roles: Sequence[str] = (),
         boot_id: str = "",
+        store_id: str = "",
     ) -> Node:
         command = cmd.RegisterNode(
             node_id=self._node_id,
@@ -285,8 +286,13 @@ class SoloMetadata:
             listeners=dict(listeners or {}),
             roles=tuple(roles),
             boot_id=boot_id,
+            store_id=store_id,
         )
         return self._done(command, cmd.NodeResult).node
+
+    def accept_loss(self, shard: ShardId) -> Shard:
+        command = cmd.AcceptLoss(shard.topic, shard.partition)
+        return self._done(command, cmd.ShardsResult).shards[0]
 
     def set_node_status(self, node_id: int, status: str, *, epoch: int | None = None) -> Node:
         return self._done(cmd.SetNodeStatus(node_id, status, epoch), cmd.NodeResult).node

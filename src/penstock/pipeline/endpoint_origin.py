@@ -51,7 +51,7 @@ class EndpointOrigin:
         parts = self._parts.get(shard.topic)
         if parts is None:
             described = self._backend.describe_topic(self._namespace, shard.topic)
-            parts = {part.partition: part for part in described.partitions}
+            parts = {part.partition: part for part in described.bounded}
             if described.config.queue_kind == QueueKind.BATCH.value:
                 # Transactions may hold readers up: what those have is asked of each.
                 parts = {

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from msgspec.structs import replace
 from tests.brokers.kafka.running import Running, running
 
+from penstock.brokers.kafka.broker import KafkaBroker
+from penstock.brokers.kafka.server import KafkaServer
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.node import Node
@@ -166,6 +169,31 @@ def test_a_node_without_kafka_clients_knows_of_transactions(data_path: Path) -> 
         assert values(node) == [b"kept"]
         latest = AdapterOffsetStrategy.LATEST
         assert node.topics.get_offset_by_timestamp(TOPIC, 0, latest)[0] == 0
+
+
+def test_a_node_of_a_cluster_knows_of_transactions_before_it_serves_kafka_clients(
+    data_path: Path,
+) -> None:
+    with running(data_path) as server:
+        producer = transactional(server.address)
+        in_transaction(producer, (b"k", b"kept"), commit=True)
+        in_transaction(producer, (b"k", b"aborted"), commit=False)
+        producer.begin_transaction()
+        write(producer, (b"k", b"open"))
+        alone = server.node.settings
+    place = replace(alone.node, peers=("1@127.0.0.1:1",), meta_listen="127.0.0.1:0")
+    settings = replace(alone, node=place)
+    with Node(str(data_path), settings) as node:
+        # Another node may ask for records as soon as this one exists.
+        assert values(node) == [b"kept"]
+        assert node.handler.limits.holds_any
+        # Once the front end has looked, only what is still open holds anybody up.
+        node.handler.limits.hold("ended_0", 1 << 40, 0)
+        broker = KafkaBroker(node.driver_manager, node.meta, node.clock, settings)
+        with KafkaServer(broker, "127.0.0.1"):
+            assert node.handler.limits.stable_until("ended_0") is None
+            assert values(node) == [b"kept"]
+            assert node.handler.limits.holds_any
 
 
 def test_the_marker_of_an_abort_is_on_the_device_before_its_range_is_told(

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock.api import Store
 from penstock.cli import build
-from penstock.errors import NotSupportedError, RetryableError
+from penstock.errors import NotSupportedError, RetryableError, ShardLostError
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 
@@ -104,6 +104,7 @@ def test_three_servers_share_topics_and_offsets(servers: Servers) -> None:
     with penstock.connect(servers.addresses[1]) as store:
         topic = store.create_topic("orders", storage="rocksdb")
         topic.write(b"one")
+        wait_until(partial(_creates_on_all, store, "wide"), "node 3 has a shard")
     with penstock.connect(servers.addresses[2]) as store:
         wait_until(lambda: "orders" in store.topics(), "topics are pushed")
     servers.stop(2)
@@ -120,11 +121,33 @@ def test_three_servers_share_topics_and_offsets(servers: Servers) -> None:
     servers.addresses[4] = servers.addresses.pop(3)
     servers.start(4)
     assert "node 4 votes in all groups" in servers.cluster("add", "4", internal, node=2)
-    assert "has taken the place" in servers.cluster("replace", "3", "4", node=2)
+    refusal = servers.refusal_of("replace", "3", "4")
+    assert "only node 3 has the records of 1 shards: wide/" in refusal
+    assert len(re.findall("voters 1,2,3,4$", servers.cluster("status"), re.MULTILINE)) == 2
+    said = servers.cluster("replace", "3", "4", "--force", node=2)
+    assert "has taken the place" in said
+    assert "1 shards have no leader until node 3 joins again with its records" in said
     assert len(re.findall("voters 1,2,4$", servers.cluster("status", node=2), re.MULTILINE)) == 2
     assert "belongs to no group" in servers.cluster("remove", "4", node=2)
     assert len(re.findall("voters 1,2$", servers.cluster("status", node=2), re.MULTILINE)) == 2
     assert servers.cluster("add", "9", "127.0.0.1:1", "--wait", "0.1", node=2) == ""
+    # Half of the voters are no majority.
+    servers.kill(1)
+    wait_until(lambda: _hears_of_no_leader(servers.cluster("status", node=2)), "nobody leads")
+
+
+def _hears_of_no_leader(status: str) -> bool:
+    """Return whether a status says that there is no leader, and how old the rest of it is."""
+    return (
+        len(re.findall(r"^(metadata|offset-0): leader unknown, ", status, re.MULTILINE)) == 2
+        and re.search(
+            r"^this node hears of no leader; what it knows of the nodes is up to \d+\.\d s old$",
+            status,
+            re.MULTILINE,
+        )
+        is not None
+        and "node 1  " in status
+    )
 
 
 def _values(store: Store, topic: str, partition: int) -> list[bytes]:
@@ -143,7 +166,8 @@ def _knows(store: Store, topic: str) -> bool:
 def test_shards_are_spread_over_the_nodes_and_any_node_serves_them(servers: Servers) -> None:
     wait_until(lambda: servers.nodes_that("online") == 3, "all nodes are registered")
     with penstock.connect(servers.addresses[1]) as store:
-        wait_until(lambda: _is_spread(servers, store), "all nodes say where they serve")
+        wait_until(partial(_creates_on_all, store, "orders"), "all nodes say where they serve")
+        wait_until(lambda: servers.nodes_that("has 1 shards and leads 1") == 3, "no other is left")
         with pytest.raises(NotSupportedError, match="replication is 2"):
             store.create_topic("twice", storage="rocksdb", replication=2)
         assert "twice" not in store.topics()
@@ -171,11 +195,11 @@ def test_shards_are_spread_over_the_nodes_and_any_node_serves_them(servers: Serv
     _use_a_node_without_the_role_meta(servers)
 
 
-def _is_spread(servers: Servers, store: Store) -> bool:
+def _creates_on_all(store: Store, name: str) -> bool:
     """Create a topic that has a shard on each node; before all have said that they serve requests,
     some get none."""
-    topic = store.create_topic("orders", partitions=3, storage="rocksdb")
-    if servers.nodes_that("has 1 shards and leads 1") == 3:
+    topic = store.create_topic(name, partitions=3, storage="rocksdb")
+    if set(_leaders(store, name).values()) == {1, 2, 3}:
         return True
     topic.delete()
     return False
@@ -189,6 +213,7 @@ def _lose_and_bring_back(servers: Servers) -> None:
         wait_until(lambda: servers.nodes_that("offline, has 1 shards and leads 0") == 1, "a loss")
         with pytest.raises(RetryableError):
             store.topic("orders").write(b"nobody", partition=lost)
+        _describe_without(servers, store, lost)
         for partition in leaders.keys() - {lost}:
             store.topic("orders").write(b"more", partition=partition)
         servers.start(3)
@@ -197,6 +222,20 @@ def _lose_and_bring_back(servers: Servers) -> None:
         found = _values(store, "orders", lost)
         assert sorted(found[:3]) == [b"1", b"2", b"3"]
         assert set(found[3:]) == {b"again"}
+
+
+def _describe_without(servers: Servers, store: Store, lost: int) -> None:
+    """A topic is described although nobody leads one of its partitions."""
+    info = store.topic("orders").describe()
+    without = [one.partition for one in info.partitions if one.leader is None or one.problem]
+    assert without == [lost]
+    assert [one.latest for one in info.partitions if one.partition != lost] == [3, 3]
+    with pytest.raises(RetryableError, match=f"partition {lost} of 'orders': this node does not"):
+        assert not info.bounded
+    shown = CliRunner().invoke(build(), ["topic", "describe", "orders", "-s", servers.addresses[1]])
+    assert shown.exit_code == 0
+    assert re.search(rf"^ *{lost}( +\?){{4}} +1 *$", shown.output, re.MULTILINE)
+    assert f"partition {lost}: this node does not lead" in shown.output
 
 
 def _writes(store: Store, partition: int) -> bool:
@@ -225,9 +264,10 @@ def _use_a_node_without_the_role_meta(servers: Servers) -> None:
 
 def _are_led_by(store: Store, leaders: dict[int, int | None]) -> bool:
     try:
-        return _leaders(store, "of-all") == leaders
+        found = {one.partition: one.leader for one in store.topic("of-all").describe().bounded}
     except RetryableError:
         return False
+    return found == leaders
 
 
 def _remove_nodes_that_have_records(servers: Servers) -> None:
@@ -258,6 +298,52 @@ def _remove_nodes_that_have_records(servers: Servers) -> None:
     with penstock.connect(servers.addresses[1]) as store:
         wait_until(partial(_are_led_by, store, leaders), "they lead again")
         assert [_values(store, "of-all", partition) for partition in range(8)] == [[b"four"]] * 8
+    _replace_the_disks_of_nodes(servers, leaders, storage)
+
+
+def _replace_the_disks_of_nodes(
+    servers: Servers, leaders: dict[int, int | None], storage: list[str]
+) -> None:
+    """A member of the groups and a node that is none lose everything that they had."""
+    kept = [partition for partition, leader in leaders.items() if leader not in {3, 4}]
+    lost = sorted(leaders.keys() - kept)
+    with penstock.connect(servers.addresses[1]) as store:
+        count = len(lost) + list(_leaders(store, "elsewhere").values()).count(3)
+    for node in (3, 4):
+        servers.kill(node)
+        shutil.rmtree(servers.directory / str(node))
+    servers.start(3)
+    servers.start(4, "node.roles=[]", f"node.peers={json.dumps(storage)}")
+    wait_until(lambda: f"\n{count} shards are lost" in servers.cluster("status"), "it is known")
+    wait_until(lambda: servers.nodes_that("online") == 4 and servers.all_vote(), "all are back")
+    # A topic with lost shards can be deleted.
+    with penstock.connect(servers.addresses[1]) as store:
+        store.topic("elsewhere").delete()
+    names = ", ".join(f"of-all/{partition}" for partition in lost)
+    said = f"{len(lost)} shards are lost, for their nodes came back without the records: {names}. "
+    assert said in servers.cluster("status")
+    for node in (1, 3, 4):
+        with penstock.connect(servers.addresses[node]) as store:
+            wait_until(partial(_knows, store, "of-all"), "topics are pushed")
+            for partition in kept:
+                assert _values(store, "of-all", partition) == [b"four"]
+            for partition in lost:
+                with pytest.raises(ShardLostError, match="penstock cluster accept-loss of-all"):
+                    store.topic("of-all").write(b"into nothing", partition=partition)
+                with pytest.raises(ShardLostError, match="has come back without its data"):
+                    _values(store, "of-all", partition)
+            described = store.topic("of-all").describe()
+            problems = {one.partition for one in described.partitions if "are lost" in one.problem}
+            assert problems == set(lost)
+    assert "topic 'elsewhere' does not exist" in servers.refusal_of("accept-loss", "elsewhere")
+    assert f"{len(lost)} shards of of-all begin anew" in servers.cluster("accept-loss", "of-all")
+    with penstock.connect(servers.addresses[1]) as store:
+        wait_until(partial(_are_led_by, store, leaders), "they lead again")
+        for partition in lost:
+            store.topic("of-all").write(b"anew", partition=partition)
+            assert _values(store, "of-all", partition) == [b"anew"]
+    assert "are lost" not in servers.cluster("status")
+    assert "no shard of topic 'of-all' is lost" in servers.refusal_of("accept-loss", "of-all")
 
 
 def _creates_on(store: Store, node: int) -> bool:

@@ -67,6 +67,7 @@ from penstock.meta.state.model import Member
 from penstock.meta.watch import Watchers
 
 _DECISIONS_AT_ONCE: Final = 256
+_REGISTER_SECONDS: Final = 0.2
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -78,6 +79,8 @@ class Place(Struct, frozen=True, kw_only=True):
     listen: str = ""
     """`HOST:PORT` to listen on; empty: as the peers know it."""
     offset_groups: int = 1
+    store_id: str = ""
+    """Which records the node has; empty: it keeps none."""
 
 
 class WaitingHost:
@@ -115,7 +118,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         database: Database,
         identity: fmt.Identity,
         transport: Transport,
-        peers: Sequence[Peer],
+        place: Place,
         *,
         clock: Clock,
         entropy: Callable[[int], bytes],
@@ -123,6 +126,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         limits: LogLimits | None = None,
     ) -> None:
         self._database = database
+        self._store_id = place.store_id
         self._transport = transport
         self._watchers_thread_wake = threading.Event()
         self._is_closing = False
@@ -178,7 +182,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             target=self._deliver, name="penstock-meta-watch", daemon=True
         )
         self._controller: Final = self._build_controller()
-        self._start(peers)
+        self._start(parse_peers(place.peers))
 
     def _build_membership(self) -> Membership:
         return Membership(
@@ -259,7 +263,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
                 database,
                 identity,
                 transport,
-                found,
+                place,
                 clock=clock,
                 entropy=entropy,
                 timing=timing,
@@ -409,8 +413,24 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         # others know of no way to this node until it notices.
         with self._registering:
             self.register_node(
-                address, listeners=self._listeners, roles=("meta",), boot_id=self._nonce
+                address,
+                listeners=self._listeners,
+                roles=("meta",),
+                boot_id=self._nonce,
+                store_id=self._store_id,
             )
+
+    def register_store(self, stopping: threading.Event) -> None:
+        """Register; returns when it is known which records this node has. `stopping` ends the
+        wait for a majority, with a `RetryableError`."""
+        while True:
+            try:
+                self._register()
+            except RetryableError:
+                if self._clock.wait(stopping, _REGISTER_SECONDS):
+                    raise
+            else:
+                return
 
     def announce(self, protocol: str, address: str) -> None:
         """Tell all nodes where this one serves the clients of a protocol."""

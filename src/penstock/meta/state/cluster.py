@@ -7,10 +7,12 @@ from msgspec.structs import replace
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.change import Change, Moment
 from penstock.meta.state.keys import encode_key
+from penstock.meta.state.losses import lose_replicas
 from penstock.meta.state.metadata_commands import (
     AcquireLease,
     AllocateProducerIds,
     Done,
+    Event,
     Heartbeat,
     LeaseResult,
     NodePut,
@@ -25,8 +27,8 @@ from penstock.meta.state.metadata_commands import (
     RenewLease,
     SetNodeStatus,
 )
-from penstock.meta.state.metadata_rows import BEATS_TABLE, LEASES, MEMBERS, NODES
-from penstock.meta.state.model import INT_MAX, Lease, Member, Node
+from penstock.meta.state.metadata_rows import BEATS_TABLE, LEASES, MEMBERS, NODES, STORES
+from penstock.meta.state.model import INT_MAX, Lease, Member, Node, Store
 from penstock.meta.state.shards import find_shard
 from penstock.meta.state.view import View
 from penstock.meta.state.vocabulary import NODE_STATUSES
@@ -45,7 +47,14 @@ def register_node(view: View, command: RegisterNode, moment: Moment) -> Change |
         registered_at_ms=moment.time_ms,
     )
     NODES.put(view, node, node.node_id)
-    return Change(NodeResult(node), (NodePut(node),))
+    events: list[Event] = [NodePut(node)]
+    known = STORES.get(view, node.node_id)
+    if command.store_id and (known is None or known.store_id != command.store_id):
+        if known is not None:
+            events += lose_replicas(view, node.node_id, moment)
+        store = Store(node_id=node.node_id, store_id=command.store_id)
+        STORES.put(view, store, node.node_id)
+    return Change(NodeResult(node), tuple(events))
 
 
 def set_node_status(view: View, command: SetNodeStatus, _moment: Moment) -> Change | Rejected:

@@ -31,7 +31,9 @@ from penstock.meta.state.cluster import (
     set_node_status,
 )
 from penstock.meta.state.keys import encode_key
+from penstock.meta.state.losses import accept_loss
 from penstock.meta.state.metadata_commands import (
+    AcceptLoss,
     AcquireLease,
     AllocateProducerIds,
     AlterTopic,
@@ -134,6 +136,8 @@ def _change(view: View, command: Command, moment: Moment) -> Change | Rejected: 
             return alter_topic(view, command, moment)
         case DeleteTopic():
             return delete_topic(view, command, moment)
+        case AcceptLoss():
+            return accept_loss(view, command, moment)
         case CreateShards():
             return create_shards(view, command, moment)
         case DeleteShards():

@@ -74,6 +74,13 @@ class DeleteTopic(Struct, frozen=True, array_like=True, tag="delete-topic"):
     topic_id: Name
 
 
+class AcceptLoss(Struct, frozen=True, array_like=True, tag="accept-loss"):
+    """Begin a shard anew whose records are lost, with nothing in it."""
+
+    topic_id: Name
+    partition: Partition
+
+
 class CreateShards(Struct, frozen=True, array_like=True, tag="create-shards"):
     """Create shards with their first segment; those that exist stay as they are."""
 
@@ -142,6 +149,9 @@ class RegisterNode(Struct, frozen=True, array_like=True, tag="register-node"):
     listeners: dict[str, str] = {}
     roles: tuple[str, ...] = ()
     boot_id: str = ""
+    store_id: str = ""
+    """Which data directory the node has; another one than before means that its records are
+    gone. Empty: it keeps none."""
 
 
 class SetNodeStatus(Struct, frozen=True, array_like=True, tag="set-node-status"):
@@ -223,6 +233,7 @@ Command = (
     | PutMember
     | RemoveMember
     | Heartbeat
+    | AcceptLoss
 )
 
 

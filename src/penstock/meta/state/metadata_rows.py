@@ -9,6 +9,7 @@
     0x16 events    revision                      → Event*
     0x17 members   node_id                       → Member
     0x18 beats     node_id                       → revision of the last heartbeat
+    0x19 stores    node_id                       → Store
 
 Queries use the same functions on a `Reader`.
 """
@@ -23,7 +24,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from penstock.meta.state.keys import Part, after_prefix, encode_key
 from penstock.meta.state.metadata_commands import Event
-from penstock.meta.state.model import Lease, Member, Node, Segment, Shard, Topic
+from penstock.meta.state.model import Lease, Member, Node, Segment, Shard, Store, Topic
 from penstock.meta.state.view import Reader, View
 
 RowT = TypeVar("RowT", bound=Struct)
@@ -67,6 +68,8 @@ EVENTS_TABLE: Final = 0x16
 MEMBERS: Final = Table(0x17, Member)
 
 BEATS_TABLE: Final = 0x18
+
+STORES: Final = Table(0x19, Store)
 
 _events_decoder: Final = Decoder(tuple[Event, ...])
 

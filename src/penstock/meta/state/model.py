@@ -156,6 +156,13 @@ class Member(Struct, frozen=True, array_like=True, kw_only=True):
     """Identifies one life of the node's directory; a wiped node has another."""
 
 
+class Store(Struct, frozen=True, array_like=True, kw_only=True):
+    """Which data directory a node was last seen with. The row outlives the node's own."""
+
+    node_id: int
+    store_id: str
+
+
 class Lease(Struct, frozen=True, array_like=True, kw_only=True):
     """The right to act for a shard (uploads) until a moment, under an epoch that nobody had."""
 

@@ -26,7 +26,7 @@ from penstock.meta.state.metadata_commands import (
 from penstock.meta.state.metadata_rows import LEASES, SEGMENTS, SHARDS, TOPICS
 from penstock.meta.state.model import Segment, Shard, Topic
 from penstock.meta.state.view import Reader, View
-from penstock.meta.state.vocabulary import ACTIVE
+from penstock.meta.state.vocabulary import ACTIVE, LOST
 
 
 def check_placements(placements: tuple[Placement, ...], partitions: int) -> Rejected | None:
@@ -128,6 +128,8 @@ def assign_leader(view: View, command: AssignLeader, moment: Moment) -> Change |
     shard = find_shard(view, command.topic_id, command.partition)
     if isinstance(shard, Rejected):
         return shard
+    if shard.status == LOST:
+        return Rejected("bad_request", f"the records of {shard.name} are lost", shard.name)
     if command.epoch <= shard.leader_epoch:
         return Rejected(
             "stale",
@@ -158,14 +160,19 @@ def assign_leader(view: View, command: AssignLeader, moment: Moment) -> Change |
         leader_epoch=command.epoch,
         revision=moment.revision,
     )
-    SHARDS.put(view, led, shard.topic_id, shard.partition)
-    events: list[Event] = [ShardPut(led)]
+    return Change(ShardsResult((led,)), tuple(put_led(view, led)))
+
+
+def put_led(view: View, shard: Shard) -> list[Event]:
+    """Store a shard whose leader may have changed; its open segment has the same one."""
+    SHARDS.put(view, shard, shard.topic_id, shard.partition)
+    events: list[Event] = [ShardPut(shard)]
     segment = SEGMENTS.get(view, shard.topic_id, shard.partition, shard.active_segment)
     if segment is not None and segment.end_offset is None:
-        led_segment = replace(segment, leader=led.leader, leader_epoch=led.leader_epoch)
+        led_segment = replace(segment, leader=shard.leader, leader_epoch=shard.leader_epoch)
         SEGMENTS.put(view, led_segment, shard.topic_id, shard.partition, segment.number)
         events.append(SegmentPut(led_segment))
-    return Change(ShardsResult((led,)), tuple(events))
+    return events
 
 
 def change_in_sync(view: View, command: ChangeInSync, moment: Moment) -> Change | Rejected:

@@ -29,6 +29,10 @@ STORAGE_LEVELS: Final = frozenset({"DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORC
 
 ACTIVE: Final = "active"
 DELETING: Final = "deleting"
+LOST: Final = "lost"
+"""Of a shard: whoever had its records has come back without them."""
+MEMORY_STORAGE: Final = "EngineMemory"
+"""Of topics that begin anew with every start of their node, by their nature."""
 
 NODE_STATUSES: Final = frozenset({"online", "offline", "draining"})
 

@@ -44,7 +44,7 @@ def lag(store: Store, *, groups: Sequence[str] | None = None) -> LagResult:
         info = store.describe_group(name)
         for (topic, partition), offset in sorted(info.offsets.items()):
             if topic not in ends:
-                parts = store.topic(topic).describe().partitions
+                parts = store.topic(topic).describe().bounded
                 ends[topic] = {part.partition: part.commit for part in parts}
             end = ends[topic][partition]
             behind = info.lag.get((topic, partition), 0)

@@ -90,6 +90,8 @@ def _shards(before: TopicInfo, after: TopicInfo, removed: int | None) -> list[Sh
     partitions, the first one's line has the sum."""
     found = []
     for number, (old, new) in enumerate(zip(before.partitions, after.partitions, strict=False)):
+        if removed is None and (old.problem or new.problem):
+            continue  # nobody leads it: nothing was done there
         count = new.earliest - old.earliest
         if removed is not None:
             count = removed if number == 0 else 0

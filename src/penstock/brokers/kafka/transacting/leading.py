@@ -54,11 +54,19 @@ class LeadingPart:
                 self._index.open(state.producer_id, writer, may_have_written=True)
                 if state.status != "ongoing":
                     self._index.shut(state.producer_id)
+        # What the node found open when it began, and was ended since.
+        still_open = {one.producer_id for one in self._meta.list_transactions() if is_open(one)}
+        for producer_id in limits.producers() - still_open:
+            for shard in limits.release(producer_id):
+                self._broker.handler.wake(shard)
 
     def _leads(self, shard: str) -> bool:
+        """A node that has just started leads its shards, or will in a moment."""
         entry = self._broker.handler.cache.shards.get(shard)
         meta = None if entry is None else entry.meta
-        return meta is None or meta.leader == self._broker.node_id
+        node_id = self._broker.node_id
+        is_waiting = meta is not None and meta.leader is None and node_id in meta.replicas
+        return meta is None or meta.leader == node_id or is_waiting
 
     # Steps
 

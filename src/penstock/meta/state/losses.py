@@ -1,0 +1,92 @@
+"""Nodes that come back without their records, and what becomes of their shards.
+
+A node names the data directory that it has when it registers. Another one than the last time means
+that no replica of its own has anything: it must neither lead nor count as in sync. A shard that
+nobody else had in sync is lost; that is remembered, and nothing empty takes its place, until an
+operator deletes the topic or accepts the loss.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from penstock.meta.state.answers import Rejected
+from penstock.meta.state.change import Change, Moment
+from penstock.meta.state.metadata_commands import (
+    AcceptLoss,
+    Event,
+    SegmentDeleted,
+    SegmentPut,
+    ShardPut,
+    ShardsResult,
+)
+from penstock.meta.state.metadata_rows import LEASES, SEGMENTS, SHARDS, TOPICS
+from penstock.meta.state.model import Segment, Shard
+from penstock.meta.state.shards import find_shard, put_led
+from penstock.meta.state.view import View
+from penstock.meta.state.vocabulary import ACTIVE, LOST, MEMORY_STORAGE
+
+
+def lose_replicas(view: View, node_id: int, moment: Moment) -> list[Event]:
+    """Take a node that has nothing any more out of all in-sync sets."""
+    events: list[Event] = []
+    for shard in list(SHARDS.scan(view)):
+        if node_id in shard.in_sync and shard.status == ACTIVE and _is_kept(view, shard):
+            others = tuple(node for node in shard.in_sync if node != node_id)
+            is_led = shard.leader not in {None, node_id}
+            without = replace(
+                shard,
+                in_sync=others or shard.in_sync,
+                leader=shard.leader if is_led else None,
+                leader_epoch=shard.leader_epoch if is_led else shard.leader_epoch + 1,
+                status=ACTIVE if others else LOST,
+                revision=moment.revision,
+            )
+            events += put_led(view, without)
+    return events
+
+
+def _is_kept(view: View, shard: Shard) -> bool:
+    """Whether somebody misses the records: topics in memory lose them with every start, and nobody
+    asks for those of deleted ones."""
+    topic = TOPICS.get(view, shard.topic_id)
+    return (
+        topic is not None and topic.status == ACTIVE and topic.config.storage_type != MEMORY_STORAGE
+    )
+
+
+def accept_loss(view: View, command: AcceptLoss, moment: Moment) -> Change | Rejected:
+    shard = find_shard(view, command.topic_id, command.partition)
+    if isinstance(shard, Rejected):
+        return shard
+    if shard.status != LOST:
+        return Rejected("bad_request", f"{shard.name} is {shard.status}, not lost", shard.name)
+    events: list[Event] = []
+    for number in range(shard.first_segment, shard.active_segment + 1):
+        SEGMENTS.delete(view, shard.topic_id, shard.partition, number)
+        events.append(SegmentDeleted(shard.topic_id, shard.partition, number))
+    LEASES.delete(view, shard.topic_id, shard.partition)
+    begun = replace(
+        shard,
+        in_sync=shard.replicas,
+        leader=None,  # the controller chooses one
+        leader_epoch=shard.leader_epoch + 1,
+        active_segment=0,
+        first_segment=0,
+        status=ACTIVE,
+        revision=moment.revision,
+    )
+    segment = Segment(
+        topic_id=shard.topic_id,
+        partition=shard.partition,
+        number=0,
+        start_offset=0,
+        end_offset=None,
+        status="write",
+        leader=None,
+        leader_epoch=begun.leader_epoch,
+        created_at_ms=moment.time_ms,
+    )
+    SHARDS.put(view, begun, shard.topic_id, shard.partition)
+    SEGMENTS.put(view, segment, shard.topic_id, shard.partition, 0)
+    return Change(ShardsResult((begun,)), (*events, ShardPut(begun), SegmentPut(segment)))
