@@ -101,7 +101,7 @@ def test_a_reader_that_pauses_holds_no_more_than_its_memory(
         chunk = next(chunks)
         assert int(chunk.entry.name) == done
         time.sleep(0.01)
-        assert max(taken) < done + 6, "six parts are in memory, the one in hand among them"
+        assert max(taken) < done + 3, "three parts are in memory, the one in hand among them"
     chunks.close()
 
 

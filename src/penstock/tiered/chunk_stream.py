@@ -1,7 +1,7 @@
 """Whole chunks of a tier in order, while the next are on their way.
 
     under way   at most `window` requests of about 4 MB each, across chunks
-    in memory   two parts less; what has come counts until its reader asks for the next chunk
+    in memory   fewer than half as many; what has come counts until its reader asks for the next
 
 A tier that is far away gets the whole window: all of it is latency. One that answers at once, such
 as files in the page cache, gets little of it: what lies about only takes memory, which costs more
@@ -107,6 +107,12 @@ class Upcoming(Generic[_Item]):
             raise self._failure
 
 
+def buffers_of(window: int) -> int:
+    """Return how many parts a stream has in memory: connections, their threads and what these
+    leave with the allocator take as much again as three, and all of it shall be one window."""
+    return max(1, window // 2 - 1)
+
+
 class _Asked(NamedTuple):
     span: Span
     chunk: _Buffer
@@ -160,7 +166,7 @@ class ChunkStream:
         self._check: Final = check
         # Its own threads: those of a reader that pauses wait for memory. One more for the helper.
         self._pool: Final = ThreadPoolExecutor(window + 1, thread_name_prefix="penstock-stream")
-        self._buffers: Final = PartBuffers(max(1, window - 2), spare)
+        self._buffers: Final = PartBuffers(buffers_of(window), spare)
         self._window_min: Final = min(window, _WINDOW_MIN)
         self._lock: Final = threading.Lock()
         self._size = self._window_min

@@ -22,7 +22,7 @@ from penstock.engine.segment.twin import IS_NATIVE, core
 from penstock.errors import CorruptionError
 from penstock.tiered.block_cache import BlockCache
 from penstock.tiered.chunk import BLOCK_SIZE, ChunkEntry, Footer, read_footer
-from penstock.tiered.chunk_stream import ChunkStream, FetchedChunk, Span, Take
+from penstock.tiered.chunk_stream import ChunkStream, FetchedChunk, Span, Take, buffers_of
 from penstock.tiered.disk_cache import DiskCache
 from penstock.tiered.file_stream import FileRequests, FileStream
 from penstock.tiered.names import MANIFEST
@@ -65,7 +65,7 @@ class Fetcher:
             self.settings.footer_cache_size, lambda footer: footer.memory_size
         )
         self._disk: Final = _disk_cache(self.settings)
-        self._spare: Final = SpareBuffers(max(0, self.settings.window - 2))
+        self._spare: Final = SpareBuffers(buffers_of(self.settings.window))
         self._lock: Final = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
 
