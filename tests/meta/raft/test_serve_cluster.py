@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import penstock
 from penstock.api import Store
 from penstock.cli import build
 from penstock.errors import NotSupportedError, RetryableError, ShardLostError
+from penstock.meta.remote_client import RemoteMetaClient
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 
@@ -75,6 +77,10 @@ class Servers:
         shown = self.cluster("status", node=node)
         return sum(line.startswith("node ") and state in line for line in shown.splitlines())
 
+    def shard_count(self) -> int:
+        """Return how many shards the nodes have together, those of deleted topics included."""
+        return sum(int(held) for held in re.findall(r", has (\d+) shards", self.cluster("status")))
+
     def all_vote(self) -> bool:
         shown = self.cluster("status")
         return len(re.findall("voters 1,2,3", shown)) == 2
@@ -104,7 +110,7 @@ def test_three_servers_share_topics_and_offsets(servers: Servers) -> None:
     with penstock.connect(servers.addresses[1]) as store:
         topic = store.create_topic("orders", storage="rocksdb")
         topic.write(b"one")
-        wait_until(partial(_creates_on_all, store, "wide"), "node 3 has a shard")
+        _create_on_all(servers, store, "wide", 3)
     with penstock.connect(servers.addresses[2]) as store:
         wait_until(lambda: "orders" in store.topics(), "topics are pushed")
     servers.stop(2)
@@ -166,8 +172,7 @@ def _knows(store: Store, topic: str) -> bool:
 def test_shards_are_spread_over_the_nodes_and_any_node_serves_them(servers: Servers) -> None:
     wait_until(lambda: servers.nodes_that("online") == 3, "all nodes are registered")
     with penstock.connect(servers.addresses[1]) as store:
-        wait_until(partial(_creates_on_all, store, "orders"), "all nodes say where they serve")
-        wait_until(lambda: servers.nodes_that("has 1 shards and leads 1") == 3, "no other is left")
+        _create_on_all(servers, store, "orders", 3)
         with pytest.raises(NotSupportedError, match="replication is 2"):
             store.create_topic("twice", storage="rocksdb", replication=2)
         assert "twice" not in store.topics()
@@ -195,14 +200,28 @@ def test_shards_are_spread_over_the_nodes_and_any_node_serves_them(servers: Serv
     _use_a_node_without_the_role_meta(servers)
 
 
-def _creates_on_all(store: Store, name: str) -> bool:
-    """Create a topic that has a shard on each node; before all have said that they serve requests,
-    some get none."""
-    topic = store.create_topic(name, partitions=3, storage="rocksdb")
-    if set(_leaders(store, name).values()) == {1, 2, 3}:
-        return True
-    topic.delete()
-    return False
+def _create_on_all(servers: Servers, store: Store, name: str, partitions: int) -> None:
+    """Create a topic that has a shard on each node, once all have said that they serve requests:
+    before that they get none."""
+    nodes = set(servers.running)
+    with closing(RemoteMetaClient([servers.addresses[1]], node_id=9)) as client:
+        wait_until(lambda: _serving(client) == nodes, "all nodes say where they serve")
+    held = servers.shard_count()
+
+    def creates() -> bool:
+        topic = store.create_topic(name, partitions=partitions, storage="rocksdb")
+        if set(_leaders(store, name).values()) == nodes:
+            return True
+        # A node that keeps no metadata goes by what it heard a moment ago.
+        topic.delete()
+        wait_until(lambda: servers.shard_count() == held, "each node deletes its own")
+        return False
+
+    wait_until(creates, "all nodes get shards")
+
+
+def _serving(client: RemoteMetaClient) -> set[int]:
+    return {node.node_id for node in client.list_nodes() if "storage" in node.listeners}
 
 
 def _lose_and_bring_back(servers: Servers) -> None:
@@ -253,7 +272,7 @@ def _use_a_node_without_the_role_meta(servers: Servers) -> None:
     wait_until(lambda: servers.nodes_that("keeps no metadata  online") == 1, "node 4 serves")
     with penstock.connect(servers.addresses[4]) as store:
         assert store.topics() == ["elsewhere"]
-        wait_until(partial(_creates_on, store, 4), "node 4 gets shards, too")
+        _create_on_all(servers, store, "of-all", 8)
         for partition in range(8):
             store.topic("of-all").write(b"four", partition=partition)
     with penstock.connect(servers.addresses[2]) as store:
@@ -344,11 +363,3 @@ def _replace_the_disks_of_nodes(
             assert _values(store, "of-all", partition) == [b"anew"]
     assert "are lost" not in servers.cluster("status")
     assert "no shard of topic 'of-all' is lost" in servers.refusal_of("accept-loss", "of-all")
-
-
-def _creates_on(store: Store, node: int) -> bool:
-    topic = store.create_topic("of-all", partitions=8, storage="rocksdb")
-    if set(_leaders(store, topic.name).values()) == {1, 2, 3, node}:
-        return True
-    topic.delete()
-    return False
