@@ -17,12 +17,14 @@ from penstock.clock import SystemClock
 from penstock.engine.contract import ShardConfig, ShardTiering
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import StoreError, TierUnavailableError
-from penstock.record import Record
+from penstock.meta.solo_client import SoloMetaClient
+from penstock.record import Record, ShardId
 from penstock.testing.manual_clock import ManualClock
 from penstock.tiered.append_result import AppendResult
 from penstock.tiered.chunk import ChunkEntry
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.dispatcher import TieredDispatcher, upload_shard
+from penstock.tiered.dispatcher import LEASE_RETRY_S, TieredDispatcher, upload_shard
+from penstock.tiered.meta_lease import DURATION_MS, MetaLease
 from penstock.tiered.providers.memory import MemoryProvider
 from penstock.tiered.providers.settling import SettlingProvider
 from penstock.tiered.shard_manifest import LeaseLostError
@@ -179,6 +181,34 @@ def test_while_the_tier_is_gone_the_log_keeps_what_it_lacks(tmp_path: Path) -> N
         dispatcher.run_once()
         assert dispatcher.failures() == {}
         assert dispatcher.keep_from(SHARD) == 41
+
+
+def test_a_shard_of_an_uploader_that_was_killed_is_taken_over_without_another_write(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    with (
+        SoloMetaClient.open(str(tmp_path / "meta"), clock=clock) as meta,
+        open_store(tmp_path / "store") as store,
+    ):
+        shard = ShardId(meta.create_topic("orders").topic_id, 0)
+        store.create_shard(shard)
+        tiers = TierSet(TierConfig(url=f"memory://{uuid.uuid4().hex}"), clock=clock)
+        tiers.watch(shard, ShardConfig(tiering=ShardTiering()))
+        dispatcher = TieredDispatcher(
+            store, tiers, interval_ms=1000, threads=0, lease=MetaLease(meta, clock), clock=clock
+        )
+        store.append_many(shard, [record(n) for n in range(40)])
+        assert MetaLease(meta, clock).hold(shard), "the one that is killed then"
+        dispatcher.note_all()
+        assert dispatcher.run_once(force=True) == 1, "once, however it ends"
+        assert dispatcher.keep_from(shard) == 0
+        assert dispatcher.failures() == {}, "it is another's, which is no failure"
+        clock.advance(1)
+        assert dispatcher.run_once() == 0, "the lease is not asked for all the time"
+        clock.advance(DURATION_MS / 1000 + LEASE_RETRY_S)
+        assert dispatcher.run_once() == 1
+        assert dispatcher.keep_from(shard) == 40
 
 
 def test_a_record_deleted_behind_its_upload_never_comes_back(store: SegmentStore) -> None:

@@ -39,6 +39,8 @@ from penstock.tiered.tier_set import TierSet
 
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
+LEASE_RETRY_S: Final = 5.0
+"""How often a shard is looked at again that another uploader has, who may have been killed."""
 RECORD_OVERHEAD: Final = 150
 """Bytes that a record takes in the log beyond key and value, about."""
 CHUNKS_PER_COMMIT: Final = 8
@@ -163,11 +165,11 @@ class TieredDispatcher:
 
     def run_once(self, *, force: bool = False) -> int:
         """Upload every shard that is due, with `force` all that lag; return how many were."""
-        uploaded = 0
-        while (shard := self._take_due(force=force)) is not None:
-            uploaded += 1
+        done: set[ShardId] = set()
+        while (shard := self._take_due(done, force=force)) is not None:
+            done.add(shard)
             self._upload_one(shard)
-        return uploaded
+        return len(done)
 
     def upload_all(self) -> None:
         """Bring every shard that this node uploads up to what is committed now; wait for uploads
@@ -185,11 +187,11 @@ class TieredDispatcher:
                 self.when_idle()
                 self._clock.wait(self._wake, _IDLE_S)
 
-    def _take_due(self, *, force: bool) -> ShardId | None:
+    def _take_due(self, done: set[ShardId], *, force: bool) -> ShardId | None:
         now = self._clock.monotonic()
         with self._lock:
             for shard, pending in self._pending.items():
-                if shard in self._busy or self._stopping:
+                if shard in self._busy or self._stopping or (force and shard in done):
                     continue
                 due = (
                     force
@@ -205,26 +207,32 @@ class TieredDispatcher:
         with self._lock:
             pending = self._pending.pop(shard)
         try:
-            self.upload(shard)
+            is_mine = self.upload(shard)
         except (ClosedError, UnknownShardError):
             return  # deleted, or the store is closing: there is nothing to upload to
         except StoreError as error:
             self._note_failure(shard, pending, error)
         else:
-            if pending.failures:
+            if not is_mine:
+                self._note_again(shard, pending, LEASE_RETRY_S)
+            elif pending.failures:
                 _log.info("tier_reached_again", shard=shard.name)
         finally:
             with self._lock:
                 self._busy.discard(shard)
             self._metrics.failing_shards.set(len(self.failures()))
 
-    def upload(self, shard: ShardId) -> None:
-        """Bring a shard's tier up to what is committed now."""
+    def upload(self, shard: ShardId) -> bool:
+        """Bring a shard's tier up to what is committed now; return False when another has the
+        right to do so."""
         flat = self._tiers.flat(shard)
-        if flat is None or (self._lease is not None and not self._lease.hold(shard)):
-            return
+        if flat is None:
+            return True
+        if self._lease is not None and not self._lease.hold(shard):
+            return False
         with flat.uploading:
             self._metrics.uploaded_bytes.inc(self._upload(flat))
+        return True
 
     def _upload(self, flat: CompositeFlatFile) -> int:
         try:
@@ -245,13 +253,19 @@ class TieredDispatcher:
         if failures == 1:
             _log.warning("tier_upload_failed", shard=shard.name, reason=str(error))
         self._metrics.upload_failures.inc()
+        self._note_again(shard, before, pause_s, failures, str(error))
+
+    def _note_again(
+        self, shard: ShardId, before: _Pending, pause_s: float, failures: int = 0, reason: str = ""
+    ) -> None:
+        """Note for later what was to be uploaded, besides what has come meanwhile."""
         with self._lock:
             now = self._pending.setdefault(shard, _Pending(since=before.since))
             now.size += before.size
             now.since = before.since
             now.failures = failures
             now.retry_at = self._clock.monotonic() + pause_s
-            now.reason = str(error)
+            now.reason = reason
 
     def failures(self) -> dict[ShardId, str]:
         """Return the shards that could not be uploaded the last time, and why."""
