@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests.adapter.bench import Bench
 
 from penstock.engine.contract import ShardConfig
 from penstock.engine.reconcile import reconcile
-from penstock.errors import CorruptionError, DiskFullError
-from penstock.record import Record, ShardId
+from penstock.errors import CorruptionError, DiskFullError, ShardLostError
+from penstock.meta.client import Update
+from penstock.meta.state.metadata_commands import ShardPut
+from penstock.record import Offset, Record, ShardId
 
 FULL = DiskFullError("no room")
 
@@ -33,6 +36,30 @@ def test_missing_shards_are_created_and_orphans_deleted() -> None:
         later = bench.storage_cache.revision
         again = reconcile(bench.handler, present=[], altered_since=later, where="here")
         assert (again.created, again.deleted, again.altered) == (0, 0, 0)
+
+
+def test_lost_shards_are_neither_created_nor_deleted_nor_served() -> None:
+    with Bench() as bench:
+        topic_id = bench.create("orders", 3)
+        bench.topics.write("orders", Record(b"of an old disk"), partition=2)
+        bench.engine.delete_shard(ShardId(topic_id, 1))
+        shards = {one.partition: one for one in bench.meta.list_shards(topic_id)}
+        lost = [
+            ShardPut(replace(shards[n], status="lost", leader=None, leader_epoch=1)) for n in (1, 2)
+        ]
+        bench.storage_cache.apply(Update(bench.storage_cache.revision + 1, tuple(lost)))
+        restarted(bench)
+        done = reconcile(bench.handler, present=[], altered_since=99, where="here")
+        assert (done.known, done.created, done.deleted) == (1, 0, 0)
+        assert bench.engine.list_shard() == [ShardId(topic_id, 0), ShardId(topic_id, 2)]
+        for partition in (1, 2):
+            with pytest.raises(ShardLostError, match="`penstock cluster accept-loss orders`"):
+                bench.topics.write("orders", Record(b"v"), partition=partition)
+            with pytest.raises(ShardLostError, match="node 1 has come back without its data"):
+                bench.topics.read_by_offset("orders", partition, Offset(0))
+        assert bench.topics.write("orders", Record(b"v"), partition=0).offset == 0
+        problems = [one.problem for one in bench.admin.describe_topic("orders").partitions]
+        assert [bool(problem) for problem in problems] == [False, True, True]
 
 
 def test_a_full_disk_does_not_keep_a_node_from_starting() -> None:
