@@ -19,8 +19,8 @@ All read the same rows in the same session, in turns, to Spark's `noop` sink (ev
 row is taken, none is written). With `--kafka` the rows are first copied to a new topic of that
 broker, by Spark's own connector (its jars by Maven), which then reads them. Prints medians and
 ranges, and CPU seconds of the whole process tree (not the broker's), which a busy machine disturbs
-less; MB count keys and values. What a batch of a stream costs by itself is the difference of the
-two lines of streams, by nine.
+less; MB count keys and values. Each system first reads everything four times (`--warm-ups`). What a
+batch of a stream costs by itself is the difference of the two lines of streams, by nine.
 """
 
 from __future__ import annotations
@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 VALUE_SIZE: Final = 200
 KEY_SIZE: Final = 16
 ROWS_PER_APPEND: Final = 10_000
+WARM_UPS: Final = 4
+"""After so many reads of a system Java has compiled what it runs; a second read takes twice as much
+processor time as a fifth one."""
 SHARDS: Final = tuple(ShardId("orders", number) for number in range(4))
 
 
@@ -156,13 +159,13 @@ class Results:
         return [each for each in self.found if (each.cores, each.case) == (cores, name)]
 
 
-def measure(cores: int, case: Case, rounds: int) -> list[Measured]:
+def measure(cores: int, case: Case, rounds: int, warm_ups: int) -> list[Measured]:
     """Measure what a case does in each system, in turns."""
     found = {name: Measured(cores, case.name, name, [], []) for name in case.works}
     case.prepare()
-    if case.repeats:
+    for _ in range(warm_ups if case.repeats else 0):
         for work in case.works.values():
-            work()  # all warm
+            work()
     for _ in range(rounds if case.repeats else 1):
         for name, work in case.works.items():
             cpu, began = tree_cpu_s(), time.perf_counter()
@@ -195,6 +198,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Spark over a store, beside Parquet and Kafka")
     parser.add_argument("--megabytes", type=int, default=1000, help="keys and values")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--warm-ups", type=int, default=WARM_UPS, help="reads of each system before the first round"
+    )
     parser.add_argument("--cores", default="1,2", help="one run for each, with commas")
     parser.add_argument("--short", action="store_true", help="60 MB, one round, two cores")
     parser.add_argument("--only", default="", help="parts of the names of cases, with commas")
@@ -204,7 +210,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-jobs", action="store_true", help="leave the jobs out")
     chosen = parser.parse_args()
     if chosen.short:
-        chosen.megabytes, chosen.rounds, chosen.cores = 60, 1, "2"
+        chosen.megabytes, chosen.rounds, chosen.cores, chosen.warm_ups = 60, 1, "2", 1
     return chosen
 
 
@@ -242,7 +248,7 @@ def run(root: Path, rows: int, cores: int, chosen: argparse.Namespace) -> None:
         cases = cases_of(Inputs(spark, root, rows, topic), cores, chosen)
         for case in track(cases, f"local[{cores}]", console=Console(stderr=True)):
             if not results.has(cores, case):
-                results.add(measure(cores, case, chosen.rounds))
+                results.add(measure(cores, case, chosen.rounds, chosen.warm_ups))
                 for line in lines(rows, results.of(cores, case.name)):
                     # At once, so that a run that is cut short has told something.
                     print(*line, sep="  ", flush=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+import threading
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -42,26 +43,53 @@ LOCAL: Final = "local[*]"
 DAMAGED: Final = 1
 
 
+SparkLogs = Annotated[
+    bool, typer.Option("--spark-logs", help="Also show what Spark and Java log, from WARN on.")
+]
+
+
 @app.callback()
-def pipeline() -> None:
+def pipeline(context: typer.Context, spark_logs: SparkLogs = False) -> None:
     """Run jobs on a store directory with Spark.
 
     Needs the extra [b]spark[/b] and Java. Every job may be repeated, and may be killed and
     repeated: nothing is there twice.
     """
+    context.obj = spark_logs
 
 
-def start_session(master: str) -> SparkSession:
-    # Here, so that no other command waits for Spark's modules.
-    from penstock.pipeline import session
+class _LateSession:
+    """A session that starts when it is first used: jobs look at their arguments before."""
 
-    spark = session("penstock pipeline", master)
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
+    def __init__(self, master: str, *, logs: bool) -> None:
+        self._master: Final = master
+        self._logs: Final = logs
+        self._lock: Final = threading.Lock()
+        self._started: SparkSession | None = None
+
+    def __getattr__(self, name: str) -> object:
+        with self._lock:
+            if self._started is None:
+                self._started = self._start()
+        return getattr(self._started, name)
+
+    def _start(self) -> SparkSession:
+        # Here, so that no other command waits for Spark's modules.
+        from penstock.pipeline import session
+
+        spark = session("penstock pipeline", self._master, quiet=not self._logs)
+        spark.sparkContext.setLogLevel("WARN" if self._logs else "OFF")
+        return spark
+
+
+def start_session(context: typer.Context, master: str) -> SparkSession:
+    """Return a session that starts when a job has found nothing wrong with its arguments."""
+    return cast("SparkSession", _LateSession(master, logs=bool(context.obj)))
 
 
 @app.command()
 def stats(
+    context: typer.Context,
     directory: Directory,
     topics: Topics = None,
     every_s: Annotated[
@@ -84,7 +112,7 @@ def stats(
 
     with progress_bar() as progress:
         result = jobs.stats(
-            start_session(master),
+            start_session(context, master),
             directory,
             topics=topics,
             every_s=every_s,
@@ -141,6 +169,7 @@ def _print_stats(result: StatsResult) -> None:
 
 @app.command()
 def verify(
+    context: typer.Context,
     directory: Directory,
     tier: Annotated[
         str | None, typer.Option("--tier", metavar="URL", help="Also compare with this tier.")
@@ -158,7 +187,9 @@ def verify(
     from penstock.pipeline import jobs
 
     with progress_bar() as progress:
-        result = jobs.verify(start_session(master), directory, tier=tier, progress=progress)
+        result = jobs.verify(
+            start_session(context, master), directory, tier=tier, progress=progress
+        )
     if as_json:
         print_json([result])
     else:

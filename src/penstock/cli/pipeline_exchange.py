@@ -121,6 +121,7 @@ KafkaStrict = Annotated[
 
 @app.command()
 def export(
+    context: typer.Context,
     directory: Directory,
     target: Target,
     topics: Topics = None,
@@ -155,7 +156,7 @@ def export(
     )
     with progress_bar() as progress:
         result = jobs.export(
-            start_session(master),
+            start_session(context, master),
             directory,
             target,
             topics=topics,
@@ -216,6 +217,7 @@ def _print_export(result: ExportResult) -> None:
 
 @app.command("import")
 def import_(
+    context: typer.Context,
     directory: Directory,
     source: Source,
     topic: Topic = None,
@@ -247,7 +249,7 @@ def import_(
         servers, names = _kafka_place(source, topic)
         with progress_bar() as progress:
             taken = jobs.import_kafka(
-                start_session(master),
+                start_session(context, master),
                 jobs.ImportPlace(directory, journal),
                 servers,
                 names,
@@ -259,7 +261,7 @@ def import_(
         return
     with progress_bar() as progress:
         result = jobs.import_(
-            start_session(master),
+            start_session(context, master),
             jobs.ImportPlace(directory, journal),
             source,
             topic,

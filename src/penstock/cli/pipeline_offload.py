@@ -24,6 +24,7 @@ ChunkSize = Annotated[int, typer.Option(min=4096, help="Bytes of records in one 
 
 @app.command()
 def offload(
+    context: typer.Context,
     directory: Directory,
     tier: Tier = None,
     topics: Topics = None,
@@ -43,7 +44,7 @@ def offload(
 
     with progress_bar() as progress:
         result = jobs.offload(
-            start_session(master),
+            start_session(context, master),
             directory,
             tier,
             topics=topics,

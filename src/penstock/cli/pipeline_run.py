@@ -49,6 +49,7 @@ Once = Annotated[bool, typer.Option("--once", help="End when all there is is don
 
 @app.command()
 def run(
+    context: typer.Context,
     source: Source,
     checkpoint: Checkpoint,
     topics: Topics = None,
@@ -75,7 +76,7 @@ def run(
     Example: [b]penstock pipeline run data --checkpoint state --stage shop:clean --to clean
     --to-topic orders[/b]
     """
-    from penstock.pipeline.running import Duties
+    from penstock.pipeline.running import Duties, check
     from penstock.pipeline.running import run as run_duties
 
     stopping = threading.Event()
@@ -95,7 +96,9 @@ def run(
         every_s=every_s,
         upkeep_every_s=upkeep_every_s,
     )
-    spark = start_session(master)
+    check(duties)
+    spark = start_session(context, master)
+    spark.version  # noqa: B018 - starts it: Spark takes SIGINT for itself when it does
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     typer.echo("running; SIGINT or SIGTERM stops", err=True)

