@@ -14,6 +14,7 @@ are those of the store, which do not go back within a shard, and not those that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.engine.contract import ShardConfig
@@ -57,9 +58,17 @@ class Removal(NamedTuple):
     again_ms: int | None
 
 
-class _Newest(NamedTuple):
-    offset: int
-    size: int
+_Place = tuple[int, int]
+"""Offset and size of a record; a plain tuple, since there is one for each."""
+
+
+class KeyedRows(NamedTuple):
+    """Records in a row, each with a key and a value."""
+
+    offsets: Sequence[int]
+    keys: Sequence[bytes]
+    sizes: Sequence[int]
+    stored_ms: Sequence[int]
 
 
 class _Tombstone(NamedTuple):
@@ -77,7 +86,7 @@ class CompactionPass:
         self._rules: Final = rules
         self._until: Final = until
         self._aborted: Final = aborted
-        self._newest: Final[dict[bytes, _Newest]] = {}
+        self._newest: Final[dict[bytes, _Place]] = {}
         self._tombstones: Final[dict[bytes, _Tombstone]] = {}
         self._gone: Final[list[int]] = []
         self._size = 0
@@ -85,31 +94,62 @@ class CompactionPass:
 
     def take(self, record: StoredRecord) -> bool:
         """Look at the next record; return False when the pass ends before it."""
-        offset, key = record.offset, record.key
+        value_size = None if record.value is None else len(record.value)
+        return self.take_row(record.offset, record.key, value_size, record.store_timestamp_ms)
+
+    def take_rows(self, rows: KeyedRows) -> bool:
+        """Look at the next records, all at once where nothing is special about one of them."""
+        last = rows.offsets[-1]
+        if (
+            self._aborted
+            or self._tombstones
+            or last >= self._until
+            or self._rules.is_young(max(rows.stored_ms))
+        ):
+            return all(map(self._take_keyed, *rows))
+        page = dict(zip(rows.keys, zip(rows.offsets, rows.sizes, strict=True), strict=True))
+        replaced = list(filter(None, map(self._newest.get, page)))
+        if len(page) < len(rows.keys):
+            kept = {offset for offset, _ in page.values()}
+            together = zip(rows.offsets, rows.sizes, strict=True)
+            replaced += [one for one in together if one[0] not in kept]
+        self._gone.extend(offset for offset, _ in replaced)
+        self._size += sum(size for _, size in replaced)
+        self._newest.update(page)
+        return True
+
+    def _take_keyed(self, offset: int, key: bytes, size: int, stored_ms: int) -> bool:
+        return self.take_row(offset, key, size - len(key), stored_ms)
+
+    def take_row(
+        self, offset: int, key: bytes | None, value_size: int | None, stored_ms: int
+    ) -> bool:
+        """Look at the next record, of which only this is known; without a size it has no value."""
         if offset >= self._until:
             return False
-        if self._rules.is_young(record.store_timestamp_ms):
-            self._young_ms = record.store_timestamp_ms
+        if self._rules.is_young(stored_ms):
+            self._young_ms = stored_ms
             return False
-        size = len(record.value or b"") + len(key or b"")
+        size = (value_size or 0) + len(key or b"")
         if self._aborted and is_within(self._aborted, offset):
-            self._remove(_Newest(offset, size))
+            self._remove((offset, size))
             return True
         if key is None:
             return True
         before = self._newest.get(key)
         if before is not None:
             self._remove(before)
-        self._newest[key] = _Newest(offset, size)
-        if record.value is None:
-            self._tombstones[key] = _Tombstone(record.store_timestamp_ms, before is None)
+        self._newest[key] = offset, size
+        if value_size is None:
+            self._tombstones[key] = _Tombstone(stored_ms, before is None)
         elif self._tombstones:
             self._tombstones.pop(key, None)
         return True
 
-    def _remove(self, one: _Newest) -> None:
-        self._gone.append(one.offset)
-        self._size += one.size
+    def _remove(self, one: _Place) -> None:
+        offset, size = one
+        self._gone.append(offset)
+        self._size += size
 
     def finish(self, tombstones_until: int | None = None) -> Removal:
         """Return what goes; tombstones only below `tombstones_until`."""
@@ -119,7 +159,7 @@ class CompactionPass:
             if (
                 tombstone.is_alone
                 and self._rules.may_go(tombstone.stored_ms)
-                and (tombstones_until is None or found.offset < tombstones_until)
+                and (tombstones_until is None or found[0] < tombstones_until)
             ):
                 self._remove(found)
             else:

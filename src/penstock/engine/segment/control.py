@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -94,7 +95,14 @@ _KNOWN: Final = frozenset(
 
 def delete_offsets(offsets: Iterable[int]) -> list[DeleteOffsets]:
     """Return the commands that delete single offsets: as many as the bound on ranges wants."""
-    return delete_ranges((offset, offset + 1) for offset in offsets)
+    ordered = sorted(offsets)
+    if not ordered:
+        return []
+    # Mostly they follow each other: only where one does not, a range ends.
+    firsts = [after for before, after in pairwise(ordered) if after - before > 1]
+    lasts = [before for before, after in pairwise(ordered) if after - before > 1]
+    starts, ends = [ordered[0], *firsts], [*lasts, ordered[-1]]
+    return delete_ranges((start, end + 1) for start, end in zip(starts, ends, strict=True))
 
 
 def delete_ranges(ranges: Iterable[tuple[int, int]]) -> list[DeleteOffsets]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from operator import add, sub
 from typing import Final
 
-from penstock.engine.compaction import CompactionPass, CompactionRules, Removal
+from penstock.engine.compaction import CompactionPass, CompactionRules, KeyedRows, Removal
 from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment.twin_interface import Columns
 from penstock.engine.transaction_limits import Ranges
 from penstock.record import ShardId
 
@@ -29,10 +32,39 @@ def find_removable(
         end = min(end, until)
     compaction = CompactionPass(rules, end, aborted)
     while offset < end:
-        page = store.read_page(
-            shard, offset, max_records=_RECORDS_PER_PAGE, max_size=_SIZE_PER_PAGE
+        columns, after = store.read_columns(
+            shard, offset, until=end, max_records=_RECORDS_PER_PAGE, max_size=_SIZE_PER_PAGE
         )
-        if not all(map(compaction.take, page.records)) or page.next_offset <= offset:
+        if (columns is not None and not _take(compaction, columns)) or after <= offset:
             break
-        offset = page.next_offset
+        offset = after
     return compaction.finish(tombstones_until)
+
+
+def _take(compaction: CompactionPass, columns: Columns) -> bool:
+    """Show a page to the pass; return False when it ends there."""
+    offsets, stored_ms = _numbers(columns["offset"][0]), _numbers(columns["store_timestamp"][0])
+    if not offsets:
+        return True
+    has_key, key_ends, key_data = columns["key"]
+    has_value, value_ends, _ = columns["value"]
+    key_at, value_at = _numbers(key_ends), _numbers(value_ends)
+    keys = [key_data[start:end] for start, end in pairwise(key_at)]
+    value_sizes = list(map(sub, value_at[1:], value_at))
+    everything = (1 << len(offsets)) - 1
+    if int.from_bytes(has_key, "little") == int.from_bytes(has_value, "little") == everything:
+        sizes = list(map(add, value_sizes, map(len, keys)))
+        return compaction.take_rows(KeyedRows(offsets, keys, sizes, stored_ms))
+    return all(
+        compaction.take_row(
+            offset,
+            keys[n] if has_key[n >> 3] >> (n & 7) & 1 else None,
+            value_sizes[n] if has_value[n >> 3] >> (n & 7) & 1 else None,
+            stored_ms[n],
+        )
+        for n, offset in enumerate(offsets)
+    )
+
+
+def _numbers(data: bytes) -> list[int]:
+    return memoryview(data).cast("q").tolist()

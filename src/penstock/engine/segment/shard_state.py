@@ -150,6 +150,15 @@ class ShardState:
             return True
         return self._deleted is not None and offset in self._deleted
 
+    def not_deleted(self, offsets: list[int]) -> list[int]:
+        """Return those of ascending offsets at which a record is to be served."""
+        if not offsets:
+            return offsets
+        first, last = offsets[0], offsets[-1]
+        if first >= self.floor_offset and not self.deleted_between(first, last + 1):
+            return offsets
+        return [offset for offset in offsets if not self.is_deleted(offset)]
+
     def note_lost(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Learn that the log no longer holds these records: damage took them."""
         if self._lost is None:

@@ -40,6 +40,12 @@ from penstock.engine.segment.shard_moves import ShardMoves
 from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.topics_file import TopicsFile
+from penstock.engine.segment.twin_interface import (
+    FIELD_KEY,
+    FIELD_STORED,
+    FIELD_VALUE,
+    Columns,
+)
 from penstock.engine.segment.upkeep import Upkeep
 from penstock.errors import (
     BadRequestError,
@@ -385,6 +391,14 @@ class SegmentStore:
         end = log.commit if until is None else min(until, log.commit)
         return ArrowReader(self._reader).batches(log, offset, end, columns, tag)
 
+    def read_columns(
+        self, shard: ShardId, offset: int, *, until: int, max_records: int, max_size: int
+    ) -> tuple[Columns | None, int]:
+        """Return buffers of the next keys, values and store times, and where to go on."""
+        log = self._table.get(shard)
+        query = Query(max(offset, log.earliest), until, max_records, max_size)
+        return self._reader.read_columns(log, query, FIELD_KEY | FIELD_VALUE | FIELD_STORED)
+
     def newest_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
         log = self._table.get(shard)
         return self._quick.newest(log, key) or self._reader.newest_by_key(log, key)
@@ -416,7 +430,7 @@ class SegmentStore:
         log = self._table.get(shard)
         with log.deleting:
             end = log.next_offset
-            fresh = [n for n in set(offsets) if 0 <= n < end and not log.state.is_deleted(n)]
+            fresh = log.state.not_deleted(sorted(n for n in set(offsets) if 0 <= n < end))
             for command in control.delete_offsets(fresh):
                 self._commands.run(log, command)
         return len(fresh)
