@@ -49,6 +49,9 @@ class OpenBatch(Struct, frozen=True):
     files: tuple[StagedFile, ...]
 
 
+_batch_decoder: Final = msgspec.json.Decoder(OpenBatch)
+
+
 class Journal:
     """What a sink has done, on disk beside its staged files."""
 
@@ -57,7 +60,7 @@ class Journal:
 
     def open_batch(self) -> OpenBatch | None:
         data = self._read(_OPEN)
-        return None if data is None else msgspec.json.decode(data, type=OpenBatch)
+        return None if data is None else _batch_decoder.decode(data)
 
     def committed(self) -> int:
         """Return the last batch that is done, or -1."""

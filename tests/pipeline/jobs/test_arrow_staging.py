@@ -18,7 +18,7 @@ from penstock.pipeline.jobs.shard_ranges import load_ranges, range_options, read
 from penstock.pipeline.jobs.staged_counts import count_file, count_staged
 from penstock.pipeline.named_view import NamedView
 
-COLUMNS = exporting._COLUMNS
+COLUMNS = exporting.EXPORTED_COLUMNS
 LAYOUT = Partitioning("topic", "day", keeps_topic=False)
 DAY_US = 86_400_000_000
 ORDERS_DELETED = 3
@@ -118,9 +118,9 @@ def test_the_files_have_the_columns_and_rows_that_spark_writes(
         ranges = [read_range(view, shard) for shard in (EVENTS, ORDERS)]
     ours, sparks = tmp_path / "ours", tmp_path / "sparks"
     options = range_options(str(sample), ranges, COLUMNS, strict=True)
-    arrow_staging.stage_ranges(spark, options, ours, exporting._layout(mode))
+    arrow_staging.stage_ranges(spark, options, ours, exporting.layout_of(mode))
     table = load_ranges(spark, str(sample), ranges, COLUMNS, strict=True)
-    exporting._stage(spark, table, sparks, mode)
+    exporting.stage_table(spark, table, sparks, mode)
     found = [contents(ours), contents(sparks)]
     assert found[0].schema == found[1].schema
     assert found[0].equals(found[1])

@@ -67,6 +67,10 @@ class OpenRun(Struct, frozen=True):
     """Paths below the staging directory, and, with the run's name put before it, the target."""
 
 
+_bookmarks: Final = msgspec.json.Decoder(Bookmark)
+_runs: Final = msgspec.json.Decoder(OpenRun)
+
+
 class Ledger:
     """The bookmark and the runs of one target directory."""
 
@@ -91,11 +95,11 @@ class Ledger:
 
     def bookmark(self) -> Bookmark:
         path = self._own / "bookmark.json"
-        return _read(path, Bookmark) or Bookmark()
+        return _read(path, _bookmarks) or Bookmark()
 
     def recover(self) -> int:
         """Finish what a killed run had begun, remove what it had not; return the files moved."""
-        begun = _read(self._own / "run.json", OpenRun)
+        begun = _read(self._own / "run.json", _runs)
         moved = 0
         if begun is not None and begun.after.run > self.bookmark().run:
             moved = self._publish(begun)
@@ -174,9 +178,9 @@ class Ledger:
         return moved
 
 
-def _read(path: Path, kind: type[_T]) -> _T | None:
+def _read(path: Path, decoder: msgspec.json.Decoder[_T]) -> _T | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return decoder.decode(path.read_bytes())
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:

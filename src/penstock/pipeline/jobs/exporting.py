@@ -46,7 +46,7 @@ from penstock.pipeline.named_view import NamedView
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_COLUMNS: Final = (
+EXPORTED_COLUMNS: Final = (
     "key,value,topic,partition,offset,timestamp,headers,tags,store_timestamp,leader_epoch,expires"
 )
 # Not to_date(): that goes by the time zone of the session.
@@ -138,13 +138,13 @@ def export(
             )
         with spark_work(spark, "export", progress):
             if payload is None:
-                options = range_options(path, ranges, _COLUMNS, strict=strict)
-                stage_ranges(spark, options, ledger.staging, _layout(mode))
+                options = range_options(path, ranges, EXPORTED_COLUMNS, strict=strict)
+                stage_ranges(spark, options, ledger.staging, layout_of(mode))
             else:
-                table = load_ranges(spark, path, ranges, _COLUMNS, strict=strict)
+                table = load_ranges(spark, path, ranges, EXPORTED_COLUMNS, strict=strict)
                 payload = with_schema(payload, spark, table)
                 check_growth(before.payload, payload)
-                _stage(spark, decoded(table, payload), ledger.staging, mode)
+                stage_table(spark, decoded(table, payload), ledger.staging, mode)
         with spark_work(spark, "check", progress):
             shards = _check(spark, ledger, ranges, before.offsets)
         if strict:
@@ -234,16 +234,17 @@ def _moved(before: Offsets, ranges: Iterable[ReadRange]) -> Offsets:
     return after
 
 
-def _layout(mode: str) -> Partitioning:
+def layout_of(mode: str) -> Partitioning:
+    """Return how the staged files of an export lie."""
     if mode == ICEBERG:
         # Its files hold all columns; the day is a hidden partition.
         return Partitioning("by_topic", "by_day", keeps_topic=True)
     return Partitioning("topic", "day", keeps_topic=False)
 
 
-def _stage(spark: SparkSession, table: DataFrame, staging: Path, mode: str) -> None:
+def stage_table(spark: SparkSession, table: DataFrame, staging: Path, mode: str) -> None:
     """Have Spark write the files: it decodes the values."""
-    layout = _layout(mode)
+    layout = layout_of(mode)
     by = layout.topic, layout.day
     if layout.keeps_topic:
         rows = table.selectExpr("*", f"topic as {layout.topic}", f"{_DAY} as {layout.day}")

@@ -48,6 +48,9 @@ class _Plan(Struct, frozen=True):
     partitions: int
 
 
+_plan_decoder: Final = msgspec.json.Decoder(_Plan)
+
+
 class PartitionImport(Struct, frozen=True):
     """What a run took of a partition: Kafka's offsets [start, end)."""
 
@@ -236,7 +239,7 @@ class _TopicImport:
     def _saved(self) -> _Plan | None:
         path = self._directory / _PLAN
         try:
-            return msgspec.json.decode(path.read_bytes(), type=_Plan)
+            return _plan_decoder.decode(path.read_bytes())
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as error:

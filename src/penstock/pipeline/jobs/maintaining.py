@@ -48,6 +48,8 @@ _SETTINGS: Final = SegmentSettings(
     background=False,
 )
 
+_config_decoder: Final = msgspec.msgpack.Decoder(ShardConfig)
+
 
 class RebuildResult(Struct, frozen=True):
     path: str
@@ -215,7 +217,7 @@ def _has_tier(engine: SegmentEngine, shard: ShardId) -> bool:
 
 def _config(engine: SegmentEngine, shard: ShardId) -> ShardConfig:
     packed = engine.store.state(shard).config
-    return msgspec.msgpack.decode(packed, type=ShardConfig) if packed else ShardConfig()
+    return _config_decoder.decode(packed) if packed else ShardConfig()
 
 
 def _ends(path: str) -> dict[ShardId, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +28,9 @@ from penstock.tiered.tier_config import CHUNK_SIZE, TierConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_config_decoder: Final = msgspec.msgpack.Decoder(ShardConfig)
+_done_decoder: Final = msgspec.json.Decoder(OffloadDone)
 
 
 class ShardOffload(Struct, frozen=True):
@@ -140,7 +143,7 @@ def plan(
 def _config(view: NamedView, shard: ShardId) -> ShardConfig:
     """Return how a shard is kept; a store without a node says nothing about it."""
     packed = view.state(shard).config
-    return msgspec.msgpack.decode(packed, type=ShardConfig) if packed else ShardConfig()
+    return _config_decoder.decode(packed) if packed else ShardConfig()
 
 
 def _node_uploads(config: ShardConfig) -> bool:
@@ -158,7 +161,7 @@ def _run(
     with spark_work(spark, "offload", progress):
         numbers = spark.range(0, count, 1, count)
         rows = numbers.mapInArrow(OffloadWork(ordered), f"{RESULT} string").collect()
-    return [msgspec.json.decode(row[0], type=OffloadDone) for row in rows]
+    return [_done_decoder.decode(row[0]) for row in rows]
 
 
 def _raise_failures(done: Sequence[OffloadDone], names: dict[tuple[str, int], str]) -> None:

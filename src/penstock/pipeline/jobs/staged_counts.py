@@ -47,6 +47,9 @@ class Counted(Struct, frozen=True):
         )
 
 
+_decoder: Final = msgspec.json.Decoder(Counted)
+
+
 def count_staged(spark: SparkSession, files: Sequence[Path]) -> dict[ShardId, Counted]:
     """Return what the files hold, by shard; they lie in directories `…topic=T/…day=D`."""
     if not files:
@@ -56,7 +59,7 @@ def count_staged(spark: SparkSession, files: Sequence[Path]) -> dict[ShardId, Co
     rows = spark.range(0, tasks, 1, tasks).mapInArrow(work, f"{_RESULT} string").collect()
     found: dict[ShardId, Counted] = {}
     for row in rows:
-        each = msgspec.json.decode(row[0], type=Counted)
+        each = _decoder.decode(row[0])
         shard = ShardId(each.topic, each.partition)
         found[shard] = found[shard].with_more(each) if shard in found else each
     return found
