@@ -50,7 +50,7 @@ def test_without_spark_one_sentence_says_what_to_install(
     ("words", "reason"),
     [
         (("offload", "{sample}"), "has no tier of its own; name one"),
-        (("offload", "{sample}", "--tier", "ftp://x"), "'ftp://x' is no address of a tier"),
+        (("offload", "{sample}", "--tier", "tape:/x"), "'tape:/x' is no address of a tier"),
         (("offload", "nowhere", "--tier", "file:///x"), "nowhere is no store"),
         (("stats", "{sample}", "-t", "order"), "did you mean 'orders'?"),
         (("export", "nowhere", "out"), "nowhere is no store"),
@@ -59,7 +59,7 @@ def test_without_spark_one_sentence_says_what_to_install(
         (("import", "out", "nowhere.csv", "t"), "nowhere.csv is no file"),
         (("run", "nowhere", "--checkpoint", "c", "--export", "out"), "nowhere is no store"),
         (("run", "{sample}", "--checkpoint", "c"), "there is nothing to do"),
-        (("run", "{sample}", "--checkpoint", "c", "--offload", "ftp://x"), "no address of a tier"),
+        (("run", "{sample}", "--checkpoint", "c", "--offload", "tape:/x"), "no address of a tier"),
     ],
 )
 def test_wrong_arguments_are_told_before_spark_starts(
