@@ -72,6 +72,16 @@ class TestS3(TierConformance):
         with pytest.raises(TierSetupError, match="no such bucket"):
             list(provider.list())
 
+    def test_all_options_may_come_from_the_environment(
+        self, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        s3_server.create_bucket("by-environment")
+        for name, value in s3_server.options().items():
+            monkeypatch.setenv(f"AWS_{name.upper()}", value)
+        provider = open_provider("s3://by-environment/x")
+        provider.put_if_absent("k", b"1")
+        assert provider.get("k").data == b"1"
+
     def test_a_wrong_secret_is_told(self, s3_server: S3Server) -> None:
         s3_server.create_bucket("secrets")
         options = {**s3_server.options(), "secret_access_key": "wrong"}

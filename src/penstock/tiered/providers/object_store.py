@@ -7,6 +7,7 @@ what a lost answer means is settled by `settling.py`, for every provider alike.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -33,6 +34,9 @@ PART_SIZE: Final = 8 << 20
 _PIECE_SIZE: Final = 64 << 10
 _TIMEOUT_S: Final = 60.0
 _RETRIES: Final = 5
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT")
+_ALLOW_HTTP: Final = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
+"""Read here, too: options for the client that are given replace all that obstore reads itself."""
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -63,8 +67,8 @@ class ObjectStoreProvider:
 
         timeout = timedelta(seconds=float(options.pop("timeout_s", _TIMEOUT_S)))
         client: dict[str, object] = {"timeout": timeout, "connect_timeout": timedelta(seconds=10)}
-        allow_http = options.pop("allow_http", "")
-        endpoint = options.get("endpoint", "")
+        allow_http = options.pop("allow_http", "") or _from_environment(_ALLOW_HTTP)
+        endpoint = options.get("endpoint", "") or _from_environment(_ENDPOINTS)
         if endpoint.startswith("http://") or _FLAGS.get(allow_http.lower(), False):
             client["allow_http"] = True
         retry = {
@@ -190,6 +194,10 @@ class ObjectStoreProvider:
             if _is_bucket_missing(error):
                 raise TierSetupError(f"{self.url}: there is no such bucket") from error
             raise TierUnavailableError(f"{self.url}: {_sentence(error)}") from error
+
+
+def _from_environment(names: tuple[str, ...]) -> str:
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
 
 def _is_bucket_missing(error: BaseException) -> bool:
