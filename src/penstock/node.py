@@ -25,7 +25,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import quote
@@ -81,6 +81,7 @@ from penstock.tiered.engine import TieredSegmentEngine
 from penstock.tiered.fetcher import FetchSettings
 from penstock.tiered.meta_lease import MetaLease
 from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.tier_metrics import TierMetrics
 from penstock.tiered.tier_upkeep import TierLimits
 
 if TYPE_CHECKING:
@@ -94,11 +95,14 @@ SEGMENT: Final = STORAGE_ALIASES["segment"]
 _LOCK: Final = "penstock.lock"
 _RECONCILED: Final = "reconciled"
 _STORE_ID: Final = "store-id"
+_NEW_STORE_ID: Final = "store-id.new"
+"""Chosen, and perhaps not registered yet."""
 _OURS: Final = frozenset(
     {
         _LOCK,
         _RECONCILED,
         _STORE_ID,
+        _NEW_STORE_ID,
         "meta",
         "segment",
         "rocksdb",
@@ -236,7 +240,7 @@ class Node:
             from penstock.meta.remote_client import RemoteMetaClient
 
             addresses = [peer.address for peer in parse_peers(node.peers)]
-            store_id = self._read(_STORE_ID) or self._make_store_id()
+            store_id = self._choose_store_id()
             remote = RemoteMetaClient(
                 addresses, node_id=node.id, clock=self.clock, store_id=store_id
             )
@@ -251,7 +255,7 @@ class Node:
             peers=node.peers,
             listen=node.meta_listen,
             offset_groups=node.offset_groups,
-            store_id=self._read(_STORE_ID) or self._make_store_id(),
+            store_id=self._choose_store_id(),
         )
         meta = RaftMetaClient.open(path, place, clock=self.clock, stopping=stopping)
         with ExitStack() as undo:
@@ -264,13 +268,21 @@ class Node:
             undo.pop_all()
         return meta
 
-    def _make_store_id(self) -> str:
-        return make_ulid(self.clock.now_ms(), os.urandom(ULID_RANDOM_SIZE))
+    def _choose_store_id(self) -> str:
+        """Return the id of this directory. A new one is kept before anybody hears of it: after a
+        crash the same directory must not appear as another one, which has lost its records."""
+        known = self._read(_STORE_ID) or self._read(_NEW_STORE_ID)
+        if known:
+            return known
+        chosen = make_ulid(self.clock.now_ms(), os.urandom(ULID_RANDOM_SIZE))
+        self._disk.replace(self._at(_NEW_STORE_ID), f"{chosen}\n".encode())
+        return chosen
 
     def _keep_store_id(self, store_id: str) -> None:
-        """Not before it is registered: until then nobody but this node must rely on it."""
+        """It is registered: from now on this node need not wait for that before it serves."""
         if self._read(_STORE_ID) != store_id:
             self._disk.replace(self._at(_STORE_ID), f"{store_id}\n".encode())
+            self._disk.remove(self._at(_NEW_STORE_ID))
 
     def _open_offsets(self) -> OffsetManager:
         offsets = self.settings.offsets
@@ -486,7 +498,7 @@ class Node:
             settings,
             disk=self._disk,
             clock=self.clock,
-            metrics=SegmentMetrics(self.registry),
+            metrics=self._segment_metrics,
         )
         try:
             opened = self._with_tiers(store)
@@ -527,9 +539,19 @@ class Node:
                 scrub_size=tiering.scrub_size,
             ),
             lease=MetaLease(self.meta),
-            registry=self.registry,
+            metrics=self._tier_metrics,
             clock=self.clock,
         )
+
+    # Once each: an engine that could not be opened is opened again later, with the same metrics.
+
+    @cached_property
+    def _segment_metrics(self) -> SegmentMetrics:
+        return SegmentMetrics(self.registry)
+
+    @cached_property
+    def _tier_metrics(self) -> TierMetrics:
+        return TierMetrics(self.registry)
 
     def _at(self, name: str) -> str:
         return f"{self.path}/{name}"

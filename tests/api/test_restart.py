@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock.engine.contract import ShardConfig
+from penstock.engine.segment.store import SegmentStore
 from penstock.errors import ClosedError, CorruptionError, LockedError, NotAStoreError
 from penstock.meta.client import TopicConfig
 from penstock.meta.solo_client import SoloMetaClient
@@ -300,3 +301,16 @@ def test_two_stores_in_one_process_do_not_mix(directory: Path) -> None:
         second.create_topic("orders").write(b"second")
         assert [message.value for message in first.topic("orders")] == [b"first"]
         assert [message.value for message in second.topic("orders")] == [b"second"]
+
+
+def test_an_engine_that_could_not_be_opened_is_opened_when_the_cause_is_gone(
+    directory: Path,
+) -> None:
+    with penstock.open(directory) as store:
+        with (
+            SegmentStore.open(str(directory / "segment")),
+            pytest.raises(LockedError, match="this process has it open already"),
+        ):
+            store.create_topic("t")
+        store.create_topic("t").write(b"after all")
+        assert [record.value for record in store.topic("t")] == [b"after all"]

@@ -24,6 +24,7 @@ from penstock.tiered.dispatcher import RETRY_MAX_S
 from penstock.tiered.engine import TieredSegmentEngine
 from penstock.tiered.providers.memory import MemoryProvider
 from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.tier_metrics import TierMetrics
 from penstock.tiered.tier_upkeep import TierLimits
 
 OUTAGE_S = 600
@@ -42,7 +43,7 @@ class Outage:
             TierConfig(url=f"memory://{name}", chunk_size=2000),
             metadata_path=f"{path}/tier-meta",
             limits=TierLimits(upload_interval_ms=1000, scrub_size=0),
-            registry=self.registry,
+            metrics=TierMetrics(self.registry),
             clock=clock,
             background=clock is None,
         )

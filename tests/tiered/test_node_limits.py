@@ -59,7 +59,7 @@ def engine_with(
         config,
         metadata_path=f"{path}/tier-meta",
         limits=limits,
-        registry=registry,
+        metrics=TierMetrics(registry),
         background=False,
     )
 

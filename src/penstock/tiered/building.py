@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry
-
 from penstock.clock import Clock
 from penstock.engine.segment.store import SegmentStore
 from penstock.tiered.dispatcher import TieredDispatcher, UploadLease
@@ -22,13 +20,13 @@ def build_tiered_engine(
     metadata_path: str,
     limits: TierLimits = TierLimits(),  # noqa: B008 - it is frozen
     lease: UploadLease | None = None,
-    registry: CollectorRegistry | None = None,
+    metrics: TierMetrics | None = None,
     clock: Clock | None = None,
     background: bool = True,
 ) -> TieredSegmentEngine:
     """Return the engine over a store and its tiers. Until the first shard has a tier, it is the
     segment engine: no thread, no file, no connection."""
-    metrics = TierMetrics(registry)
+    metrics = metrics or TierMetrics()
     tiers = TierSet(
         config, metadata_store=RocksDbMetadataStore(metadata_path, clock=clock), clock=clock
     )

@@ -1,0 +1,56 @@
+"""The id by which the others of a cluster know a data directory again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.meta.raft.cluster_in_process import free_ports
+
+import penstock
+from penstock.errors import ShardLostError
+from penstock.node import Node
+
+pytest.importorskip("penstock._native", reason="a cluster needs the extension")
+pytestmark = pytest.mark.timeout(300)
+
+
+class CrashError(Exception):
+    pass
+
+
+def crash(*_: object) -> None:
+    raise CrashError
+
+
+def join(path: Path, port: int) -> penstock.Store:
+    """Open the store as the only node of a cluster."""
+    return penstock.open(path, node__id=1, node__peers=[f"1@127.0.0.1:{port}"])
+
+
+def test_a_crash_while_a_directory_joins_a_cluster_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.open(tmp_path) as store:
+        store.create_topic("t").write(b"from before the cluster")
+    [port] = free_ports(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Node, "_keep_store_id", crash)  # registered, but not noted
+        for _ in range(2):
+            with pytest.raises(CrashError):
+                join(tmp_path, port)
+    chosen = (tmp_path / "store-id.new").read_text()
+    assert not (tmp_path / "store-id").exists()
+    with join(tmp_path, port) as store:
+        assert [record.value for record in store.topic("t")] == [b"from before the cluster"]
+    assert (tmp_path / "store-id").read_text() == chosen
+    assert not (tmp_path / "store-id.new").exists()
+
+
+def test_another_directory_under_the_same_number_has_lost_the_records(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    with join(tmp_path, port) as store:
+        store.create_topic("t").write(b"v")
+    (tmp_path / "store-id").unlink()
+    with join(tmp_path, port) as store, pytest.raises(ShardLostError, match="accept-loss"):
+        store.topic("t").read()
