@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import socket
 import threading
+import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from tests.meta.raft.cluster_in_process import wait_until
@@ -87,3 +91,18 @@ def test_a_peer_that_is_not_there_is_reported(pair: tuple[Transport, Host, Host]
     transport, sender, _ = pair
     transport.send(9, b"nobody")
     wait_until(lambda: sender.lost > 0, "the loss is reported")
+
+
+def test_a_connection_that_comes_while_the_node_closes_is_closed_too() -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(30):
+            transport = Transport(Host(1), ("127.0.0.1", 0))
+            transport.start()
+            with ExitStack() as clients:
+                for _ in range(4):
+                    clients.enter_context(socket.create_connection(("127.0.0.1", transport.port)))
+                transport.close()
+            del transport
+        gc.collect()
+    assert [str(one.message) for one in told if one.category is ResourceWarning] == []

@@ -35,6 +35,8 @@ _log: Final = get_logger(__name__)
 _BUFFERED_MAX: Final = 16 << 20
 _CONNECT_SECONDS: Final = 2.0
 _RECONNECT_SECONDS: Final = 0.2
+_TURNS_MIN: Final = 3
+_TURNS_MAX: Final = 1_000
 _GREETING_SECONDS: Final = 5.0
 _PENDING_MAX: Final = 1_000
 
@@ -73,6 +75,9 @@ class _Incoming(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._raw = transport
         self._owner.connections.add(transport)
+        if self._owner.is_closed:
+            transport.abort()
+            return
         self._timer = self._owner.loop.call_later(_GREETING_SECONDS, transport.abort)
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -189,7 +194,7 @@ class Transport:
         self._thread = threading.Thread(
             target=self.loop.run_forever, name="penstock-meta-net", daemon=True
         )
-        self._is_closed = False
+        self.is_closed = False
         self.port = address[1]
 
     def start(self) -> None:
@@ -210,7 +215,7 @@ class Transport:
 
     def set_members(self, members: list[Member]) -> None:
         """Say who the others are; connections to those that changed are made anew."""
-        if not self._is_closed:
+        if not self.is_closed:
             self.loop.call_soon_threadsafe(self._set_members, members)
 
     def _set_members(self, members: list[Member]) -> None:
@@ -253,7 +258,7 @@ class Transport:
         self._outbox.append((to, pack_frame(data)))
         # The flag is read behind the append and lowered before the outbox is emptied: whoever finds
         # it raised has put a frame where the flush to come will find it.
-        if not self._is_flush_due and not self._is_closed:
+        if not self._is_flush_due and not self.is_closed:
             self._is_flush_due = True
             self.loop.call_soon_threadsafe(self._flush)
 
@@ -277,15 +282,15 @@ class Transport:
                 answer = work()
             except StoreError as error:
                 answer = Refusal(str(error))
-            if not self._is_closed:
+            if not self.is_closed:
                 self.loop.call_soon_threadsafe(done, answer)
 
         threading.Thread(target=run, name="penstock-meta-join", daemon=True).start()
 
     def close(self) -> None:
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self.is_closed = True
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._shut(), self.loop).result(10)
             self.loop.call_soon_threadsafe(self.loop.stop)
@@ -293,18 +298,24 @@ class Transport:
         self.loop.close()
 
     async def _shut(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        tasks = [peer.task for peer in self._peers.values()]
         for peer in self._peers.values():
             peer.task.cancel()
             if peer.connection is not None:
                 peer.connection.abort()
+        # The server is closed when nobody is half-way in: asyncio forgets the sockets of those.
+        for _ in range(_TURNS_MAX):
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            if not tasks or not (await asyncio.wait(tasks, timeout=_CONNECT_SECONDS))[0]:
+                break
+        if self._server is not None:
+            self._server.close()
         for connection in list(self.connections):
             connection.abort()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_CONNECT_SECONDS)
-        await asyncio.sleep(0)
+        for turn in range(_TURNS_MAX):
+            # What is aborted is closed in one of the next turns of the loop.
+            if turn >= _TURNS_MIN and not self.connections:
+                break
+            await asyncio.sleep(0)
 
 
 def ask_node(address: str, greeting: Greeting, *, seconds: float = 5.0) -> Greeting:
