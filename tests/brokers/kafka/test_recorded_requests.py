@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
@@ -82,6 +88,10 @@ def produce_and_consume(address: str) -> None:
     producer.produce("fuzz", b"value", key=b"key", headers={"h": b"v"})
     producer.commit_transaction(WAIT_S)
     found = consumer.poll(WAIT_S)
+    while found is not None and (error := found.error()) is not None:
+        # The consumer may have asked for the topic before the producer made it.
+        assert error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        found = consumer.poll(WAIT_S)
     assert found is not None
     consumer.commit(asynchronous=False)
     consumer.committed([TopicPartition("fuzz", 0)], timeout=WAIT_S)
