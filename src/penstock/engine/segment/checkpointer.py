@@ -186,8 +186,20 @@ class Checkpointer:
             except BaseException:
                 self._note(dirty)
                 raise
+            self._note_moved(dirty, ends)
             self.position = position
             self._tell_rocketmq(position, timestamp_ms)
+
+    def _note_moved(self, shards: set[ShardId], ends: bytes) -> None:
+        """Save those again next time that had records appended behind the ends: if their units were
+        drained with the others, nothing else tells that their state is behind."""
+        table = memoryview(ends).cast("q")
+        for shard in shards:
+            log = self._table.find(shard)
+            if log is not None and (
+                log.handle >= len(table) or log.next_offset != table[log.handle]
+            ):
+                self.touch(log)
 
     def _tell_rocketmq(self, position: int, timestamp_ms: int) -> None:
         """Keep RocketMQ's own checkpoint. An old one only makes it look at more of the log: on a
