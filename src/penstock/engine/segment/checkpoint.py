@@ -54,6 +54,8 @@ class DerivedPoint(msgspec.Struct, frozen=True):
     boot_id: str = ""
     buckets: tuple[int, ...] = ()
     """The files of shard states that there must be."""
+    ends_total: int | None = None
+    """The sum of the ends of all queues: states that say less are not those of this point."""
 
 
 # Made here, for msgspec must not look at a type for the first time in two threads at once.

@@ -12,6 +12,9 @@ The order of a checkpoint is its guarantee:
 A crash before 6 leaves the old checkpoint, and everything below its position is still right: files
 only hold more than it says, which a replay from it writes again.
 
+Which shards to save is told by the ends themselves: those whose end is not the one that was saved.
+A note of every move could get lost; so only changes that have no unit are noted (`touch`).
+
 Appends go on meanwhile, so a state may know of records behind P: a replay folds them again, which
 changes nothing. That is why the log is synced after the states are packed: a state must not know of
 a record that a power cut can take. A shard is cut only between two checkpoints (`pause`), because
@@ -32,8 +35,10 @@ from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.paths import StorePaths, sums_path
 from penstock.engine.segment.shard_log import ShardLog
+from penstock.engine.segment.shard_moves import changed_places
 from penstock.engine.segment.shard_table import ShardTable
 from penstock.engine.segment.state_files import PackableState, StateFiles
+from penstock.errors import StoreError
 from penstock.log import get_logger
 from penstock.record import ShardId
 
@@ -107,6 +112,9 @@ class Checkpointer:
         """Held for a moment, while one of the two sets is changed or taken."""
         self.position = 0
         """The position of the newest checkpoint."""
+        self._saved_ends = b""
+        """The queues' ends by handle, as the saved states say them."""
+        self._stopped: StoreError | None = None
 
     @property
     def is_due(self) -> bool:
@@ -114,8 +122,17 @@ class Checkpointer:
         return bool(self._unsaved) or self._log.end != self.position
 
     def resume(self, position: int) -> None:
-        """Go on from a checkpoint that a clean stop left: nothing has changed since."""
+        """Go on from the checkpoint at `position`; the queues end where its states say."""
         self.position = position
+        self._saved_ends = self._log.appender.next_offsets()
+
+    def stop(self, error: StoreError) -> None:
+        """Write nothing any more: whoever comes late finds no shards, and must not save that."""
+        self._stopped = error
+
+    def _check_running(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped
 
     def touch(self, log: ShardLog) -> None:
         """Save this shard's state next time: it changed without a queue unit of its own. For a
@@ -139,6 +156,7 @@ class Checkpointer:
         with self.pause:
             if not (self._unpublished or self._log.appender.dirty_queues()):
                 return
+            self._check_running()
             # Ends first: what is published then lies below what is drained.
             position = self._log.end
             ends = self._log.appender.next_offsets()
@@ -158,8 +176,14 @@ class Checkpointer:
         return log is not None and log.state.commit_offset < log.next_offset
 
     def _drain(self) -> None:
-        for log in self._table.drain_dirty():
-            self.touch(log)
+        self._table.drain_dirty(self.touch)
+
+    def _take_unsaved(self, ends: bytes) -> set[ShardId]:
+        moved = map(self._table.find_handle, changed_places(self._saved_ends, ends))
+        shards = {log.shard for log in moved if log is not None}
+        with self._noting:
+            dirty, self._unsaved = self._unsaved | shards, set()
+        return dirty
 
     def checkpoint(self, *, clean: bool = False) -> None:
         """Put everything derived on the device and remember how far the log is then."""
@@ -171,35 +195,29 @@ class Checkpointer:
                 timestamp_ms = self._log.appender.last_store_timestamp_ms
                 begun = self._index.begin_mark()
             self._drain()
-            with self._noting:
-                dirty, self._unsaved = self._unsaved, set()
+            dirty = self._take_unsaved(ends)
             try:
                 packed = self._states.pack(dirty, _States(self._table, ends, position))
                 self._log.flush()
                 self._sync_shards(dirty)
                 self._index.sync()
                 mark = self._index.finish_mark(begun, clean=clean)
+                self._check_running()
                 self._states.write(packed, durable=True)
-                buckets = tuple(self._states.buckets)
-                point = DerivedPoint(position, clean, mark, timestamp_ms, buckets=buckets)
+                point = DerivedPoint(
+                    position,
+                    clean,
+                    mark,
+                    timestamp_ms,
+                    buckets=tuple(self._states.buckets),
+                    ends_total=sum(memoryview(ends).cast("q")),
+                )
                 write_derived(self._disk, self._paths.derived, point)
             except BaseException:
                 self._note(dirty)
                 raise
-            self._note_moved(dirty, ends)
-            self.position = position
+            self.position, self._saved_ends = position, ends
             self._tell_rocketmq(position, timestamp_ms)
-
-    def _note_moved(self, shards: set[ShardId], ends: bytes) -> None:
-        """Save those again next time that had records appended behind the ends: if their units were
-        drained with the others, nothing else tells that their state is behind."""
-        table = memoryview(ends).cast("q")
-        for shard in shards:
-            log = self._table.find(shard)
-            if log is not None and (
-                log.handle >= len(table) or log.next_offset != table[log.handle]
-            ):
-                self.touch(log)
 
     def _tell_rocketmq(self, position: int, timestamp_ms: int) -> None:
         """Keep RocketMQ's own checkpoint. An old one only makes it look at more of the log: on a

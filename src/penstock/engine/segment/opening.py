@@ -13,6 +13,7 @@ from msgspec import Struct
 from penstock.clock import Clock
 from penstock.disk import Disk, Lock, process_id
 from penstock.engine.segment.checkpoint import (
+    DerivedPoint,
     DurablePoint,
     read_derived,
     read_durable,
@@ -37,7 +38,7 @@ from penstock.engine.segment.recovery import (
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.shard_directories import remove_directories, remove_files
-from penstock.engine.segment.shard_log import ShardLog
+from penstock.engine.segment.shard_log import ShardLog, batch_unit_behind
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
 from penstock.engine.segment.state_files import StateFiles, bucket_of
@@ -181,17 +182,20 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     # What an earlier process published may be ahead of a log that lost its tail.
     parts.checkpointer.remove_live()
     index_fits = parts.index.load()
+    stale = point is not None and not damaged and _are_stale(point, states)
     bounded = (
         point is not None
         and not damaged
+        and not stale
         and log.files.start <= point.position <= log.files.stop
         and parts.index.restore(point.index, log.appender, log.files.start)
     )
     if bounded:
         assert point is not None
-        start = parts.checkpointer.position = point.position
+        start = point.position
         log.appender.last_store_timestamp_ms = point.store_timestamp_ms
-        _add_known_shards(parts, states)
+        _add_known_shards(parts, states, unclean=unclean)
+        parts.checkpointer.resume(start)
     else:
         start = log.files.start
         foreign = point is None and not damaged and not states
@@ -203,12 +207,12 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
         parts.writer.more_index,
         durable=durable,
         clean=not unclean,
-        known=0 if point is None or damaged else point.position,
+        known=0 if point is None or damaged or stale else point.position,
     )
     before = dict(replay.latest) if bounded else {}
     end = replay.run(start, progress)
     report = parts.report = replay.report
-    if not bounded and (report.records_scanned or damaged):
+    if not bounded and (report.records_scanned or damaged or stale):
         report.rebuilt.append("all queues, indexes and states")
     _add_shards_without_records(parts, states)
     _settle(parts, end, unclean=unclean)
@@ -242,11 +246,29 @@ def _durable_position(parts: StoreParts) -> int:
     return ours or read_rocketmq(parts.disk, parts.paths.checkpoint)
 
 
-def _add_known_shards(parts: StoreParts, states: dict[ShardId, ShardState]) -> None:
+def _are_stale(point: DerivedPoint, states: dict[ShardId, ShardState]) -> bool:
+    """Say whether states are not those that the checkpoint was made with: records that they do not
+    know of would be missing, and their offsets given out again."""
+    if point.ends_total is None:
+        return False
+    if any(state.folded_until > point.position for state in states.values()):
+        return False  # of a checkpoint that a crash ended before its last step
+    total = sum(state.latest_offset for state in states.values())
+    if total == point.ends_total:
+        return False
+    _log.error("states_do_not_fit_checkpoint", ends_total=point.ends_total, found=total)
+    return True
+
+
+def _add_known_shards(
+    parts: StoreParts, states: dict[ShardId, ShardState], *, unclean: bool
+) -> None:
     for shard, state in states.items():
-        unit = state.latest_offset
+        unit = int(state.latest_offset)
         if state.kind is QueueKind.BATCH:
-            unit = Offset(state.queue_first + state.queue_units)
+            unit = state.queue_first + state.queue_units
+            if unclean:
+                unit = batch_unit_behind(parts.table.unit_files(shard, state.kind), state)
         parts.table.add(shard, state, state.latest_offset, unit)
 
 

@@ -148,7 +148,7 @@ class Replay:
                 progress(after - start, max(after, self._durable) - start)
             position = after
             self._table.adopt(self._states)
-            self.touched.update(log.shard for log in self._table.drain_dirty())
+            self._table.drain_dirty(lambda log: self.touched.add(log.shard))
             if ended:
                 break
         self._cut_shards(position)

@@ -36,6 +36,8 @@ _SIZE_SAMPLES: Final = 32
 _NO_OFFSET: Final = 1 << 62
 _NONE_HEALED: Final[frozenset[int]] = frozenset()  # one for all: it takes 216 bytes
 _FILES_READ_MAX: Final = 256
+_BASE_OFFSET: Final = 4
+"""The field of a batch unit."""
 KIND_NUMBER: Final = {QueueKind.SIMPLE: 0, QueueKind.BATCH: 1}
 
 
@@ -519,3 +521,29 @@ class ShardLog:
             data, stop = b"", first
         self.state.queue_first, self.state.queue_units = first, stop - first
         self.state.queue_crc = zlib.crc32(data)
+
+
+def batch_unit_behind(units: UnitFiles, state: ShardState) -> int:
+    """Return the number of the first unit behind the end that a saved state says. Its files may
+    hold more: records came between the look at the ends and the move of their units. A replay
+    finds those records, and must not give each a second unit."""
+    stop = state.queue_first + state.queue_units
+    try:
+        data = units.read(state.queue_first, state.queue_units)
+    except FileNotFoundError:
+        return stop
+    if zlib.crc32(data) != state.queue_crc:
+        return stop  # the queue is rebuilt
+    first = state.queue_first
+    while True:
+        for unit in range(first + len(data) // BATCH_UNIT.size, first, -1):
+            fields = BATCH_UNIT.unpack_from(data, (unit - 1 - first) * BATCH_UNIT.size)
+            if fields[_BASE_OFFSET] < state.latest_offset:
+                return unit
+        first -= units.file_units
+        try:
+            data = units.read(first, units.file_units) if first >= 0 else b""
+        except FileNotFoundError:
+            data = b""
+        if not data:
+            return first + units.file_units

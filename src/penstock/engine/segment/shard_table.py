@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock.engine.segment.commit_log import CommitLog
@@ -160,13 +160,11 @@ class ShardTable:
             self._sums_roots[kind],
         )
 
-    def drain_dirty(self) -> list[ShardLog]:
-        """Move all units from memory to their files; return the shards that had any."""
-        dirty = [
-            self._by_handle[handle]
-            for handle in self._log.appender.dirty_queues()
-            if handle in self._by_handle
-        ]
-        for log in dirty:
-            log.drain()
-        return dirty
+    def drain_dirty(self, note: Callable[[ShardLog], object]) -> None:
+        """Move all units from memory to their files. Each shard that has any is noted before: one
+        of which nobody knows that its units were moved would be taken for unchanged."""
+        for handle in self._log.appender.dirty_queues():
+            log = self._by_handle.get(handle)
+            if log is not None:
+                note(log)
+                log.drain()

@@ -568,7 +568,9 @@ class SegmentStore:
 
     def _release(self) -> None:
         parts = self._parts
-        self._table.close(ClosedError(f"the store {parts.paths.root} was closed"))
+        closed = ClosedError(f"the store {parts.paths.root} was closed")
+        parts.checkpointer.stop(closed)
+        self._table.close(closed)
         try:
             parts.index.detach(self._log.appender)
         except OSError as error:

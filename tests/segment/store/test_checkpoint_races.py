@@ -1,0 +1,158 @@
+"""Records that come while a checkpoint or a publication is under way are in the next one.
+
+The moment that matters lies between the look at the queues' ends and the move of their units to
+files: units of later records go along, and nothing in memory tells of them afterwards.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+
+import pytest
+from tests.segment.store.batches import inner_batch
+from tests.segment.store.rig import (
+    EVENTS,
+    LOGS,
+    ORDERS,
+    QUIET,
+    Rig,
+    create,
+    fill,
+    offsets,
+    record,
+    values,
+)
+
+from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment.view import StoreView
+from penstock.record import QueueKind, ShardId
+
+
+def behind_the_ends(
+    store: SegmentStore, monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]
+) -> None:
+    """Do something when the next checkpoint or publication has looked at the ends, and has not
+    moved any unit yet."""
+    table = store._parts.table
+    drain = table.drain_dirty
+    done = threading.Event()
+
+    def act_and_drain(*arguments: object) -> object:
+        if not done.is_set():
+            done.set()
+            action()
+        return drain(*arguments)
+
+    monkeypatch.setattr(table, "drain_dirty", act_and_drain)
+
+
+def append_batch(store: SegmentStore, first: int, count: int) -> None:
+    messages = [record(n, key=b"key-%d" % n) for n in range(first, first + count)]
+    assert store.append_batch(ORDERS, inner_batch(messages), count) == first
+
+
+def close_and_open(rig: Rig) -> SegmentStore:
+    return rig.restart()
+
+
+def checkpoint_and_kill(rig: Rig) -> SegmentStore:
+    rig.store.checkpoint()
+    return rig.kill()
+
+
+def checkpoint_and_cut_the_power(rig: Rig) -> SegmentStore:
+    rig.store.checkpoint()
+    return rig.crash(3)
+
+
+def kill(rig: Rig) -> SegmentStore:
+    return rig.kill()
+
+
+ENDS = [close_and_open, checkpoint_and_kill, checkpoint_and_cut_the_power, kill]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("step", ["checkpoint", "publish"])
+def test_records_that_come_behind_the_ends_are_there_after_a_start(
+    end: Callable[[Rig], SegmentStore], step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    create(rig.store)
+    fill(rig.store, ORDERS, 3)
+    with monkeypatch.context() as patch:
+        behind_the_ends(rig.store, patch, lambda: fill(rig.store, ORDERS, 2, first=3))
+        getattr(rig.store._parts.checkpointer, step)()
+    store = end(rig)
+    assert offsets(store, ORDERS) == list(range(5))
+    fill(store, ORDERS, 1, first=5)
+    assert values(rig.restart(), ORDERS) == [record(n).value for n in range(6)]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("before", [1, 19, 20, 21])
+def test_batches_that_come_behind_the_ends_are_there_once_after_a_start(
+    end: Callable[[Rig], SegmentStore], before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the queue holds 20 units."""
+    rig = Rig()
+    create(rig.store, kind=QueueKind.BATCH)
+    for n in range(before):
+        append_batch(rig.store, 2 * n, 2)
+
+    def append_more() -> None:
+        for n in range(before, before + 3):
+            append_batch(rig.store, 2 * n, 2)
+
+    with monkeypatch.context() as patch:
+        behind_the_ends(rig.store, patch, append_more)
+        rig.store.checkpoint()
+    assert offsets(end(rig), ORDERS) == list(range(2 * before + 6))
+    log = rig.store._table.get(ORDERS)
+    rows = log.rows(0, log.next_unit)
+    assert [row.first_offset for row in rows] == list(range(0, 2 * before + 6, 2))
+    append_batch(rig.store, 2 * before + 6, 2)
+    assert offsets(rig.restart(), ORDERS) == list(range(2 * before + 8))
+    assert [each.offset for each in rig.store.by_key(ORDERS, b"key-1")] == [1]
+
+
+def test_a_shard_whose_units_were_moved_before_another_failed_is_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    for shard in (ORDERS, EVENTS, LOGS):
+        create(rig.store, shard)
+    rig.store.checkpoint()
+    for shard in (ORDERS, EVENTS, LOGS):
+        fill(rig.store, shard, 3)
+    rig.disk.fail("write", "*/consumequeue/events/*", errno.ENOSPC)
+    with pytest.raises(OSError, match="events"):
+        rig.store._parts.checkpointer.publish()
+    store = rig.restart()
+    for shard in (ORDERS, EVENTS, LOGS):
+        assert offsets(store, shard) == [0, 1, 2]
+
+
+def test_a_reader_beside_a_writer_gets_what_came_behind_the_ends_of_a_publication(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    create(rig.store)
+    fill(rig.store, ORDERS, 3)
+    publish = rig.store._parts.checkpointer.publish
+    with monkeypatch.context() as patch:
+        behind_the_ends(rig.store, patch, lambda: fill(rig.store, ORDERS, 2, first=3))
+        publish()
+    assert shown_outside(rig, ORDERS) == [0, 1, 2]
+    publish()
+    assert shown_outside(rig, ORDERS) == [0, 1, 2, 3, 4]
+
+
+def shown_outside(rig: Rig, shard: ShardId) -> list[int]:
+    """What a reader in another process sees: all that it is told of, and nothing beyond."""
+    view = StoreView.open(rig.root, disk=rig.disk, clock=rig.clock, settings=QUIET)
+    found = [each.offset for each in view.read(shard, 0)]
+    assert found == list(range(view.bounds(shard).commit))
+    return found
