@@ -27,6 +27,7 @@ from tests.segment.store.rig import (
 
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
+from penstock.errors import ClosedError
 from penstock.record import QueueKind, ShardId
 
 
@@ -118,9 +119,7 @@ def test_batches_that_come_behind_the_ends_are_there_once_after_a_start(
     assert [each.offset for each in rig.store.by_key(ORDERS, b"key-1")] == [1]
 
 
-def test_a_shard_whose_units_were_moved_before_another_failed_is_saved(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_shard_whose_units_were_moved_before_another_failed_is_saved() -> None:
     rig = Rig()
     for shard in (ORDERS, EVENTS, LOGS):
         create(rig.store, shard)
@@ -133,6 +132,62 @@ def test_a_shard_whose_units_were_moved_before_another_failed_is_saved(
     store = rig.restart()
     for shard in (ORDERS, EVENTS, LOGS):
         assert offsets(store, shard) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_states_that_are_behind_their_checkpoint_cost_time_and_no_record(clean: bool) -> None:
+    """Whatever may put old files of states in the place of the new: a fault of ours, a backup."""
+    rig = Rig()
+    for shard in (ORDERS, EVENTS):
+        create(rig.store, shard)
+        fill(rig.store, shard, 3)
+    rig.store.checkpoint()
+    old = {path: data for path, data in rig.disk.files().items() if is_state(path)}
+    fill(rig.store, ORDERS, 2, first=3)
+    if clean:
+        rig.close()
+    else:
+        rig.store.checkpoint()
+        rig.abandon()
+        rig.disk.kill()
+    for path, data in old.items():
+        rig.disk.replace(path, bytes(data))
+    assert offsets(rig.store, ORDERS) == list(range(5))
+    assert rig.store.report.rebuilt
+    fill(rig.store, EVENTS, 1, first=3)
+    assert offsets(rig.restart(), EVENTS) == list(range(4))
+    assert not rig.store.report.rebuilt
+
+
+def is_state(path: str) -> bool:
+    return "/penstock/shards/" in path or "/penstock/copies/" in path
+
+
+def test_a_crash_before_the_last_step_of_a_checkpoint_rebuilds_nothing() -> None:
+    rig = Rig()
+    create(rig.store)
+    fill(rig.store, ORDERS, 3)
+    rig.store.checkpoint()
+    fill(rig.store, ORDERS, 2, first=3)
+    rig.disk.fail("replace", "*/penstock/checkpoint", errno.EIO)
+    with pytest.raises(OSError, match="checkpoint"):
+        rig.store._parts.checkpointer.checkpoint()
+    assert offsets(rig.kill(), ORDERS) == list(range(5))
+    assert not rig.store.report.rebuilt
+
+
+def test_what_comes_late_to_a_closed_store_saves_nothing() -> None:
+    rig = Rig()
+    create(rig.store)
+    fill(rig.store, ORDERS, 3)
+    late = rig.store._parts.checkpointer
+    log = rig.store._table.get(ORDERS)
+    rig.close()
+    late.touch(log)
+    for step in (late.checkpoint, late.publish):
+        with pytest.raises(ClosedError):
+            step()
+    assert offsets(rig.store, ORDERS) == [0, 1, 2]
 
 
 def test_a_reader_beside_a_writer_gets_what_came_behind_the_ends_of_a_publication(

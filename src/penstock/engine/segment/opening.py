@@ -325,13 +325,27 @@ def _note_lost(parts: StoreParts, replay: Replay, before: dict[ShardId, int]) ->
             rebuild_queue(parts.log.files, shard, parts.report.end_position)
         _fill_gaps(parts, shard, replay.latest.get(shard.shard, 0))
         lost = shard.find_lost(before.get(shard.shard, 0))
-        found += sum(end - start for start, end in lost)
+        found += _count_unnamed(replay, shard, lost)
         shard.state.note_lost(lost)
         if lost:
             parts.checkpointer.touch(shard)
     missing = sum(count for _, count in replay.nameless) - found
     if missing > 0:
         _suspect_all(parts, replay.nameless[0][0], missing)
+
+
+def _count_unnamed(replay: Replay, shard: ShardLog, lost: list[tuple[int, int]]) -> int:
+    """Return how many records of a shard are lost at least that no damage names. A record that is
+    named as lost and is there was named wrongly: another one is missing."""
+    count = sum(end - start if shard.kind is QueueKind.SIMPLE else 1 for start, end in lost)
+    for position, named, offset in replay.victims:
+        if named != shard.shard:
+            continue
+        if any(start <= offset < end for start, end in lost):
+            count -= 1
+        else:
+            replay.nameless.append((position, 1))
+    return max(0, count)
 
 
 def _suspect_all(parts: StoreParts, position: int, count: int) -> None:

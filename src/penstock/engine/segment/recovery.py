@@ -59,6 +59,10 @@ from penstock.record import Offset, Producer, QueueKind, ShardId
 _log: Final = get_logger(__name__)
 
 _ZEROS_FOUND: Final = "zeros where records were synced"
+_QUEUE_ID_AT: Final = 12
+_PROPERTIES_SIZE: Final = 2
+_NAME_CHECKED_SIZE_MAX: Final = 64 << 10
+"""Of larger records the checksum takes too long to be computed for every bit of a name."""
 _ZERO_CHUNK: Final = 1 << 20
 _ZEROS: Final = bytes(_ZERO_CHUNK)
 Progress = Callable[[int, int], None]
@@ -127,6 +131,8 @@ class Replay:
         self._folded: dict[ShardId, int] = {}
         self.nameless: Final[list[tuple[int, int]]] = []
         """(position, number of records at most): damage that does not tell whose records it hit."""
+        self.victims: Final[list[tuple[int, ShardId, int]]] = []
+        """(position, shard, offset): whose record was hit, by what is left of its head."""
 
     def run(self, start: int, progress: Progress | None = None) -> int:
         """Replay from `start` on; return the position at which the log ends."""
@@ -267,9 +273,11 @@ class Replay:
             if isinstance(raw, Damage):
                 self._note_nameless(position, stop, -(-(stop - position) // RECORD_SIZE_MIN))
                 return
-            log = self._table.find(ShardId(raw.topic, raw.queue_id))
+            named = _name_of(bytes(buffer[position - base : position - base + raw.size]), raw)
+            log = self._table.find(named)
             if log is not None and raw.queue_offset == self._expected(log):
                 self.latest[log.shard] = raw.queue_offset + offsets_max(log)
+                self.victims.append((position, log.shard, raw.queue_offset))
             else:
                 self._note_nameless(position, stop, 1)
             position += raw.size
@@ -376,6 +384,23 @@ def fold(log: ShardLog, raw: RawRecord) -> None:
     if epoch > max(0, state.epochs.latest):
         state.epochs.note(epoch, raw.queue_offset)
         log.epoch = epoch
+
+
+def _name_of(record: bytes, raw: RawRecord) -> ShardId:
+    """Return the shard of a damaged record: the one it names, unless the bit that is wrong is in
+    that name. The checksum tells."""
+    if raw.size > _NAME_CHECKED_SIZE_MAX:
+        return ShardId(raw.topic, raw.queue_id)
+    topic_end = raw.size - _PROPERTIES_SIZE - len(raw.raw_properties)
+    topic_start = topic_end - len(raw.topic.encode("utf-8", "surrogateescape"))
+    for at in (*range(_QUEUE_ID_AT, _QUEUE_ID_AT + 4), *range(topic_start, topic_end)):
+        for bit in range(8):
+            mended = bytearray(record)
+            mended[at] ^= 1 << bit
+            found = core.decode_raw(mended, raw.position, raw.position, True, True)
+            if isinstance(found, RawRecord):
+                return ShardId(found.topic, found.queue_id)
+    return ShardId(raw.topic, raw.queue_id)
 
 
 def offsets_max(log: ShardLog) -> int:
