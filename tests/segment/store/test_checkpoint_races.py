@@ -25,6 +25,7 @@ from tests.segment.store.rig import (
     values,
 )
 
+from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
 from penstock.errors import ClosedError
@@ -40,11 +41,11 @@ def behind_the_ends(
     drain = table.drain_dirty
     done = threading.Event()
 
-    def act_and_drain(*arguments: object) -> object:
+    def act_and_drain(note: Callable[[ShardLog], object]) -> None:
         if not done.is_set():
             done.set()
             action()
-        return drain(*arguments)
+        drain(note)
 
     monkeypatch.setattr(table, "drain_dirty", act_and_drain)
 
@@ -208,6 +209,6 @@ def test_a_reader_beside_a_writer_gets_what_came_behind_the_ends_of_a_publicatio
 def shown_outside(rig: Rig, shard: ShardId) -> list[int]:
     """What a reader in another process sees: all that it is told of, and nothing beyond."""
     view = StoreView.open(rig.root, disk=rig.disk, clock=rig.clock, settings=QUIET)
-    found = [each.offset for each in view.read(shard, 0)]
+    found = [int(each.offset) for each in view.read(shard, 0)]
     assert found == list(range(view.bounds(shard).commit))
     return found

@@ -54,7 +54,7 @@ from penstock.engine.segment.unit_files import OpenFiles
 from penstock.engine.segment.write_manager import WriteManager
 from penstock.log import get_logger
 from penstock.metrics import SegmentMetrics
-from penstock.record import Offset, QueueKind, ShardId
+from penstock.record import QueueKind, ShardId
 
 _log: Final = get_logger(__name__)
 
