@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 from tests.segment.store.rig import EVENTS, LOGS, ORDERS, QUIET, Rig, create, everything, fill
 
 from penstock.engine.segment import dispatch_worker
 from penstock.engine.segment.shard_moves import ShardMoves, changed_places
+from penstock.engine.segment.twin import Appender
 from penstock.record import QueueKind, ShardId, StoredRecord
 
 
@@ -135,3 +137,99 @@ def test_whatever_happens_to_shards_a_dispatcher_gets_what_they_hold(
     for shard in shards:
         held = {(shard, each.offset): each.value for each in everything(store, shard)}
         assert held.items() <= seen.values.items()
+
+
+@pytest.mark.parametrize("how", ["truncate", "delete"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_dispatcher_that_registers_late_gets_what_replaced_cut_records(
+    how: str, restarted: bool
+) -> None:
+    """It was not there when the shard was cut: its position is of records that are no more."""
+    rig = Rig(QUIET)
+    create(rig.store)
+    fill(rig.store, ORDERS, 5)
+    rig.store.register(_Seen())
+    rig.store.dispatch.run_once()
+    rig.restart()
+    if how == "truncate":
+        rig.store.truncate(ORDERS, 1)
+    else:
+        rig.store.delete_shard(ORDERS)
+        create(rig.store)
+    fill(rig.store, ORDERS, 7, first=100)
+    if restarted:
+        rig.kill()
+    seen = _Seen()
+    rig.store.register(seen)
+    rig.store.dispatch.run_once()
+    held = {(ORDERS, each.offset): each.value for each in everything(rig.store, ORDERS)}
+    kept = 1 if how == "truncate" else 0
+    assert seen.values == {place: held[place] for place in held if place[1] >= kept}
+
+
+def test_a_shard_made_again_before_its_deletion_was_told_is_handed_over_from_its_begin() -> None:
+    """Its deletion may be under way still in another thread, or the process may have died in it."""
+    rig = Rig(QUIET)
+    create(rig.store)
+    fill(rig.store, ORDERS, 3)
+    rig.store.register(_Seen())
+    rig.store.dispatch.run_once()
+    rig.store.run_upkeep()
+    rig.store._lives.delete(ORDERS)
+    create(rig.store)
+    fill(rig.store, ORDERS, 4, first=100)
+    rig.kill()
+    seen = _Seen()
+    rig.store.register(seen)
+    rig.store.dispatch.run_once()
+    assert sorted(offset for _, offset in seen.values) == [0, 1, 2, 3]
+
+
+def test_a_dispatcher_that_fails_keeps_what_moved_while_others_go_on() -> None:
+    rig = Rig(QUIET)
+    create(rig.store)
+    failing, seen = _Failing(), _Seen()
+    rig.store.register(failing)
+    rig.store.register(seen)
+    rig.store.dispatch.run_once()
+    for first in range(0, 9, 3):
+        fill(rig.store, ORDERS, 3, first=first)
+        rig.store.dispatch.run_once()
+        rig.clock.advance(dispatch_worker.RETRY_MAX_S)
+    assert len(seen.values) == 9
+    assert not failing.values
+    failing.fails = False
+    rig.store.dispatch.run_once()
+    assert failing.values == seen.values
+
+
+class _Failing(_Seen):
+    name = "failing"
+    fails = True
+
+    def dispatch(self, shard: ShardId, records: Sequence[StoredRecord]) -> None:
+        if self.fails:
+            raise OSError("not now")
+        super().dispatch(shard, records)
+
+
+def test_records_that_come_between_the_look_and_the_bounds_are_named_once_more() -> None:
+    rig = Rig(QUIET)
+    create(rig.store)
+    fill(rig.store, ORDERS, 1)
+    parts = rig.store._parts
+
+    class Late:
+        """An appender in whose tables the newest records are missing."""
+
+        def shown_offsets(self) -> bytes:
+            offsets: bytes = parts.log.appender.shown_offsets()
+            fill(rig.store, ORDERS, 1)
+            return offsets
+
+    moves = ShardMoves(parts.table, cast("Appender", Late()))
+    for seen in range(2, 6):
+        assert moves.since(()) == [(ORDERS, 0, seen)]
+    moves._appender = parts.log.appender  # type: ignore[misc]
+    assert moves.since(()) == [(ORDERS, 0, 5)]
+    assert moves.since(()) == []

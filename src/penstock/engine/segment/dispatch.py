@@ -77,6 +77,8 @@ class DispatchPipeline:
         self._lock: Final = threading.Lock()
         self._workers: dict[str, DispatchWorker] = {}
         self._closed = False
+        self._idle: Final[dict[str, DispatchPositions]] = {}
+        """Positions of dispatchers that have not registered: they are cut like the others."""
         self._bring_back_positions()
 
     def register(self, dispatcher: Dispatcher | ReadingDispatcher) -> None:
@@ -92,15 +94,9 @@ class DispatchPipeline:
                 raise ClosedError("the dispatch pipeline was closed")
             if name in self._workers:
                 raise AlreadyExistsError(f"there is a dispatcher {name!r} already")
-            positions = DispatchPositions(self._disk, f"{self._directory}/{name}")
-            try:
-                positions.load()
-            except CorruptionError as error:
-                # Handing everything over again is always right, because dispatchers expect it.
-                _log.error("dispatch_positions_lost", cause=error, dispatcher=name)
             worker = DispatchWorker(
                 dispatcher,
-                positions,
+                self._idle.pop(name, None) or self._load(name),
                 self._read,
                 self._bounds,
                 self._clock,
@@ -119,7 +115,12 @@ class DispatchPipeline:
 
     def cut(self, shard: ShardId, offset: int) -> None:
         """Hand the records of a shard from `offset` on over again: it was cut there."""
-        for worker in tuple(self._workers.values()):
+        with self._lock:
+            workers = tuple(self._workers.values())
+            for positions in self._idle.values():
+                if positions.cut(shard, offset):
+                    _save(positions)
+        for worker in workers:
             worker.cut(shard, offset)
 
     def run_once(self) -> int:
@@ -157,8 +158,20 @@ class DispatchPipeline:
         with self._lock:
             self._closed = True
             workers = tuple(self._workers.values())
+            for positions in self._idle.values():
+                if positions.is_dirty:
+                    _save(positions)
         for worker in workers:
             worker.stop(STOP_TIMEOUT_S)
+
+    def _load(self, name: str) -> DispatchPositions:
+        positions = DispatchPositions(self._disk, f"{self._directory}/{name}")
+        try:
+            positions.load()
+        except CorruptionError as error:
+            # Handing everything over again is always right, because dispatchers expect it.
+            _log.error("dispatch_positions_lost", cause=error, dispatcher=name)
+        return positions
 
     def _worker(self, name: str) -> DispatchWorker:
         try:
@@ -190,3 +203,11 @@ class DispatchPipeline:
             if positions.is_dirty:
                 _log.warning("dispatch_positions_brought_back", dispatcher=name)
                 positions.save()
+            self._idle[name] = positions
+
+
+def _save(positions: DispatchPositions) -> None:
+    try:
+        positions.save()
+    except OSError as error:
+        _log.error("dispatch_position_not_saved", cause=error, path=positions.path)

@@ -62,6 +62,14 @@ class DispatchPositions:
             self._moved.add(shard)
             self._is_dirty = True
 
+    def cut(self, shard: ShardId, offset: int) -> bool:
+        """Go back to `offset`; return False when there is nothing to go back from."""
+        position = self._offsets.get(shard)
+        if position is None or position <= offset:
+            return False
+        self.move(shard, offset)
+        return True
+
     def keep_only(self, shards: Iterable[ShardId]) -> None:
         """Forget the positions in shards that are no more."""
         gone = self._offsets.keys() - shards

@@ -174,9 +174,7 @@ class DispatchWorker:
         with self._turn:
             # Its end may be where it was when it is looked at next.
             self._unfinished.add(shard)
-            position = self.positions.get(shard)
-            if position is not None and position > offset:
-                self.positions.move(shard, offset)
+            if self.positions.cut(shard, offset):
                 self._save()
 
     def step(self) -> int:

@@ -92,6 +92,10 @@ class Retention:
         else:
             self._policies[shard] = policy
 
+    def note_cut(self, shard: ShardId) -> None:
+        """Look at a shard's size again, even if it ends where it did."""
+        self._sized.pop(shard, None)
+
     def run(self) -> RetentionReport:
         """Move floors, remove files, watch the disk."""
         with self._lock, disk_errors(self._parts.paths.root):

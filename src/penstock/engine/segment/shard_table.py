@@ -84,6 +84,12 @@ class ShardTable:
     def user_kinds(self) -> list[tuple[ShardId, QueueKind]]:
         return [(shard, self._by_shard[shard].kind) for shard in self.user_shards()]
 
+    def user_bounds(self) -> Iterator[tuple[ShardId, int, int]]:
+        """Yield every shard with its earliest and its commit offset."""
+        for log in self:
+            if not log.state.dropped and not is_control(log.shard):
+                yield log.shard, log.earliest, log.commit
+
     def add(self, shard: ShardId, state: ShardState, next_offset: int, next_unit: int) -> ShardLog:
         """Add a shard and its queue, which goes on at `next_offset`."""
         return self._keep(shard, self._add_queue(shard, state.kind, next_offset, next_unit), state)

@@ -109,7 +109,7 @@ class SegmentStore:
             parts.disk,
             parts.paths.dispatch,
             read=self._read_for_dispatch,
-            bounds=self._dispatch_bounds,
+            bounds=parts.table.user_bounds,
             moves=lambda: ShardMoves(parts.table, parts.log.appender).since,
             threads=parts.settings.background,
             clock=parts.clock,
@@ -117,7 +117,7 @@ class SegmentStore:
         )
         self._upkeep: Final = Upkeep(parts, self.retention, self.dispatch, self._topics, purge)
         self._closed = False
-        self._batch_keys: Final = BatchShards(parts, self._reader, self._dispatch_bounds)
+        self._batch_keys: Final = BatchShards(parts, self._reader, parts.table.user_bounds)
         self.kafka: Final = KafkaBatches(parts, self._reader)
         if parts.settings.background:
             self._upkeep.start()
@@ -179,6 +179,8 @@ class SegmentStore:
         if kind is QueueKind.BATCH:
             self._batch_keys.need()
         with disk_errors(self._parts.paths.root):
+            if self._table.find(shard) is not None and not self._table.has_user_shard(shard):
+                self._note_cut(shard, 0)  # before its first record: whoever deleted it may be slow
             created = self._lives.create(shard, kind, flush, config)
         if created:
             self._topics.note_change()
@@ -200,8 +202,7 @@ class SegmentStore:
         written = self._lives.delete(shard)
         if written is None:
             return
-        self.dispatch.cut(shard, 0)
-        self._batch_keys.cut(shard, 0)
+        self._note_cut(shard, 0)
         self._topics.note_deleted(shard.topic)
         if not written:
             self.checkpoint()
@@ -479,8 +480,7 @@ class SegmentStore:
         self._check_open()
         with self._parts.checkpointer.pause, self._log.lock:
             end = self._commands.cut(log, offset)
-        self.dispatch.cut(shard, end)
-        self._batch_keys.cut(shard, end)
+        self._note_cut(shard, end)
         self.checkpoint()
         with self._parts.checkpointer.pause, disk_errors(log.units.directory):
             log.trim_files()
@@ -527,10 +527,11 @@ class SegmentStore:
         log = self._table.get(shard)
         return self._reader.read_some(log, Query(offset, log.commit, max_records, max_size))
 
-    def _dispatch_bounds(self) -> Iterator[tuple[ShardId, int, int]]:
-        for log in self._table:
-            if not log.state.dropped and not control.is_control(log.shard):
-                yield log.shard, log.earliest, log.commit
+    def _note_cut(self, shard: ShardId, offset: int) -> None:
+        """Let everything that follows the shard go back to `offset`: other records come there."""
+        self.dispatch.cut(shard, offset)
+        self._batch_keys.cut(shard, offset)
+        self.retention.note_cut(shard)
 
     def _check_open(self) -> None:
         self._check_not_closed()
