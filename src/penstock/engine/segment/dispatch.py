@@ -94,9 +94,10 @@ class DispatchPipeline:
                 raise ClosedError("the dispatch pipeline was closed")
             if name in self._workers:
                 raise AlreadyExistsError(f"there is a dispatcher {name!r} already")
+            positions = self._idle.pop(name) if name in self._idle else self._load(name)
             worker = DispatchWorker(
                 dispatcher,
-                self._idle.pop(name, None) or self._load(name),
+                positions,
                 self._read,
                 self._bounds,
                 self._clock,

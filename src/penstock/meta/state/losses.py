@@ -21,8 +21,8 @@ from penstock.meta.state.metadata_commands import (
     ShardsResult,
 )
 from penstock.meta.state.metadata_rows import LEASES, SEGMENTS, SHARDS, TOPICS
-from penstock.meta.state.model import Segment, Shard
-from penstock.meta.state.shards import find_shard, put_led
+from penstock.meta.state.model import Shard
+from penstock.meta.state.shards import find_shard, first_segment, put_led
 from penstock.meta.state.view import View
 from penstock.meta.state.vocabulary import ACTIVE, LOST, MEMORY_STORAGE
 
@@ -76,17 +76,7 @@ def accept_loss(view: View, command: AcceptLoss, moment: Moment) -> Change | Rej
         status=ACTIVE,
         revision=moment.revision,
     )
-    segment = Segment(
-        topic_id=shard.topic_id,
-        partition=shard.partition,
-        number=0,
-        start_offset=0,
-        end_offset=None,
-        status="write",
-        leader=None,
-        leader_epoch=begun.leader_epoch,
-        created_at_ms=moment.time_ms,
-    )
+    segment = first_segment(begun, moment)
     SHARDS.put(view, begun, shard.topic_id, shard.partition)
     SEGMENTS.put(view, segment, shard.topic_id, shard.partition, 0)
     return Change(ShardsResult((begun,)), (*events, ShardPut(begun), SegmentPut(segment)))

@@ -47,6 +47,21 @@ def check_placements(placements: tuple[Placement, ...], partitions: int) -> Reje
     return None
 
 
+def first_segment(shard: Shard, moment: Moment) -> Segment:
+    """Return the segment with which a shard begins."""
+    return Segment(
+        topic_id=shard.topic_id,
+        partition=shard.partition,
+        number=0,
+        start_offset=0,
+        end_offset=None,
+        status="write",
+        leader=shard.leader,
+        leader_epoch=shard.leader_epoch,
+        created_at_ms=moment.time_ms,
+    )
+
+
 def open_shards(
     view: View, topic: Topic, placements: tuple[Placement, ...], moment: Moment
 ) -> list[Event]:
@@ -67,17 +82,7 @@ def open_shards(
             status=ACTIVE,
             revision=moment.revision,
         )
-        segment = Segment(
-            topic_id=topic.topic_id,
-            partition=placement.partition,
-            number=0,
-            start_offset=0,
-            end_offset=None,
-            status="write",
-            leader=placement.leader,
-            leader_epoch=0,
-            created_at_ms=moment.time_ms,
-        )
+        segment = first_segment(shard, moment)
         SHARDS.put(view, shard, shard.topic_id, shard.partition)
         SEGMENTS.put(view, segment, shard.topic_id, shard.partition, 0)
         events += [ShardPut(shard), SegmentPut(segment)]
