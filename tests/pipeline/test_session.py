@@ -131,15 +131,18 @@ def test_workers_run_this_interpreter_without_zips_of_spark(
     assert answer.stdout == "/a b/*:/c\n"
 
 
-def loaded_by_the_daemon(directory: Path, *words: str) -> dict[str, list[str]]:
-    """Run the start of a daemon as Spark does; return what it has before it would fork."""
+def loaded_by_the_daemon(
+    directory: Path, *words: str, broken: str | None = None
+) -> dict[str, list[str]]:
+    """Run the start of a daemon as Spark does; return what it has before it would fork. The module
+    `broken` cannot be loaded there."""
     (directory / "pyspark_daemon_stub.py").write_text(
         "import json, os, sys\n"
         "from pyspark import daemon\n"
         "def manager():\n"
         "    threads = os.listdir('/proc/self/task') if sys.platform == 'linux' else ['main']\n"
         "    print(json.dumps({'modules': [*sys.modules], 'threads': threads}))\n"
-        "daemon.manager = manager\n"
+        "daemon.manager = manager\n" + (f"sys.modules[{broken!r}] = None\n" if broken else "")
     )
     (directory / "sitecustomize.py").write_text("import pyspark_daemon_stub\n")
     path = os.pathsep.join((str(directory), os.environ.get("PYTHONPATH", "")))
@@ -161,6 +164,21 @@ def test_a_daemon_loads_what_workers_need_and_starts_no_thread(tmp_path: Path, w
     assert {worker, "pyarrow.compute", "penstock.pipeline.source"} <= {*found["modules"]}
     assert len(found["threads"]) == 1  # it is forked: what a thread held would be held for ever
     assert "grpc" not in found["modules"]
+
+
+def test_where_our_daemon_cannot_be_loaded_it_is_sparks_own(tmp_path: Path) -> None:
+    broken = "penstock.pipeline.worker_daemon"
+    found = loaded_by_the_daemon(tmp_path, "pyspark.worker", broken=broken)
+    assert "pyspark.daemon" in found["modules"]
+    assert "pyarrow" not in found["modules"]
+
+
+def test_where_the_package_cannot_be_loaded_the_worker_says_so_not_the_daemon(
+    tmp_path: Path,
+) -> None:
+    found = loaded_by_the_daemon(tmp_path, "pyspark.worker", broken="penstock.pipeline.sink")
+    assert "penstock.pipeline.source" in found["modules"]
+    assert "penstock.pipeline.jobs.spark_work" not in found["modules"]
 
 
 def test_workers_draw_numbers_of_their_own(spark: SparkSession) -> None:

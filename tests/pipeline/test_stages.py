@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -139,12 +139,12 @@ class Run:
             "    return batch.filter(pa.array([int(value) % 3 == 0 for value in values]))\n"
         )
 
-    def start(self, *more: str) -> subprocess.Popen[str]:
+    def start(self, *more: str, show: Sequence[str] = ()) -> subprocess.Popen[str]:
         where = "--to", "made", "--to-topic", "made", "--every", "0.5", "--json"
         return subprocess.Popen(
             [
                 *(sys.executable, "-c", "from penstock.cli import main; main()"),
-                *("pipeline", "run", "source", "--checkpoint", "state", *where),
+                *("pipeline", *show, "run", "source", "--checkpoint", "state", *where),
                 *("--stage", "shop:clean", "--master", "local[1]", *more),
             ],
             cwd=self._root,
@@ -166,7 +166,7 @@ class Run:
 def test_a_run_stops_cleanly_and_goes_on_where_it_was(tmp_path: Path) -> None:
     append(tmp_path / "source", range(300))
     run = Run(tmp_path)
-    first = run.start("--export", "parquet")
+    first = run.start("--export", "parquet", show=["--spark-logs"])
     try:
         run.wait_for(100, first)
         append(tmp_path / "source", range(300, 600))
@@ -177,6 +177,7 @@ def test_a_run_stops_cleanly_and_goes_on_where_it_was(tmp_path: Path) -> None:
         first.kill()
     assert first.returncode == 0, errors
     assert json.loads(output)["rows"] == 600
+    assert "Setting default log level" in errors
     append(tmp_path / "source", range(600, 900))
     tier = f"file://{tmp_path}/tier"
     again = run.start("--once", "--export", "parquet", "--expire", "--offload", tier)
@@ -186,6 +187,7 @@ def test_a_run_stops_cleanly_and_goes_on_where_it_was(tmp_path: Path) -> None:
         again.kill()
     assert again.returncode == 0, errors
     assert json.loads(output)["rows"] == 300
+    assert errors == "running; SIGINT or SIGTERM stops\n"  # not a word of Spark or Java
     flat = CompositeFlatFile(TierConfig(url=tier), ShardId("numbers", 0))
     assert [one.offset for one in flat.reader.read(TierQuery(0)).records] == [*range(900)]
     assert made_values(tmp_path / "made") == [*range(0, 900, 3)]

@@ -23,6 +23,7 @@ from penstock.log import get_logger
 from penstock.pipeline.java import find_java
 from penstock.pipeline.launchers import write_launcher
 from penstock.pipeline.worker_python import worker_python
+from penstock.pipeline.worker_sockets import socket_settings
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -73,12 +74,10 @@ def session(
     from pyspark.sql import SparkSession
 
     local = _is_local(master)
+    settings = _defaults(master)
     if local:
-        # Otherwise Spark looks up the machine's own name, which need not resolve.
-        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
-        # Workers run this very interpreter, not whichever `python3` comes first.
-        os.environ.setdefault("PYSPARK_PYTHON", worker_python())
-    settings = {**_defaults(master), **{_setting(name): value for name, value in conf.items()}}
+        settings |= _local_workers()
+    settings |= {_setting(name): value for name, value in conf.items()}
     if quiet:
         options = f"{settings.get(_JAVA_OPTIONS, '')} -Dlog4j2.configurationFile={_quiet_logs()}"
         settings[_JAVA_OPTIONS] = options.strip()
@@ -102,6 +101,17 @@ def register(spark: SparkSession) -> SparkSession:
     spark.conf.set(PUSH_DOWN, "true")
     spark.dataSource.register(PenstockDataSource)
     return spark
+
+
+def _local_workers() -> dict[str, str]:
+    """Say how workers run on this machine; return what Spark is to be told of it."""
+    # Otherwise Spark looks up the machine's own name, which need not resolve.
+    os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+    # Workers run this very interpreter, not whichever `python3` comes first.
+    ours = worker_python()
+    chosen = os.environ.setdefault("PYSPARK_PYTHON", ours)
+    # Spark's own daemon shows a traceback for every worker that ends while its socket is closed.
+    return socket_settings() if chosen == ours != sys.executable else {}
 
 
 def _check_packages() -> None:

@@ -12,8 +12,11 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
-from typing import Final
+from typing import Final, ParamSpec
+
+_Arguments = ParamSpec("_Arguments")
 
 _NEEDED: Final = (
     "pyarrow.compute",
@@ -28,10 +31,24 @@ _PLANNERS: Final = "pyspark.sql.worker."
 
 def main() -> None:
     """Load what a worker needs, then do what Spark's daemon does."""
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
     preload(sys.argv[1] if len(sys.argv) > 1 else _TASKS)
-    manager()
+    vars(daemon)["worker"] = until_hung_up(daemon.worker)
+    daemon.manager()
+
+
+def until_hung_up(worker: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
+    """Let a worker whose last words nobody waits for end without a traceback: Spark closes the
+    sockets of workers that it no longer needs, and by Unix sockets they come to know at once."""
+
+    def work(*positional: _Arguments.args, **named: _Arguments.kwargs) -> int:
+        try:
+            return worker(*positional, **named)
+        except BrokenPipeError:
+            return 1
+
+    return work
 
 
 def preload(worker: str) -> None:

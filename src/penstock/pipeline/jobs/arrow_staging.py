@@ -9,7 +9,7 @@ repeated is removed on the driver before anybody looks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import date, timedelta
 from pathlib import Path
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.pipeline.filters import Filters
+from penstock.pipeline.jobs.numbered_tasks import run_tasks
 from penstock.pipeline.origins import open_origin
 from penstock.pipeline.planning import TaskPartition
 from penstock.pipeline.ranges import batch_ranges
@@ -65,38 +66,30 @@ def stage_ranges(
     read = read_options(options, streaming=False)
     with closing(open_origin(read)) as origin:
         tasks = origin.tasks(list(batch_ranges(origin, read)), read, Filters())
-    if not tasks:
-        return
     columns = options["columns"].split(",")
-    work = StageWork(
-        Scan.of(read, columns, Filters(), uuid4().hex), tasks, str(staging.resolve()), layout
-    )
-    numbers = spark.range(0, len(tasks), 1, len(tasks))
-    staged = {row[0] for row in numbers.mapInArrow(work, "path string").collect()}
+    scan = Scan.of(read, columns, Filters(), uuid4().hex)
+    work = StageWork(scan, str(staging.resolve()), layout)
+    made = run_tasks(spark, list(enumerate(tasks)), work, list[str])
+    staged = {path for paths in made for path in paths}
     for path in staging.rglob("*.parquet"):
         if str(path.relative_to(staging)) not in staged:
             path.unlink()
 
 
 class StageWork:
-    """A function on Arrow batches: numbers of tasks come in, paths below `staging` go out."""
+    """Writes what a task reads; returns the paths of its files, below `staging`."""
 
-    def __init__(
-        self, scan: Scan, tasks: Sequence[TaskPartition], staging: str, layout: Partitioning
-    ) -> None:
+    def __init__(self, scan: Scan, staging: str, layout: Partitioning) -> None:
         self._scan: Final = scan
-        self._tasks: Final = tuple(tasks)
         self._staging: Final = staging
         self._layout: Final = layout
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in map(int, batch.column(0).to_numpy()):
-                files = StagedFiles(Path(self._staging), number, self._layout)
-                with closing(files):
-                    for rows in self._scan.batches(self._tasks[number]):
-                        files.add(rows)
-                yield pa.RecordBatch.from_arrays([pa.array(files.paths, pa.string())], ["path"])
+    def __call__(self, task: tuple[int, TaskPartition]) -> list[str]:
+        number, partition = task
+        with closing(StagedFiles(Path(self._staging), number, self._layout)) as files:
+            for rows in self._scan.batches(partition):
+                files.add(rows)
+        return files.paths
 
 
 class StagedFiles:

@@ -9,11 +9,8 @@ refers to; the next run goes on where the manifest ends.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
 from typing import Final
 
-import msgspec
-import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -33,7 +30,6 @@ from penstock.tiered.shard_manifest import LeaseLostError
 from penstock.tiered.stable_log import without_aborted
 from penstock.tiered.tier_config import TierConfig
 
-RESULT: Final = "result"
 _SIZE: Final = struct.Struct(">I")
 
 
@@ -69,20 +65,6 @@ class OffloadDone(Struct, frozen=True):
     gone: int = 0
     """Offsets behind the tier's old end that the log had let go of before they were uploaded."""
     failure: str = ""
-
-
-class OffloadWork:
-    """A function on Arrow batches: numbers of tasks come in, what was done goes out as JSON."""
-
-    def __init__(self, tasks: Sequence[OffloadTask]) -> None:
-        self._tasks: Final = tuple(tasks)
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            numbers = [int(number) for number in batch.column(0).to_numpy()]
-            done = [offload_one(self._tasks[number]) for number in numbers]
-            texts = pa.array([msgspec.json.encode(each).decode() for each in done], pa.string())
-            yield pa.RecordBatch.from_arrays([texts], names=[RESULT])
 
 
 def offload_one(task: OffloadTask) -> OffloadDone:

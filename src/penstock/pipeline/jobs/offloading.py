@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from penstock.engine.contract import ShardConfig
 from penstock.errors import BadRequestError, StoreError
-from penstock.pipeline.jobs.offload_work import RESULT, OffloadDone, OffloadTask, OffloadWork
+from penstock.pipeline.jobs.numbered_tasks import run_tasks
+from penstock.pipeline.jobs.offload_work import OffloadDone, OffloadTask, offload_one
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
 from penstock.pipeline.jobs.topic_choice import chosen_shards
 from penstock.pipeline.named_view import NamedView
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _config_decoder: Final = msgspec.msgpack.Decoder(ShardConfig)
-_done_decoder: Final = msgspec.json.Decoder(OffloadDone)
 
 
 class ShardOffload(Struct, frozen=True):
@@ -157,11 +157,8 @@ def _run(
         return []
     # The longest first, so that no long one is left alone at the end.
     ordered = sorted(tasks, key=lambda task: task.end, reverse=True)
-    count = len(ordered)
     with spark_work(spark, "offload", progress):
-        numbers = spark.range(0, count, 1, count)
-        rows = numbers.mapInArrow(OffloadWork(ordered), f"{RESULT} string").collect()
-    return [_done_decoder.decode(row[0]) for row in rows]
+        return run_tasks(spark, ordered, offload_one, OffloadDone)
 
 
 def _raise_failures(done: Sequence[OffloadDone], names: dict[tuple[str, int], str]) -> None:

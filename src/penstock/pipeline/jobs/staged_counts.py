@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from penstock.pipeline.jobs.numbered_tasks import run_tasks
 from penstock.pipeline.jobs.payload import UNDECODED
 from penstock.record import ShardId
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TASKS_MAX: Final = 64
-_RESULT: Final = "counted"
 
 
 class Counted(Struct, frozen=True):
@@ -47,39 +47,20 @@ class Counted(Struct, frozen=True):
         )
 
 
-_decoder: Final = msgspec.json.Decoder(Counted)
-
-
 def count_staged(spark: SparkSession, files: Sequence[Path]) -> dict[ShardId, Counted]:
     """Return what the files hold, by shard; they lie in directories `…topic=T/…day=D`."""
-    if not files:
-        return {}
-    tasks = min(len(files), _TASKS_MAX)
-    work = CountWork([[str(path) for path in files[number::tasks]] for number in range(tasks)])
-    rows = spark.range(0, tasks, 1, tasks).mapInArrow(work, f"{_RESULT} string").collect()
+    count = min(len(files), _TASKS_MAX)
+    tasks = [files[number::count] for number in range(count)]
     found: dict[ShardId, Counted] = {}
-    for row in rows:
-        each = _decoder.decode(row[0])
+    for each in chain.from_iterable(run_tasks(spark, tasks, count_files, list[Counted])):
         shard = ShardId(each.topic, each.partition)
         found[shard] = found[shard].with_more(each) if shard in found else each
     return found
 
 
-class CountWork:
-    """A function on Arrow batches: numbers of tasks come in, `Counted` as JSON goes out."""
-
-    def __init__(self, files: Sequence[Sequence[str]]) -> None:
-        self._files: Final = tuple(files)
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in map(int, batch.column(0).to_numpy()):
-                texts = [
-                    msgspec.json.encode(each).decode()
-                    for path in self._files[number]
-                    for each in count_file(Path(path))
-                ]
-                yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], [_RESULT])
+def count_files(paths: Sequence[Path]) -> list[Counted]:
+    """Return what each of the files holds of each shard."""
+    return [each for path in paths for each in count_file(path)]
 
 
 def count_file(path: Path) -> Iterator[Counted]:
