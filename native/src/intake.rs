@@ -14,7 +14,7 @@ use crate::appender::{Appender, ATTACHED_SIZE_MAX};
 use crate::errors::Refusal;
 use crate::extract::{int64, take_record, Many};
 use crate::message::Message;
-use crate::state::{State, BUSY, NOT_TAKING, UNKNOWN_SHARD};
+use crate::state::{State, BUSY, NOT_TAKING, TOO_LARGE, UNKNOWN_SHARD};
 use crate::sync_turns::SyncTurns;
 use crate::write_lock::WriteLock;
 
@@ -98,27 +98,34 @@ impl Intake {
         Self { appender, lock, turns, sync, handles, now, patience }
     }
 
+    #[pyo3(signature = (shard, record, size_max=usize::MAX))]
     fn put(
         &self,
         py: Python<'_>,
         shard: &Bound<'_, PyAny>,
         record: &Bound<'_, PyAny>,
+        size_max: usize,
     ) -> PyResult<i64> {
         let Some(handle) = self.handle(shard)? else {
             return Ok(UNKNOWN_SHARD);
         };
         let now_ms = self.now_ms(py)?;
         let (message, _held) = take_record(record)?;
+        if message.size() > size_max {
+            return Ok(TOO_LARGE);
+        }
         self.take(py, message.payload_size(), |state| {
             state.take(handle, now_ms, |state, stamp| state.append_one(handle, &message, stamp))
         })
     }
 
+    #[pyo3(signature = (shard, records, size_max=usize::MAX))]
     fn put_many(
         &self,
         py: Python<'_>,
         shard: &Bound<'_, PyAny>,
         records: &Bound<'_, PyAny>,
+        size_max: usize,
     ) -> PyResult<i64> {
         let Some(handle) = self.handle(shard)? else {
             return Ok(UNKNOWN_SHARD);
@@ -126,6 +133,9 @@ impl Intake {
         let now_ms = self.now_ms(py)?;
         let many = Many::new(records)?;
         let messages = &many.messages[..];
+        if messages.iter().any(|message| message.size() > size_max) {
+            return Ok(TOO_LARGE);
+        }
         let size = messages.iter().map(Message::payload_size).sum();
         self.take(py, size, |state| {
             state.take(handle, now_ms, |state, stamp| {

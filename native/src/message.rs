@@ -49,6 +49,17 @@ impl<'a> Message<'a> {
             + self.headers.len() * 64
     }
 
+    /// The bytes of value, key, tags and headers, as the limit of a topic counts them.
+    pub fn size(&self) -> usize {
+        let tags = self.tags.as_slice().iter().map(|tag| tag.len()).sum::<usize>();
+        let headers = self.headers.iter();
+        let headers = headers.map(|(name, value)| name.len() + value.map_or(0, <[u8]>::len));
+        self.value.map_or(0, <[u8]>::len)
+            + self.key.map_or(0, <[u8]>::len)
+            + tags
+            + headers.sum::<usize>()
+    }
+
     /// Whether the headers can be properties.
     pub fn has_plain_headers(&self, reserved: &Reserved) -> bool {
         let mut names: Vec<&[u8]> = Vec::with_capacity(self.headers.len());

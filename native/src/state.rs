@@ -22,6 +22,7 @@ pub const NO_ROOM_IN_INDEX: i64 = -2;
 pub const UNKNOWN_SHARD: i64 = -3;
 pub const NOT_TAKING: i64 = -4;
 pub const BUSY: i64 = -5;
+pub const TOO_LARGE: i64 = -6;
 
 pub struct LogFile {
     pub view: View,

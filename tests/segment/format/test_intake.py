@@ -14,6 +14,7 @@ from penstock.engine.segment.twin_interface import (
     BUSY,
     NO_LOG_ROOM,
     NOT_TAKING,
+    TOO_LARGE,
     UNKNOWN_SHARD,
     Intake,
 )
@@ -58,6 +59,18 @@ class Bench:
     @property
     def shown(self) -> int:
         return self.appender.shown_offset(self.work.handle)
+
+
+def test_a_record_larger_than_allowed_is_not_written_nor_is_its_group(core: Core) -> None:
+    bench = Bench(core)
+    everything = Record(b"value", b"key", ("tag", "\u00e4"), (("name", b"12"), ("none", None)))
+    size = 5 + 3 + 3 + 2 + 4 + 2 + 4
+    assert bench.intake.put(ORDERS, everything, size - 1) == TOO_LARGE
+    assert bench.intake.put_many(ORDERS, [Record(b"small"), everything], size - 1) == TOO_LARGE
+    assert bench.appender.next_offset(bench.work.handle) == 0
+    assert bench.intake.put(ORDERS, everything, size) == 0
+    assert bench.intake.put_many(ORDERS, [everything, everything], size) == 1
+    assert bench.intake.put(ORDERS, Record(None), 0) == 3
 
 
 def test_records_and_groups_get_the_next_offsets(core: Core) -> None:

@@ -150,8 +150,8 @@ class SegmentEngine:
     def write(self, shard: ShardId, record: Record, *, producer: Producer | None = None) -> Written:
         if producer is not None:
             return self.batch_write(shard, [record], producer=producer)
-        self._check_size(shard, self._config(shard), [record])
-        return Written(Offset(self.store.append(shard, record)), 1)
+        size_max = self._config(shard).record_size_max
+        return Written(Offset(self.store.append(shard, record, size_max)), 1)
 
     def batch_write(
         self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None
@@ -159,8 +159,10 @@ class SegmentEngine:
         config = self._config(shard)
         if producer is not None:
             check_producer(producer)
-        self._check_size(shard, config, records)
-        first, repeated = self.store.append_once(shard, records, producer)
+        if producer is not None or type(records) is not list:
+            self._check_size(shard, config, records)
+        # The way in looks at each record anyway, and at its size with the rest.
+        first, repeated = self.store.append_once(shard, records, producer, config.record_size_max)
         return Written(Offset(first), len(records), repeated)
 
     def _check_size(self, shard: ShardId, config: ShardConfig, records: Sequence[Record]) -> None:

@@ -41,6 +41,7 @@ from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.topics_file import TopicsFile
 from penstock.engine.segment.twin_interface import (
+    ANY_SIZE,
     FIELD_KEY,
     FIELD_STORED,
     FIELD_VALUE,
@@ -236,11 +237,13 @@ class SegmentStore:
 
     # Appending
 
-    def append(self, shard: ShardId, record: Record) -> int:
-        """Append one record; return its offset."""
+    def append(self, shard: ShardId, record: Record, size_max: int = ANY_SIZE) -> int:
+        """Append one record, of at most `size_max` bytes; return its offset."""
         put = self._put  # a call of the attribute itself would look it up as a method first
-        offset = put(shard, record)
-        return offset if offset >= 0 else self._writer.write(self._table.get(shard), record, offset)
+        offset = put(shard, record, size_max)
+        if offset >= 0:
+            return offset
+        return self._writer.write(self._table.get(shard), record, offset, size_max)
 
     def append_many(
         self, shard: ShardId, records: Sequence[Record], producer: Producer | None = None
@@ -249,12 +252,16 @@ class SegmentStore:
         return self.append_once(shard, records, producer)[0]
 
     def append_once(
-        self, shard: ShardId, records: Sequence[Record], producer: Producer | None
+        self,
+        shard: ShardId,
+        records: Sequence[Record],
+        producer: Producer | None,
+        size_max: int = ANY_SIZE,
     ) -> tuple[int, bool]:
         """Like `append_many`; also say whether it was a repeat, so that nothing was written."""
         if not records:
             raise BadRequestError("an append needs at least one record")
-        return self._writer.write_many(self._table.get(shard), records, producer)
+        return self._writer.write_many(self._table.get(shard), records, producer, size_max)
 
     def append_columns(
         self,
@@ -296,14 +303,7 @@ class SegmentStore:
         if not 1 <= count <= BATCH_COUNT_MAX:
             raise BadRequestError(f"a batch holds 1 to {BATCH_COUNT_MAX} messages, not {count}")
         born = self._parts.clock.now_ms() if born_ms is None else born_ms
-        return self._writer.run_for_producer(
-            log,
-            producer,
-            count,
-            lambda text: self._log.appender.append_batch(
-                log.handle, body, count, self._writer.now(), log.epoch, born, text, kafka
-            ),
-        )[0]
+        return self._writer.write_batch(log, body, count, born, producer, None, kafka=kafka)[0]
 
     def append_encoded(self, shard: ShardId, data: bytes | memoryview) -> int:
         """Append whole records as another log holds them, keeping all their fields; return the

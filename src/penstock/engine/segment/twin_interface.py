@@ -29,6 +29,9 @@ NOT_TAKING = -4
 """… when the log or the shard takes no records, or only with further questions."""
 BUSY = -5
 """… when somebody else had the log all the time."""
+TOO_LARGE = -6
+"""… when a record has more bytes than the caller allows."""
+ANY_SIZE = 1 << 62
 
 REPLAY_DONE = 0
 REPLAY_DAMAGE = 1
@@ -334,14 +337,16 @@ class SyncTurns(Protocol):
 
 class Intake(Protocol):
     """Appends as the only writer, then waits for the device if the queue's gate says so. A negative
-    answer (one of an append's, or UNKNOWN_SHARD, NOT_TAKING, BUSY) means that nothing was written.
+    answer (one of an append's, or UNKNOWN_SHARD, NOT_TAKING, BUSY, TOO_LARGE) means that
+    nothing was written. Only records of at most `size_max` bytes (of value, key, tags and headers)
+    are taken.
     """
 
-    def put(self, shard: ShardId, record: Record) -> int:
+    def put(self, shard: ShardId, record: Record, size_max: int = ANY_SIZE) -> int:
         """Append one record; return its offset."""
         ...
 
-    def put_many(self, shard: ShardId, records: Sequence[Record]) -> int:
+    def put_many(self, shard: ShardId, records: Sequence[Record], size_max: int = ANY_SIZE) -> int:
         """Append an atomic group; return the first offset."""
         ...
 

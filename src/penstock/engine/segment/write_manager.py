@@ -18,12 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.clock import Clock, SystemClock
+from penstock.engine.arguments import check_records
 from penstock.engine.segment.commit_log import CommitLog, weakly
 from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.twin import core
-from penstock.engine.segment.twin_interface import BUSY
+from penstock.engine.segment.twin_interface import ANY_SIZE, BUSY, TOO_LARGE
 from penstock.errors import BusyError, DiskFullError, ShardSealedError, UnknownShardError
 from penstock.metrics import SegmentMetrics
 from penstock.record import Flush, Producer, Record, ShardId
@@ -58,9 +59,11 @@ class WriteManager:
         """The time to stamp records with; native code reads the system's clock by itself."""
         return _NATIVE_CLOCK if self._system_time else self._clock.now_ms()
 
-    def write(self, shard: ShardLog, record: Record, answer: int = 0) -> int:
+    def write(
+        self, shard: ShardLog, record: Record, answer: int = 0, size_max: int = ANY_SIZE
+    ) -> int:
         """Append one record, of which the intake said `answer`; return its offset."""
-        self._check_patience(answer)
+        self._check_answer(answer, shard, (record,), size_max)
         appender = self._log.appender
 
         def append(_: str | None) -> int:
@@ -69,14 +72,18 @@ class WriteManager:
         return self.run(shard, lambda: self._append_unsealed(shard, append, None))
 
     def write_many(
-        self, shard: ShardLog, records: Sequence[Record], producer: Producer | None
+        self,
+        shard: ShardLog,
+        records: Sequence[Record],
+        producer: Producer | None,
+        size_max: int = ANY_SIZE,
     ) -> tuple[int, bool]:
         """Append a group, all or none; return the first offset, and whether it was a repeat."""
         if producer is None:
-            offset = self.intake.put_many(shard.shard, records)
+            offset = self.intake.put_many(shard.shard, records, size_max)
             if offset >= 0:
                 return offset, False
-            self._check_patience(offset)
+            self._check_answer(offset, shard, records, size_max)
         appender = self._log.appender
         return self.run_for_producer(
             shard,
@@ -93,15 +100,18 @@ class WriteManager:
         born_ms: int,
         producer: Producer | None,
         tag_header: str | None,
+        *,
+        kafka: bool = True,
     ) -> tuple[int, bool]:
-        """Append a Kafka batch; return the first offset, and whether it was a repeat."""
+        """Append a batch, Kafka's or an opaque one; return the first offset, and whether it was a
+        repeat."""
         append_batch = self._log.appender.append_batch
         return self.run_for_producer(
             shard,
             producer,
             count,
             lambda text: append_batch(
-                shard.handle, body, count, self.now(), shard.epoch, born_ms, text, True, tag_header
+                shard.handle, body, count, self.now(), shard.epoch, born_ms, text, kafka, tag_header
             ),
         )
 
@@ -173,6 +183,13 @@ class WriteManager:
         if shard.flush is Flush.SYNC:
             self._log.wait_durable(position)
         return offset
+
+    def _check_answer(
+        self, answer: int, shard: ShardLog, records: Sequence[Record], size_max: int
+    ) -> None:
+        if answer == TOO_LARGE:
+            check_records(records, shard.shard, size_max)
+        self._check_patience(answer)
 
     def _check_patience(self, answer: int) -> None:
         if answer == BUSY:

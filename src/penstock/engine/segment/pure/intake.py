@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from penstock.engine.arguments import check_record
 from penstock.engine.segment import twin_interface
 from penstock.engine.segment.pure.appender import Appender
-from penstock.engine.segment.twin_interface import BUSY, NOT_TAKING, UNKNOWN_SHARD
+from penstock.engine.segment.twin_interface import (
+    ANY_SIZE,
+    BUSY,
+    NOT_TAKING,
+    TOO_LARGE,
+    UNKNOWN_SHARD,
+)
 from penstock.record import Record, ShardId
 
 _SYSTEM_CLOCK: Final = -1
@@ -36,22 +43,36 @@ class Intake:
         self._now = now
         self._patience_s = patience_s
 
-    def put(self, shard: ShardId, record: Record) -> int:
+    def put(self, shard: ShardId, record: Record, size_max: int = ANY_SIZE) -> int:
         append = self._appender.append
         return self._take(
-            shard, lambda handle, now_ms, epoch: append(handle, record, now_ms, epoch)
+            shard,
+            (record,),
+            size_max,
+            lambda handle, now_ms, epoch: append(handle, record, now_ms, epoch),
         )
 
-    def put_many(self, shard: ShardId, records: Sequence[Record]) -> int:
+    def put_many(self, shard: ShardId, records: Sequence[Record], size_max: int = ANY_SIZE) -> int:
         append = self._appender.append_many
         return self._take(
-            shard, lambda handle, now_ms, epoch: append(handle, records, now_ms, epoch, None)
+            shard,
+            records,
+            size_max,
+            lambda handle, now_ms, epoch: append(handle, records, now_ms, epoch, None),
         )
 
-    def _take(self, shard: ShardId, append: Callable[[int, int, int], int]) -> int:
+    def _take(
+        self,
+        shard: ShardId,
+        records: Sequence[Record],
+        size_max: int,
+        append: Callable[[int, int, int], int],
+    ) -> int:
         handle = self._handles.get(shard)
         if handle is None:
             return UNKNOWN_SHARD
+        if size_max < ANY_SIZE and any(check_record(each) > size_max for each in records):
+            return TOO_LARGE
         now_ms = _SYSTEM_CLOCK if self._now is None else self._now()
         if not self._lock.acquire(self._patience_s):
             return BUSY
