@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.engine.segment.twin_interface import (
+from penstock.engine.segment.twin_interface import Columns
+from penstock.engine.segment.twin_numbers import (
     FIELD_HEADERS,
     FIELD_KEY,
     FIELD_NARROW,
@@ -21,7 +22,6 @@ from penstock.engine.segment.twin_interface import (
     FIELD_TAGS,
     FIELD_TIMESTAMP,
     FIELD_VALUE,
-    Columns,
 )
 from penstock.record import ShardId, StoredRecord
 

@@ -16,7 +16,8 @@ from tests.segment.format.workbench import LIMIT, NOW, Workbench
 
 from penstock.engine.segment.format import KIND_BATCH, KIND_SIMPLE
 from penstock.engine.segment.twin import Core
-from penstock.engine.segment.twin_interface import FIELD_NARROW, ColumnPage, Columns
+from penstock.engine.segment.twin_interface import ColumnPage, Columns
+from penstock.engine.segment.twin_numbers import FIELD_NARROW
 from penstock.errors import BadRequestError
 from penstock.record import Offset, Record, StoredRecord
 

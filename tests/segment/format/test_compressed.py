@@ -29,7 +29,8 @@ from penstock.engine.segment.format import (
     Damage,
     RawRecord,
 )
-from penstock.engine.segment.twin_interface import FIELD_VALUE, Core, ReadPage
+from penstock.engine.segment.twin_interface import Core, ReadPage
+from penstock.engine.segment.twin_numbers import FIELD_VALUE
 from penstock.errors import NotSupportedError
 
 OLD: Final = FLAG_COMPRESSED  # clients that knew no other kind did not say which

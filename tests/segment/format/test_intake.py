@@ -10,13 +10,13 @@ import pytest
 from tests.segment.format.workbench import NOW, Workbench
 
 from penstock.engine.segment.twin import Core
-from penstock.engine.segment.twin_interface import (
+from penstock.engine.segment.twin_interface import Intake
+from penstock.engine.segment.twin_numbers import (
     BUSY,
     NO_LOG_ROOM,
     NOT_TAKING,
     TOO_LARGE,
     UNKNOWN_SHARD,
-    Intake,
 )
 from penstock.errors import BadRequestError
 from penstock.record import Record, ShardId

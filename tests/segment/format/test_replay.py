@@ -25,7 +25,7 @@ from penstock.engine.segment.format import (
     tag_code,
 )
 from penstock.engine.segment.twin import Appender, Core
-from penstock.engine.segment.twin_interface import (
+from penstock.engine.segment.twin_numbers import (
     REPLAY_CUT_BATCH_QUEUE,
     REPLAY_DAMAGE,
     REPLAY_DONE,

@@ -13,14 +13,14 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.engine.segment.reader import Query, ReadableShard
-from penstock.engine.segment.twin_interface import (
+from penstock.engine.segment.twin_interface import Columns
+from penstock.engine.segment.twin_numbers import (
     FIELD_HEADERS,
     FIELD_KEY,
     FIELD_STORED,
     FIELD_TAGS,
     FIELD_TIMESTAMP,
     FIELD_VALUE,
-    Columns,
 )
 from penstock.errors import BadRequestError
 

@@ -25,7 +25,7 @@ from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.twin import Appender, core
-from penstock.engine.segment.twin_interface import NO_LOG_ROOM
+from penstock.engine.segment.twin_numbers import NO_LOG_ROOM
 from penstock.errors import DiskFailedError, DiskFullError, StoreError
 from penstock.log import get_logger
 from penstock.metrics import SegmentMetrics

@@ -24,7 +24,7 @@ from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, TIME_BLOCK, Da
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.twin import Appender, core
-from penstock.engine.segment.twin_interface import (
+from penstock.engine.segment.twin_numbers import (
     REPLAY_CUT_BATCH_QUEUE,
     REPLAY_DAMAGE,
     REPLAY_NO_INDEX_ROOM,

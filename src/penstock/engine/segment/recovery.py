@@ -46,7 +46,7 @@ from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
 from penstock.engine.segment.twin import core
-from penstock.engine.segment.twin_interface import (
+from penstock.engine.segment.twin_numbers import (
     REPLAY_CUT_BATCH_QUEUE,
     REPLAY_DAMAGE,
     REPLAY_DONE,

@@ -40,13 +40,8 @@ from penstock.engine.segment.shard_moves import ShardMoves
 from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.topics_file import TopicsFile
-from penstock.engine.segment.twin_interface import (
-    ANY_SIZE,
-    FIELD_KEY,
-    FIELD_STORED,
-    FIELD_VALUE,
-    Columns,
-)
+from penstock.engine.segment.twin_interface import Columns
+from penstock.engine.segment.twin_numbers import ANY_SIZE, FIELD_KEY, FIELD_STORED, FIELD_VALUE
 from penstock.engine.segment.upkeep import Upkeep
 from penstock.errors import (
     BadRequestError,

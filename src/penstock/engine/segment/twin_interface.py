@@ -14,38 +14,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.segment.format import Damage, RawRecord
+from penstock.engine.segment.twin_numbers import ANY_SIZE
 from penstock.record import Record, ShardId, StoredRecord
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-NO_LOG_ROOM = -1
-"""An append answers this when the record does not fit in the rest of the log file."""
-NO_INDEX_ROOM = -2
-"""… when its keys do not fit in the attached index files."""
-UNKNOWN_SHARD = -3
-"""An intake answers this when it has no queue for the shard."""
-NOT_TAKING = -4
-"""… when the log or the shard takes no records, or only with further questions."""
-BUSY = -5
-"""… when somebody else had the log all the time."""
-TOO_LARGE = -6
-"""… when a record has more bytes than the caller allows."""
-ANY_SIZE = 1 << 62
-
-REPLAY_DONE = 0
-REPLAY_DAMAGE = 1
-REPLAY_NO_INDEX_ROOM = 2
-REPLAY_CUT_BATCH_QUEUE = 3
-
-FIELD_VALUE = 1
-FIELD_KEY = 2
-FIELD_TAGS = 4
-FIELD_HEADERS = 8
-FIELD_TIMESTAMP = 16
-FIELD_STORED = 32
-FIELD_NARROW = 64
-"""32-bit offsets and microseconds, as Spark takes them."""
 
 Columns = dict[str, tuple[bytes, ...]]
 """Ready Arrow buffers by column; the layouts are listed in `pure/columns.py`."""

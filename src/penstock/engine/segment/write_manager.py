@@ -24,7 +24,7 @@ from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.twin import core
-from penstock.engine.segment.twin_interface import ANY_SIZE, BUSY, TOO_LARGE
+from penstock.engine.segment.twin_numbers import ANY_SIZE, BUSY, TOO_LARGE
 from penstock.errors import BusyError, DiskFullError, ShardSealedError, UnknownShardError
 from penstock.metrics import SegmentMetrics
 from penstock.record import Flush, Producer, Record, ShardId

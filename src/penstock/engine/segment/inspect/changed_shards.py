@@ -20,7 +20,7 @@ from penstock.engine.segment.journal import JOURNAL, DropShard, decode_line
 from penstock.engine.segment.paths import StorePaths, sums_root
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.twin import core
-from penstock.engine.segment.twin_interface import REPLAY_CUT_BATCH_QUEUE
+from penstock.engine.segment.twin_numbers import REPLAY_CUT_BATCH_QUEUE
 from penstock.engine.segment.view_snapshot import Snapshot
 from penstock.errors import RequestError
 from penstock.record import QueueKind, ShardId

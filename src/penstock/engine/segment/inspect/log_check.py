@@ -30,7 +30,7 @@ from penstock.engine.segment.inspect.index_check import IndexCheck
 from penstock.engine.segment.inspect.queue_check import QueueCheck
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings, TornTail
 from penstock.engine.segment.twin import Appender, core
-from penstock.engine.segment.twin_interface import (
+from penstock.engine.segment.twin_numbers import (
     REPLAY_CUT_BATCH_QUEUE,
     REPLAY_DAMAGE,
     REPLAY_DONE,

@@ -43,7 +43,8 @@ from penstock.engine.segment.pure.log_buffer import LogBuffer
 from penstock.engine.segment.pure.queue_table import Gate, Queue, QueueTable
 from penstock.engine.segment.pure.record_writer import RecordWriter
 from penstock.engine.segment.pure.replay import Replay
-from penstock.engine.segment.twin_interface import NO_INDEX_ROOM, NO_LOG_ROOM, Replayed
+from penstock.engine.segment.twin_interface import Replayed
+from penstock.engine.segment.twin_numbers import NO_INDEX_ROOM, NO_LOG_ROOM
 from penstock.errors import BadRequestError, RecordTooLargeError
 from penstock.record import Record
 

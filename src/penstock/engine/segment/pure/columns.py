@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.engine.segment.format import KIND_BATCH
 from penstock.engine.segment.pure.reading import read_batches, read_records
-from penstock.engine.segment.twin_interface import (
+from penstock.engine.segment.twin_interface import ColumnPage, Columns, DeletedRanges
+from penstock.engine.segment.twin_numbers import (
     FIELD_HEADERS,
     FIELD_KEY,
     FIELD_NARROW,
@@ -33,9 +34,6 @@ from penstock.engine.segment.twin_interface import (
     FIELD_TAGS,
     FIELD_TIMESTAMP,
     FIELD_VALUE,
-    ColumnPage,
-    Columns,
-    DeletedRanges,
 )
 from penstock.errors import BadRequestError
 from penstock.record import StoredRecord

@@ -8,7 +8,7 @@ from typing import Final
 from penstock.engine.arguments import check_record
 from penstock.engine.segment import twin_interface
 from penstock.engine.segment.pure.appender import Appender
-from penstock.engine.segment.twin_interface import (
+from penstock.engine.segment.twin_numbers import (
     ANY_SIZE,
     BUSY,
     NOT_TAKING,

@@ -22,12 +22,12 @@ from penstock.engine.segment.pure.codec import end_of_log
 from penstock.engine.segment.pure.dispatching import Facts, facts_of
 from penstock.engine.segment.pure.located import check_at
 from penstock.engine.segment.pure.queue_table import Queue, QueueTable
-from penstock.engine.segment.twin_interface import (
+from penstock.engine.segment.twin_interface import Replayed
+from penstock.engine.segment.twin_numbers import (
     REPLAY_CUT_BATCH_QUEUE,
     REPLAY_DAMAGE,
     REPLAY_DONE,
     REPLAY_NO_INDEX_ROOM,
-    Replayed,
 )
 
 _OFFSET_MAX: Final = (1 << 63) - 1
