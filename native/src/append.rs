@@ -54,13 +54,14 @@ impl State {
         Ok(offset)
     }
 
-    /// Append messages as one atomic group.
+    /// Append messages as one atomic group; `transaction`: whose they all belong to.
     pub fn append_group(
         &mut self,
         handle: i64,
         messages: &[Message<'_>],
         stamp: Stamp,
         producer: Option<&[u8]>,
+        transaction: Option<&[u8]>,
     ) -> Result<i64, Refusal> {
         let queue = find_queue(&self.queues, handle)?;
         let (kind, first) = (queue.kind, queue.next_offset);
@@ -70,6 +71,7 @@ impl State {
         let is_group = messages.len() > 1;
         let tail_of = |row: usize, message: &Message<'_>, group: u64| {
             let mut tail = tail(message, kind, first + row as i64);
+            tail.transaction = transaction;
             if row == 0 {
                 tail.producer = producer;
                 tail.group = is_group.then_some(group);

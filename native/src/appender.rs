@@ -410,6 +410,8 @@ impl Appender {
         done?.map_err(|refusal| refusal.raise(py))
     }
 
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (handle, records, now_ms, epoch, producer, transaction=None))]
     fn append_many(
         &self,
         py: Python<'_>,
@@ -418,13 +420,20 @@ impl Appender {
         now_ms: i64,
         epoch: &Bound<'_, PyAny>,
         producer: &Bound<'_, PyAny>,
+        transaction: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<i64> {
         let stamp = Stamp { now_ms, epoch: int64(epoch, "epoch")? };
         let producer = take_producer(producer)?;
+        let transaction = match transaction {
+            Some(text) => take_producer(text)?,
+            None => None,
+        };
         let many = Many::new(records)?;
         let producer = producer.as_ref().map(Encoded::bytes);
+        let transaction = transaction.as_ref().map(Encoded::bytes);
         let messages = &many.messages[..];
-        let work = |state: &mut State| state.append_group(handle, messages, stamp, producer);
+        let work =
+            |state: &mut State| state.append_group(handle, messages, stamp, producer, transaction);
         let size: usize = messages.iter().map(Message::payload_size).sum();
         let done =
             if size > ATTACHED_SIZE_MAX { self.detached(py, work) } else { self.with(py, work) };
@@ -455,7 +464,7 @@ impl Appender {
                 Err(refusal) => return Some(Err(refusal)),
             };
             let mut state = self.state.lock().ok()?;
-            Some(state.append_group(handle, &messages, stamp, producer))
+            Some(state.append_group(handle, &messages, stamp, producer, None))
         });
         done.ok_or_else(poisoned)?.map_err(|refusal| refusal.raise(py))
     }

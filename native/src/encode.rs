@@ -97,6 +97,8 @@ pub struct Tail<'a> {
     pub kafka: bool,
     /// The header of a Kafka batch whose values are tags, where its topic says which.
     pub tag_header: Option<&'a [u8]>,
+    /// The producer whose transaction the record belongs to.
+    pub transaction: Option<&'a [u8]>,
     pub producer: Option<&'a [u8]>,
     /// Bytes of the group, in its first record; 0 while it is not known.
     pub group: Option<u64>,
@@ -117,6 +119,9 @@ impl Tail<'_> {
         }
         if let Some(name) = self.tag_header {
             size += 11 + name.len();
+        }
+        if let Some(producer) = self.transaction {
+            size += 10 + producer.len();
         }
         if let Some(producer) = self.producer {
             size += 10 + producer.len();
@@ -144,6 +149,9 @@ impl Tail<'_> {
         }
         if let Some(name) = self.tag_header {
             out.property(b"PSTK_TAG", &[b"=", name].concat());
+        }
+        if let Some(producer) = self.transaction {
+            out.property(b"PSTK_TXN", producer);
         }
         if let Some(producer) = self.producer {
             out.property(b"PSTK_PRD", producer);

@@ -139,7 +139,7 @@ impl Intake {
         let size = messages.iter().map(Message::payload_size).sum();
         self.take(py, size, |state| {
             state.take(handle, now_ms, |state, stamp| {
-                state.append_group(handle, messages, stamp, None)
+                state.append_group(handle, messages, stamp, None, None)
             })
         })
     }

@@ -180,7 +180,13 @@ class Appender:
     def index_room(self) -> int: ...
     def append(self, handle: int, record: Record, now_ms: int, epoch: int) -> int: ...
     def append_many(
-        self, handle: int, records: Sequence[Record], now_ms: int, epoch: int, producer: str | None
+        self,
+        handle: int,
+        records: Sequence[Record],
+        now_ms: int,
+        epoch: int,
+        producer: str | None,
+        transaction: str | None = None,
     ) -> int: ...
     def append_columns(
         self,

@@ -74,7 +74,6 @@ from penstock.meta.state.vocabulary import QUEUE_ALIASES, STORAGE_ALIASES
 from penstock.metrics import SegmentMetrics
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
-from penstock.record import QueueKind
 from penstock.settings import EMBEDDED, Settings
 from penstock.tiered.building import build_tiered_engine
 from penstock.tiered.engine import TieredSegmentEngine
@@ -307,9 +306,7 @@ class Node:
         here = {
             entry.name
             for entry in self.storage_cache.entries()
-            if entry.meta is not None
-            and self.meta.node_id in entry.meta.replicas
-            and entry.topic.topic.config.queue_kind == QueueKind.BATCH.value
+            if entry.meta is not None and self.meta.node_id in entry.meta.replicas
         }
         if isinstance(self.meta, SoloMetaClient) or not here:
             return
@@ -326,7 +323,7 @@ class Node:
             if state.status != "empty" and not state.status.startswith("complete"):
                 for one in state.partitions:
                     if is_here(one.shard):
-                        self._limits.hold(one.shard, state.producer_id, one.first_offset)
+                        self._limits.hold_written(one.shard, state.producer_id, one.first_offset)
 
     def _take_over(self, update: Update) -> None:
         update = share_topics(update)
@@ -444,12 +441,14 @@ class Node:
 
     def _open_memory(self) -> StorageEngine:
         engine = self.settings.engine
-        return MemoryStorageEngine(
+        opened = MemoryStorageEngine(
             self.clock,
             records_max=engine.memory_records_max,
             bytes_max=engine.memory_bytes_max,
             evict=engine.memory_evict,
         )
+        opened.limits = self._limits
+        return opened
 
     def _open_rocksdb(self) -> StorageEngine:
         engine = self.settings.engine
@@ -465,10 +464,12 @@ class Node:
             clock=self.clock,
         )
         try:
-            return RocksDBStorageEngine(database, self.clock, owns_database=True)
+            opened = RocksDBStorageEngine(database, self.clock, owns_database=True)
         except BaseException:
             database.close()
             raise
+        opened.limits = self._limits
+        return opened
 
     def _open_segment(self) -> StorageEngine:
         core.set_tag_header(self.settings.kafka.tag_header)

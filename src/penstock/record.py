@@ -106,6 +106,8 @@ class Producer(NamedTuple):
     id: int
     epoch: int
     sequence: int
+    is_transactional: bool = False
+    """Whether the write belongs to the producer's transaction; see `TransactionalEngine`."""
 
 
 class Flush(Enum):

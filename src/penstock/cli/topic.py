@@ -73,7 +73,7 @@ def create(
 
     penstock topic create logs --set tiering=on --set tiering.local_retention_ms=3600000
 
-    penstock topic create payments --set queue=batch    (takes transactions of Kafka clients)
+    penstock topic create payments --set queue=batch    (Kafka's batches as they come)
     """
     chosen = read_options(options)
     if storage is not None:

@@ -81,7 +81,7 @@ def check_shard(shard: object) -> None:
 def check_producer(producer: object) -> None:
     if not isinstance(producer, Producer):
         raise BadRequestError(f"producer must be a Producer, not {type(producer).__name__}")
-    for name, number in zip(_FIELDS, producer, strict=True):
+    for name, number in zip(_FIELDS, producer, strict=False):
         check_offset(number, f"producer's {name}")
         if number > INT64_MAX:
             raise BadRequestError(f"producer's {name} must fit in 64 bits, but is {number}")

@@ -224,6 +224,20 @@ class BatchEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class TransactionalEngine(Protocol):
+    """What an engine offers besides when its shards can be written in transactions. Who may read
+    what is open is not its business: `TransactionLimits` says so to readers, and to compactions."""
+
+    def end_transaction(
+        self, shard: ShardId, producer_id: int, start: Offset, *, is_commit: bool
+    ) -> int:
+        """End what a producer wrote from `start` on with `Producer.is_transactional`, by this
+        process or an earlier one: keep it, or delete it, which outlasts a power cut whatever the
+        shard's flush mode. Return how many records were deleted. Again: nothing changes."""
+        ...
+
+
 class StorageEngine(Protocol):
     """The storage operations on one node's own shards; see the module's head for what holds for
     all of them."""

@@ -29,6 +29,7 @@ from penstock.engine.contract import (
     Compacted,
     Isolation,
     ShardInfo,
+    TransactionalEngine,
     Written,
 )
 from penstock.engine.engine_set import EngineSet
@@ -342,10 +343,14 @@ class StorageEngineHandler(ShardRouting):
             return info
         return replace(info, commit=Offset(max(stable, info.earliest)))
 
-    def wake(self, shard_name: str) -> None:
-        """Tell those who wait for records of a shard to look again."""
+    def note_released(self, shard_name: str) -> None:
+        """A transaction that held a shard up is over: tell those who wait for its records to look
+        again. There may be more to compact, too."""
         entry = self._shards.get(shard_name)
-        for wake in () if entry is None else entry.appended:
+        if entry is None:
+            return
+        entry.released += 1
+        for wake in entry.appended:
             wake()
 
     def _note_read(
@@ -381,6 +386,21 @@ class StorageEngineHandler(ShardRouting):
     def delete_records_before(self, shard_name: str, offset: Offset) -> Offset:
         entry = self.find(shard_name)
         return self._reader(entry).delete_records_before(entry.id, offset)
+
+    def end_transaction(
+        self, entry: ShardEntry, producer_id: int, start: Offset, *, is_commit: bool
+    ) -> int:
+        """End what a producer wrote in a transaction to a shard that this node leads; see
+        `TransactionalEngine`."""
+        self.check_led(entry)
+        engine = self._reader(entry)
+        if not isinstance(engine, TransactionalEngine):
+            raise NotSupportedError(f"the engine of {entry.name!r} has no transactions")
+        check_complete(entry)
+        try:
+            return engine.end_transaction(entry.id, producer_id, start, is_commit=is_commit)
+        finally:
+            entry.removals += not is_commit
 
     def compact(self, shard_name: str) -> Compacted:
         entry = self.find(shard_name)

@@ -258,7 +258,7 @@ class ShardUpkeep:
             return
         if (kept := _kept_from_outside(engine)) is not None:
             kept.remove_expired(entry.id)
-        written = entry.records_written
+        written = entry.records_written + entry.released
         config = entry.topic.config
         if config.cleanup.compacts and self._may_compact(entry, written, config):
             try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.clock import Clock, SystemClock
@@ -39,6 +39,7 @@ from penstock.engine.contract import (
     ShardInfo,
     Written,
 )
+from penstock.engine.transaction_limits import TransactionLimits
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -84,7 +85,12 @@ class ShardStore(Protocol):
         """Return the first live record with a timestamp >= `timestamp_ms`."""
         ...
 
-    def compact(self) -> Compacted: ...
+    def compact(self, stable_until: Callable[[], int | None], /) -> Compacted:
+        """Compact what no open transaction may change; `stable_until` says where one begins, of all
+        that were there before it is asked."""
+        ...
+
+    def end_transaction(self, producer_id: int, start: int, /, *, is_commit: bool) -> int: ...
 
     def remove_expired(self) -> Compacted:
         """Give back the room of records that have expired."""
@@ -108,6 +114,8 @@ class ShardedEngine(ABC, Generic[S]):
         self._shards: dict[ShardId, S] = {}
         self._directory = threading.Lock()  # held while the set of shards changes
         self._closed = False
+        self.limits = TransactionLimits()
+        """What transactions keep from compactions; a node shares one with its readers."""
 
     @property
     @abstractmethod
@@ -200,7 +208,7 @@ class ShardedEngine(ABC, Generic[S]):
         check_offset(offset)
         check_limit(max_records, "max_records")
         check_limit(max_size, "max_size")
-        # There are no transactions here: whatever is committed is stable, too.
+        # What belongs to transactions is kept from readers above (`handler`).
         if not isinstance(isolation, Isolation):
             raise BadRequestError(f"isolation must be an Isolation, not {isolation!r}")
         return store.page(offset, max_records, max_size)
@@ -273,7 +281,16 @@ class ShardedEngine(ABC, Generic[S]):
         return info.earliest if strategy is AdapterOffsetStrategy.EARLIEST else info.latest
 
     def compact(self, shard: ShardId) -> Compacted:
-        return self._find(shard).compact()
+        return self._find(shard).compact(lambda: self.limits.stable_until(shard.name))
+
+    def end_transaction(
+        self, shard: ShardId, producer_id: int, start: Offset, *, is_commit: bool
+    ) -> int:
+        """See `TransactionalEngine`."""
+        store = self._find(shard)
+        check_offset(producer_id, "producer_id")
+        check_offset(start, "start")
+        return store.end_transaction(producer_id, start, is_commit=is_commit)
 
     def apply_retention(self, shard: ShardId) -> Offset:
         store = self._find(shard)

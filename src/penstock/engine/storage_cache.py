@@ -26,9 +26,11 @@ from penstock.engine.segment_status import Answer, allowed
 from penstock.log import get_logger
 from penstock.meta.state import metadata_commands as event
 from penstock.meta.state.model import Segment, Shard, Topic, TopicConfig
+from penstock.meta.state.vocabulary import STORAGE_ALIASES
 from penstock.meta.watch import Update
 from penstock.record import Flush, QueueKind, ShardId
 
+_SEGMENT: Final = STORAGE_ALIASES["segment"]
 _log: Final = get_logger(__name__)
 _CONFIGS_REMEMBERED: Final = 256
 
@@ -85,6 +87,11 @@ class TopicEntry:
     def storage_type(self) -> str:
         return self.topic.config.storage_type
 
+    @property
+    def holds_batches(self) -> bool:
+        """Whether Kafka's batches are kept as they come, and its markers with them."""
+        return self.config.kind is QueueKind.BATCH and self.storage_type == _SEGMENT
+
 
 class ShardEntry:
     """One shard: its metadata, what the handler derived from it, and its counters.
@@ -107,6 +114,7 @@ class ShardEntry:
         "reads",
         "records_read",
         "records_written",
+        "released",
         "removals",
         "room",
         "segments",
@@ -141,8 +149,11 @@ class ShardEntry:
         self.reads = self.records_read = self.errors = 0
         self.removals = 0
         """Grows behind everything that may have taken records out of the middle of the shard."""
+        self.released = 0
+        """Transactions that held the shard up and are over."""
         self.compacted: tuple[int, ShardConfig, int | None] | None = None
-        """At the last compaction: `records_written`, the configuration, when it wants another."""
+        """At the last compaction: `records_written` and `released`, the configuration, when it
+        wants another."""
 
     @property
     def active(self) -> Segment | None:

@@ -28,6 +28,7 @@ Ranges = Sequence[tuple[int, int]]
 class _Held(Struct):
     first_offset: int
     is_exact: bool
+    """Whether it stays where it is with the next write."""
 
 
 class TransactionLimits:
@@ -88,6 +89,14 @@ class TransactionLimits:
         with self._lock:
             held = self._held.setdefault(shard, {})
             held.setdefault(producer_id, _Held(bound, is_exact=False))
+
+    def hold_written(self, shard: str, producer_id: int, bound: int) -> None:
+        """Hold a shard up from `bound` on, where a producer may have written already: its next
+        record is not its first."""
+        with self._lock:
+            held = self._held.setdefault(shard, {}).setdefault(producer_id, _Held(bound, True))
+            held.first_offset = min(held.first_offset, bound)
+            held.is_exact = True
 
     def note_first(self, shard: str, producer_id: int, first_offset: int) -> None:
         """The first record of a transaction lies here, and not at its bound."""

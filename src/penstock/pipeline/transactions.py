@@ -26,7 +26,7 @@ def limits_beside(meta: Path) -> TransactionLimits:
     limits.load_aborted(found.aborted)
     for state in found.open:
         for one in state.partitions:
-            limits.hold(one.shard, state.producer_id, one.first_offset)
+            limits.hold_written(one.shard, state.producer_id, one.first_offset)
     return limits
 
 

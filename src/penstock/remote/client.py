@@ -174,7 +174,9 @@ class RemoteBackend:
             name=_name(namespace, topic),
             records=_records(records),
             partition=partition,
-            producer=None if producer is None else pb.Producer(**producer._asdict()),
+            producer=None
+            if producer is None
+            else pb.Producer(id=producer.id, epoch=producer.epoch, sequence=producer.sequence),
         )
         reply = self._call("Write", request, pb.WriteReply, again=producer is not None)
         return wire.locations_from_wire(reply)

@@ -185,7 +185,11 @@ class OtherNode:
             shard=shard.name, records=[wire.record_to_wire(record) for record in records]
         )
         if producer is not None:
-            request.producer.CopyFrom(storage_pb2.Producer(**producer._asdict()))
+            request.producer.CopyFrom(
+                storage_pb2.Producer(
+                    id=producer.id, epoch=producer.epoch, sequence=producer.sequence
+                )
+            )
         reply = self._ask("Write", request, pb.ShardWritten)
         return Written(Offset(reply.first), reply.count, reply.repeated_write)
 

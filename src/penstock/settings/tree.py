@@ -294,7 +294,7 @@ class TopicSettings(Struct, frozen=True, kw_only=True):
         Literal["simple", "batch"],
         Meta(
             description="How the segment engine lists its records: one by one, or by batch, which "
-            "transactions of Kafka clients need; topics made by Kafka clients have `batch`."
+            "costs Kafka clients less; topics made by Kafka clients have `batch`."
         ),
     ] = "simple"
 

@@ -145,18 +145,3 @@ def test_every_message_is_transformed_exactly_once_while_the_server_is_killed(
         assert kills == 1
         written = read(server.address, "out", MESSAGES)
     assert written == [b"done %d" % number for number in range(MESSAGES)]
-
-
-def test_a_decided_transaction_is_completed_by_the_next_process(data_path: Path) -> None:
-    """The server is killed as soon as it has answered the commit, at different moments."""
-    with serving(data_path) as server:
-        for number in range(2):
-            producer = transactional(server.address, f"t{number}")
-            producer.begin_transaction()
-            write(producer, "orders", b"kept %d" % number)
-            producer.commit_transaction(WAIT_S)
-            server.kill()
-            del producer
-            server.start()
-        found = read(server.address, "orders", 2)
-    assert found == [b"kept %d" % number for number in range(2)]

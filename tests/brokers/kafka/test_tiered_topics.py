@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.brokers.kafka.running import Running, WireClient, running
 from tests.brokers.kafka.test_transactions import read
-from tests.brokers.kafka.test_transactions_and_python import wait_until_ended
+from tests.brokers.kafka.waiting import wait_until_ended
 from tests.meta.raft.cluster_in_process import wait_until
 
 from penstock.brokers.kafka.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED
@@ -27,9 +27,9 @@ SMALL = {
 }
 
 
-def make_topic(server: Running) -> None:
+def make_topic(server: Running, queue: str = "batch") -> None:
     policy = TieringPolicy(local_retention_bytes=20_000)
-    server.node.admin.create_topic_full(TOPIC, 1, {"queue": "batch", "tiering": policy})
+    server.node.admin.create_topic_full(TOPIC, 1, {"queue": queue, "tiering": policy})
 
 
 def fill_the_log(server: Running) -> list[bytes]:
@@ -122,9 +122,12 @@ def test_aborted_records_of_the_tier_stay_unseen(data_path: Path) -> None:
         assert from_python[: len(expected)] == expected
 
 
-def test_a_tier_holds_no_record_of_an_open_or_aborted_transaction(data_path: Path) -> None:
+@pytest.mark.parametrize("queue", ["batch", "simple"])
+def test_a_tier_holds_no_record_of_an_open_or_aborted_transaction(
+    data_path: Path, queue: str
+) -> None:
     with running(data_path, store=SMALL) as server:
-        make_topic(server)
+        make_topic(server, queue)
         producer = Producer({"bootstrap.servers": server.address, "transactional.id": "t"})
         producer.init_transactions(WAIT_S)
         for value, is_commit in ((b"kept", True), (b"aborted", False), (b"kept, too", True)):
@@ -135,13 +138,13 @@ def test_a_tier_holds_no_record_of_an_open_or_aborted_transaction(data_path: Pat
                 producer.commit_transaction(WAIT_S)
             else:
                 producer.abort_transaction(WAIT_S)
-            wait_until_ended(server.node)
+            wait_until_ended(server.node, TOPIC)
         producer.begin_transaction()
         producer.produce(TOPIC, b"open", partition=0)
         producer.flush(WAIT_S)
         assert tiered(server) == [b"kept", b"kept, too"]
         producer.commit_transaction(WAIT_S)
-        wait_until_ended(server.node)
+        wait_until_ended(server.node, TOPIC)
         assert tiered(server) == [b"kept", b"kept, too", b"open"]
 
 

@@ -38,6 +38,15 @@ def write(producer: Producer, topic: str, *values: bytes) -> None:
     assert producer.flush(WAIT_S) == 0
 
 
+def in_transaction(producer: Producer, topic: str, *values: bytes, commit: bool = True) -> None:
+    producer.begin_transaction()
+    write(producer, topic, *values)
+    if commit:
+        producer.commit_transaction(WAIT_S)
+    else:
+        producer.abort_transaction(WAIT_S)
+
+
 def read(address: str, topic: str, count: int, *, committed: bool = True) -> list[bytes | None]:
     """Return what a reader sees: `count` values, or what came while it waited a little longer."""
     consumer = Consumer(
@@ -47,6 +56,7 @@ def read(address: str, topic: str, count: int, *, committed: bool = True) -> lis
             "enable.auto.commit": False,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
         }
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
@@ -73,15 +83,9 @@ def read(address: str, topic: str, count: int, *, committed: bool = True) -> lis
 
 def test_only_committed_records_are_seen(server: Running) -> None:
     producer = transactional(server.address)
-    producer.begin_transaction()
-    write(producer, "orders", b"a1", b"a2")
-    producer.commit_transaction(WAIT_S)
-    producer.begin_transaction()
-    write(producer, "orders", b"b1", b"b2")
-    producer.abort_transaction(WAIT_S)
-    producer.begin_transaction()
-    write(producer, "orders", b"c1")
-    producer.commit_transaction(WAIT_S)
+    in_transaction(producer, "orders", b"a1", b"a2")
+    in_transaction(producer, "orders", b"b1", b"b2", commit=False)
+    in_transaction(producer, "orders", b"c1")
     assert read(server.address, "orders", 3) == [b"a1", b"a2", b"c1"]
     everything = read(server.address, "orders", 5, committed=False)
     assert everything == [b"a1", b"a2", b"b1", b"b2", b"c1"]
@@ -108,9 +112,7 @@ def test_a_new_producer_fences_the_old_one_and_aborts_its_transaction(server: Ru
     with pytest.raises(KafkaException) as raised:
         old.commit_transaction(WAIT_S)
     assert raised.value.args[0].code() in {KafkaError._FENCED, KafkaError.PRODUCER_FENCED}
-    new.begin_transaction()
-    write(new, "orders", b"new")
-    new.commit_transaction(WAIT_S)
+    in_transaction(new, "orders", b"new")
     assert read(server.address, "orders", 1) == [b"new"]
 
 
@@ -167,12 +169,7 @@ def test_what_was_aborted_stays_so_after_a_restart(data_path: Path) -> None:
     with running(path) as first:
         producer = transactional(first.address)
         for number in range(6):
-            producer.begin_transaction()
-            write(producer, "orders", b"%d" % number)
-            if number % 2:
-                producer.abort_transaction(WAIT_S)
-            else:
-                producer.commit_transaction(WAIT_S)
+            in_transaction(producer, "orders", b"%d" % number, commit=number % 2 == 0)
         del producer
     with running(path) as second:
         assert read(second.address, "orders", 3) == [b"0", b"2", b"4"]
@@ -197,44 +194,31 @@ def test_topics_made_otherwise_take_transactions_when_they_have_batch_queues(
     with running(data_path, store={"topics.queue": "batch"}) as server:
         server.node.admin.create_topic_full("made", 1)
         producer = transactional(server.address)
-        producer.begin_transaction()
-        write(producer, "made", b"a", b"b")
-        producer.commit_transaction(WAIT_S)
-        producer.begin_transaction()
-        write(producer, "made", b"gone")
-        producer.abort_transaction(WAIT_S)
+        in_transaction(producer, "made", b"a", b"b")
+        in_transaction(producer, "made", b"gone", commit=False)
         assert read(server.address, "made", 2) == [b"a", b"b"]
 
 
-def test_topics_that_cannot_hold_markers_are_refused_and_the_log_says_what_to_do(
-    server: Running, caplog: pytest.LogCaptureFixture
-) -> None:
-    server.node.admin.create_topic_full("batches", 1, {"queue": "batch"})
+def test_a_transaction_takes_all_of_its_partitions_or_none(server: Running) -> None:
     server.node.admin.create_topic_full("simple", 1)
     server.node.admin.create_topic_full("memory", 1, {"storage": "memory"})
     with WireClient(server.server.port) as client:
         begun = client.ask(22, 4, transactional_id="t", transaction_timeout=1_000)
         assert begun["error_code"] == 0
-        topics = [
-            {"name": "simple", "partitions": [0]},
-            {"name": "memory", "partitions": [0]},
-            {"name": "simple", "partitions": [0]},
-            {"name": "nothing", "partitions": [0]},
-            {"name": "batches", "partitions": [0]},
-        ]
-        answer = client.ask(
-            24,
-            3,
-            v3_and_below_transactional_id="t",
-            v3_and_below_producer_id=begun["producer_id"],
-            v3_and_below_producer_epoch=begun["producer_epoch"],
-            v3_and_below_topics=topics,
-        )
-    codes = [
-        one.items_of("results_by_partition")[0]["partition_error_code"]
-        for one in answer.items_of("results_by_topic_v3_and_below")
-    ]
-    assert codes == [43, 43, 3, 55]
-    told = [one for one in caplog.records if one.getMessage() == "topic_takes_no_transactions"]
-    assert ["simple" in str(vars(one)) for one in told] == [True, False]  # each topic once
-    assert all("queue=batch" in str(vars(one)) for one in told)
+
+        def enlist(*names: str) -> list[object]:
+            answer = client.ask(
+                24,
+                3,
+                v3_and_below_transactional_id="t",
+                v3_and_below_producer_id=begun["producer_id"],
+                v3_and_below_producer_epoch=begun["producer_epoch"],
+                v3_and_below_topics=[{"name": name, "partitions": [0]} for name in names],
+            )
+            return [
+                one.items_of("results_by_partition")[0]["partition_error_code"]
+                for one in answer.items_of("results_by_topic_v3_and_below")
+            ]
+
+        assert enlist("simple", "nothing", "memory") == [55, 3, 55]
+        assert enlist("simple", "memory") == [0, 0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from msgspec.structs import replace
 from tests.brokers.kafka.running import Running, running
+from tests.brokers.kafka.waiting import wait_until_ended
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.server import KafkaServer
@@ -51,15 +51,6 @@ def in_transaction(producer: Producer, *pairs: tuple[bytes, bytes], commit: bool
         producer.abort_transaction(WAIT_S)
 
 
-def wait_until_ended(node: Node) -> None:
-    """The answer to EndTxn comes when the outcome is decided; markers follow behind it."""
-    shard = node.driver_manager.build_storage_name(node.broker_cache.get_topic(TOPIC).topic_id, 0)
-    deadline = time.monotonic() + WAIT_S
-    while node.handler.limits.stable_until(shard) is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def values(node: Node, isolation: Isolation = Isolation.COMMITTED) -> list[bytes | None]:
     found = node.topics.read_by_offset(TOPIC, 0, START, isolation=isolation)
     return [one.value for one in found]
@@ -74,7 +65,7 @@ def test_aborted_records_are_holes_for_every_read(server: Running) -> None:
     write(plain, (b"m", b"between"))
     write(producer, (b"k", b"aborted 2"))
     producer.abort_transaction(WAIT_S)
-    wait_until_ended(node)
+    wait_until_ended(node, TOPIC)
     assert values(node) == [b"kept", b"kept, too", b"between"]
     shown = values(node, Isolation.UNCOMMITTED)
     assert shown == [b"kept", b"kept, too", b"aborted 1", b"between", b"aborted 2"]
@@ -105,7 +96,7 @@ def test_a_time_never_names_an_aborted_record_to_python_and_does_to_kafka(
     latest, earliest = AdapterOffsetStrategy.LATEST, AdapterOffsetStrategy.EARLIEST
     assert find(1_500, latest) == 0, "nothing is to be seen yet, and all of it may be"
     producer.abort_transaction(WAIT_S)
-    wait_until_ended(node)
+    wait_until_ended(node, TOPIC)
     assert [find(ms, latest) for ms in (500, 1_500, 3_000)] == [1, 2, 2]
     assert find(4_000, latest) == node.topics.shard_info(TOPIC, 0).latest
     assert find(4_000, earliest) == 0
@@ -152,18 +143,23 @@ def test_a_compaction_keeps_what_only_an_aborted_record_replaced(server: Running
     # What was aborted is gone for all readers, what is open is there.
     assert values(node, Isolation.UNCOMMITTED) == [b"alone", b"kept", b"open"]
     producer.commit_transaction(WAIT_S)
-    wait_until_ended(node)
+    wait_until_ended(node, TOPIC)
     node.run_upkeep()
     assert values(node) == [b"alone", b"open"]
 
 
+def leave_all_kinds(server: Running) -> None:
+    """Leave a transaction that was committed, one that was aborted, and one that is open."""
+    producer = transactional(server.address)
+    in_transaction(producer, (b"k", b"kept"), commit=True)
+    in_transaction(producer, (b"k", b"aborted"), commit=False)
+    producer.begin_transaction()
+    write(producer, (b"k", b"open"))
+
+
 def test_a_node_without_kafka_clients_knows_of_transactions(data_path: Path) -> None:
     with running(data_path) as server:
-        producer = transactional(server.address)
-        in_transaction(producer, (b"k", b"kept"), commit=True)
-        in_transaction(producer, (b"k", b"aborted"), commit=False)
-        producer.begin_transaction()
-        write(producer, (b"k", b"open"))
+        leave_all_kinds(server)
         settings = server.node.settings
     with Node(str(data_path), settings) as node:
         assert values(node) == [b"kept"]
@@ -175,11 +171,7 @@ def test_a_node_of_a_cluster_knows_of_transactions_before_it_serves_kafka_client
     data_path: Path,
 ) -> None:
     with running(data_path) as server:
-        producer = transactional(server.address)
-        in_transaction(producer, (b"k", b"kept"), commit=True)
-        in_transaction(producer, (b"k", b"aborted"), commit=False)
-        producer.begin_transaction()
-        write(producer, (b"k", b"open"))
+        leave_all_kinds(server)
         alone = server.node.settings
     place = replace(alone.node, peers=("1@127.0.0.1:1",), meta_listen="127.0.0.1:0")
     settings = replace(alone, node=place)
@@ -201,7 +193,7 @@ def test_the_marker_of_an_abort_is_on_the_device_before_its_range_is_told(
 ) -> None:
     node, producer = server.node, transactional(server.address)
     in_transaction(producer, (b"k", b"kept"), commit=True)
-    wait_until_ended(node)
+    wait_until_ended(node, TOPIC)
     synced: list[int] = []
     sync = SegmentEngine.sync
 
@@ -213,5 +205,5 @@ def test_the_marker_of_an_abort_is_on_the_device_before_its_range_is_told(
 
     monkeypatch.setattr(SegmentEngine, "sync", watch)
     in_transaction(producer, (b"k", b"aborted"), commit=False)
-    wait_until_ended(node)
+    wait_until_ended(node, TOPIC)
     assert synced == [4]  # a record and a marker each

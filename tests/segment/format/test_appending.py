@@ -148,6 +148,16 @@ def test_a_producer_stands_in_the_first_record_only(core: Core) -> None:
     assert names == ["PSTK_PRD", "PSTK_GRP", "__CRC32#"]
 
 
+def test_a_transaction_stands_in_every_record(core: Core) -> None:
+    bench = Workbench(core)
+    bench.appender.append_many(bench.handle, [V, V], NOW, 0, "9,1,0,2", "9")
+    bench.appender.append_many(bench.handle, [V], NOW, 0, "9,1,2,1")
+    found = [lookup(raw.properties).get("PSTK_TXN") for raw in bench.raws()]
+    assert found == ["9", "9", None]
+    names = [name for name, _ in bench.raw(0).properties]
+    assert names == ["PSTK_TXN", "PSTK_PRD", "PSTK_GRP", "__CRC32#"]
+
+
 def test_properties_stand_in_one_order(core: Core) -> None:
     bench = Workbench(core, kind=KIND_BATCH)
     plain = Record(

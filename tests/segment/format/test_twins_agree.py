@@ -46,6 +46,7 @@ SIMPLE, BATCH = 0, 1  # handles of the queues that a history begins with
 small = st.integers(-1, 12)
 handles = st.sampled_from([SIMPLE, BATCH, BATCH, SIMPLE, 2, 3, 9])
 producers = st.sampled_from([None, None, "5,0,0,1", ""])
+transactions = st.sampled_from([None, None, "5", "\x02"])
 tag_headers = st.sampled_from([None, None, "", "h", "\u00e9", "\x01"])
 nows = st.integers(NOW, NOW + 9000)
 bodies = st.one_of(
@@ -62,7 +63,8 @@ operations = st.one_of(
     st.tuples(st.just("append"), handles, any_records, nows, small),
     st.tuples(st.just("append"), handles, plain_records, nows, small),
     st.tuples(
-        st.just("append_many"), handles, st.lists(any_records, max_size=4), nows, small, producers
+        st.just("append_many"),
+        *(handles, st.lists(any_records, max_size=4), nows, small, producers, transactions),
     ),
     st.builds(
         lambda handle, body, now, kafka, producer, header: (

@@ -18,6 +18,7 @@ from penstock.brokers.kafka.fetch_answer import Fetched, quiet
 from penstock.brokers.kafka.fetch_request import Wanted
 from penstock.brokers.kafka.partitions import Partition
 from penstock.brokers.kafka.records import batch_of, transaction_of
+from penstock.brokers.kafka.transacting.markers import build_filler
 from penstock.brokers.kafka.transactions import AbortedTransaction
 from penstock.engine.contract import BatchPage, Isolation
 from penstock.errors import StoreError
@@ -132,6 +133,11 @@ class PartitionReader:
         if offset >= until or (size_max <= 0 and not limits.is_first):
             return Fetched(topic, index, 0, end, stable, earliest, aborted)
         page = self._read_batches(partition, offset, until, max(size_max, 1))
+        if not page.size and page.next_offset >= until and not partition.entry.hidden:
+            # All that was left is gone. A client goes on behind the last batch that it gets, and
+            # many read until they are at the end: so it gets one without records.
+            filler = build_filler(until - 1, self._broker.clock.now_ms())
+            page = BatchPage([filler], len(filler), until)
         if page.size > size_max and not limits.is_first:
             # One batch larger than what is left: it comes with the next request.
             return Fetched(topic, index, 0, end, stable, earliest, aborted)

@@ -44,6 +44,11 @@ class PartitionWriter:
                 if code:
                     return code, -1, None
                 written = self._append_in_transaction(partition, head, records)
+            elif head.producer_id != NO_PRODUCER and self._broker.transactions.is_open(
+                partition.shard, head.producer_id
+            ):
+                # As Kafka: what it writes meanwhile would end with the transaction.
+                return int(ErrorCode.invalid_txn_state), -1, None
             else:
                 written = self._append(partition, head, records)
         except BadBatchError as error:
@@ -69,7 +74,9 @@ class PartitionWriter:
     def _append(self, partition: Partition, head: BatchHead, body: memoryview) -> Written:
         producer = None
         if head.producer_id != NO_PRODUCER:
-            producer = Producer(head.producer_id, head.producer_epoch, head.sequence)
+            producer = Producer(
+                head.producer_id, head.producer_epoch, head.sequence, head.is_transactional
+            )
         if partition.checks_keys or not partition.is_raw:
             records = records_of(body, partition.tag_header)
             if partition.checks_keys and any(record.key is None for record in records):

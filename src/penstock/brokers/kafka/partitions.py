@@ -18,7 +18,7 @@ from penstock.brokers.kafka.topic_ids import uuid_of
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.storage_cache import ShardEntry
 from penstock.meta.client import Topic
-from penstock.record import Flush, QueueKind
+from penstock.record import Flush
 
 SEGMENT: Final = "EngineSegment"
 
@@ -55,7 +55,7 @@ class Partition:
         self.index: Final = index
         self.entry: Final = entry
         self.shard: Final = entry.name
-        self.is_raw: Final = config.kind is QueueKind.BATCH and topic.is_segment
+        self.is_raw: Final = entry.topic.holds_batches
         """Whether batches are kept as they come."""
         self.may_wait: Final = config.flush is Flush.SYNC or not topic.is_segment
         """Whether a write could wait for a device, so that the event loop must not do it."""

@@ -20,6 +20,10 @@ class Transactions(Protocol):
         """Return an error code for a batch that says it belongs to a transaction, 0 to take it."""
         ...
 
+    def is_open(self, shard: str, producer_id: int) -> bool:
+        """Say whether a producer may write to a shard in a transaction now."""
+        ...
+
     def note_written(self, shard: str, head: BatchHead, first_offset: int | None) -> None:
         """What `check_write` let through is done: the batch was written, or (None) it was not."""
         ...
@@ -38,6 +42,9 @@ class NoTransactions:
 
     def check_write(self, shard: str, head: BatchHead, transactional_id: str | None) -> int:
         return 48  # INVALID_TXN_STATE
+
+    def is_open(self, shard: str, producer_id: int) -> bool:
+        return False
 
     def note_written(self, shard: str, head: BatchHead, first_offset: int | None) -> None:
         raise AssertionError("nothing was let through")

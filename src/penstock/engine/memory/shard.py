@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar, cast
 
 from penstock.clock import Clock
@@ -66,6 +66,8 @@ class MemoryShard:
         self._by_tag: dict[str, list[int]] = {}
         self._by_key: dict[bytes, list[int]] = {}
         self._newest: dict[int, int] = {}
+        self._transacted: dict[int, list[tuple[int, int]]] = {}
+        """What producers wrote in transactions that are open: by producer id, ranges."""
 
     def forget(self) -> None:
         with self._lock:
@@ -118,7 +120,33 @@ class MemoryShard:
             self._size += size
             if producer is not None:
                 self._producers.remember(producer, count, first, now_ms)
+                if producer.is_transactional:
+                    self._note_transacted(producer.id, first, first + count)
             return Written(Offset(first), count)
+
+    def _note_transacted(self, producer_id: int, first: int, end: int) -> None:
+        ranges = self._transacted.setdefault(producer_id, [])
+        if ranges and ranges[-1][1] == first:
+            first = ranges.pop()[0]
+        ranges.append((first, end))
+
+    def end_transaction(self, producer_id: int, start: int, *, is_commit: bool) -> int:
+        with self._lock:
+            self._check_exists()
+            ranges = self._transacted.pop(producer_id, [])
+            if is_commit:
+                return 0
+            start = max(start, self._earliest)
+            records = [
+                record
+                for first, end in ranges
+                for record in self._records[
+                    max(first, start) - self._earliest : max(end, start) - self._earliest
+                ]
+                if record is not None
+            ]
+            self._remove(records)
+            return len(records)
 
     def _put_values(self, values: list[bytes], now_ms: int) -> None:
         """`_put` of records that are nothing but values, without a step of Python for each."""
@@ -275,13 +303,15 @@ class MemoryShard:
             self._drop_before(min(offset, self._latest))
             return Offset(self._earliest)
 
-    def compact(self) -> Compacted:
+    def compact(self, stable_until: Callable[[], int | None]) -> Compacted:
         with self._lock:
             self._check_exists()
             if not self.config.cleanup.compacts:
                 return Compacted(0, 0)
             now_ms, size_before = self._clock.now_ms(), self._size
-            compaction = CompactionPass(CompactionRules.of(self.config, now_ms), self._latest)
+            stable = stable_until()
+            until = self._latest if stable is None else stable
+            compaction = CompactionPass(CompactionRules.of(self.config, now_ms), until)
             for record in self._from(self._earliest):
                 if is_live(record, now_ms) and not compaction.take(record):
                     break

@@ -9,6 +9,7 @@
     D · generation u64 · X · moment u64 · offset u64   when a record expires
     D · generation u64 · B · level u8 · block u64      the newest timestamp of a block
     D · generation u64 · P · producer u64              a producer's last writes
+    D · generation u64 · W · producer u64 · offset u64 a write in its open transaction
     name = size u32 · bytes, or FFFFFFFF · their BLAKE2 hash when there are many
 
 Every shard that was ever created has a generation of its own: what a deleted shard left behind is
@@ -67,7 +68,17 @@ def offset_of(key: bytes) -> int:
 class ShardKeys:
     """The keys of one generation."""
 
-    __slots__ = ("_block", "_expiry", "_key", "_producer", "_record", "_tag", "all", "end")
+    __slots__ = (
+        "_block",
+        "_expiry",
+        "_key",
+        "_producer",
+        "_record",
+        "_tag",
+        "_transacted",
+        "all",
+        "end",
+    )
 
     def __init__(self, generation: int) -> None:
         prefix = b"D" + _pack_u64(generation)
@@ -79,6 +90,7 @@ class ShardKeys:
         self._expiry: Final = prefix + b"X"
         self._block: Final = prefix + b"B"
         self._producer: Final = prefix + b"P"
+        self._transacted: Final = prefix + b"W"
 
     def record(self, offset: int) -> bytes:
         return self._record + _pack_u64(offset)
@@ -103,6 +115,9 @@ class ShardKeys:
 
     def producer(self, producer_id: int) -> bytes:
         return self._producer + _pack_u64(producer_id)
+
+    def transacted(self, producer_id: int, offset: int) -> bytes:
+        return self._transacted + _pack_u64(producer_id) + _pack_u64(offset)
 
     @property
     def every_key(self) -> tuple[bytes, bytes]:

@@ -64,6 +64,12 @@ PRODUCER_WRITE: Final = Layout(
     size=40,
 )
 
+TRANSACTED_ROW: Final = Layout(
+    "RocksDB write in a transaction",
+    Field("count", "i64", "records"),
+    size=8,
+)
+
 KEY_ROW: Final = Layout(
     "RocksDB key row",
     Field("expires_at_ms", "i64", "as in the record"),

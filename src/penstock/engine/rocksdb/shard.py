@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -178,6 +178,8 @@ class RocksDBShard:
         first, count = self._end.latest, len(records)
         if producer is not None:
             self._known_producers().put(last, producer, count, first, now_ms)
+            if producer.is_transactional:
+                self._rows.add_transacted(last, producer.id, first, count)
         self._tail_clean = len(pieces) == 1
         for number, piece in enumerate(pieces):
             self._family.write(piece, patient=number > 0)
@@ -276,6 +278,26 @@ class RocksDBShard:
         self._sync_if(patient and self._is_synchronous)
         return count
 
+    def end_transaction(self, producer_id: int, start: int, *, is_commit: bool) -> int:
+        count = 0
+        writes = self._rows.transacted(producer_id)
+        if not is_commit:
+            offsets = (offset for write in writes for offset in write if offset >= start)
+            while part := list(islice(offsets, SWEEP_RECORDS)):
+                with self._lock:
+                    self._begin_change()
+                    count += self._remove(part, patient=count > 0)[0]
+        with self._lock:
+            self._begin_change()
+            if writes:
+                # Last: when the process ends before, the rows are there for the next one.
+                changes = Changes()
+                self._rows.forget_transacted(changes, producer_id)
+                self._family.write(changes, frees_room=True, patient=count > 0)
+        # Also when there was nothing left: it may be deleted, and not yet be on the device.
+        self._sync_if(not is_commit)
+        return count
+
     def delete_offset(self, offset: int) -> bool:
         with self._lock:
             self._begin_change()
@@ -302,10 +324,14 @@ class RocksDBShard:
                 pass
         return Offset(earliest)
 
-    def compact(self) -> Compacted:
+    def compact(self, stable_until: Callable[[], int | None]) -> Compacted:
         if not self.config.cleanup.compacts:
             return Compacted(0, 0)
         bounds = self._bounds()
+        # Behind the bounds: whoever wrote below them in a transaction has held the shard up before.
+        stable = stable_until()
+        if stable is not None:
+            bounds = bounds._replace(end=max(bounds.start, min(bounds.end, stable)))
         rules = CompactionRules.of(self.config, bounds.now_ms)
         end, young_ms = reads.settled_end(self._rows, bounds, rules)
         bounds = bounds._replace(end=end)

@@ -25,6 +25,7 @@ from penstock.engine.rocksdb.rows import (
     BLOCK_ROW,
     KEY_ROW,
     TAG_ROW,
+    TRANSACTED_ROW,
     End,
     decode_record,
     encode_record,
@@ -97,6 +98,24 @@ class ShardRows:
             if start >> bits < end >> bits:
                 first, last = (self.keys.block(level, o >> bits) for o in (start, end))
                 changes.delete_range(first, last)
+
+    def add_transacted(self, changes: Changes, producer_id: int, first: int, count: int) -> None:
+        """Note a write of an open transaction, with its records."""
+        changes.put(self.keys.transacted(producer_id, first), TRANSACTED_ROW.pack(count))
+
+    def transacted(self, producer_id: int) -> list[range]:
+        """Return the offsets of the writes that were noted, ascending."""
+        first, last = self.keys.transacted(producer_id, 0), self.keys.transacted(producer_id + 1, 0)
+        found = [
+            (offset_of(key), TRANSACTED_ROW.unpack(row)[0])
+            for key, row in self.family.scan(first, last)
+        ]
+        return [range(offset, offset + count) for offset, count in found]
+
+    def forget_transacted(self, changes: Changes, producer_id: int) -> None:
+        changes.delete_range(
+            self.keys.transacted(producer_id, 0), self.keys.transacted(producer_id + 1, 0)
+        )
 
     def record(self, offset: int) -> tuple[StoredRecord, int] | None:
         """Return a record and the size of its row."""

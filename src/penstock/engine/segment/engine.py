@@ -40,6 +40,7 @@ from penstock.engine.contract import (
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.shard_compaction import find_removable
 from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment.transacted import find_transacted
 from penstock.engine.segment.twin import core
 from penstock.engine.sharded import check_config
 from penstock.engine.transaction_limits import Ranges, TransactionLimits
@@ -320,6 +321,22 @@ class SegmentEngine:
         if not found or found[0].offset != offset:
             return False
         return self.store.delete_offsets(shard, [offset]) == 1
+
+    def end_transaction(
+        self, shard: ShardId, producer_id: int, start: Offset, *, is_commit: bool
+    ) -> int:
+        """See `TransactionalEngine`. Kafka batches are not for this: their transactions end with
+        a marker among them."""
+        self._config(shard)
+        check_offset(producer_id, "producer_id")
+        check_offset(start, "start")
+        if is_commit:
+            return 0
+        offsets = find_transacted(self.store, shard, producer_id, start)
+        deleted = self.store.delete_offsets(shard, offsets) if offsets else 0
+        # Also when there was nothing left: it may be deleted, and not yet be on the device.
+        self.store.flush()
+        return deleted
 
     def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
         self._config(shard)

@@ -115,6 +115,7 @@ EXPIRES: Final = "PSTK_EXP"  # decimal milliseconds since the epoch
 KAFKA: Final = "PSTK_KFK"  # "1": the inner batch is a Kafka record batch, version 2
 TAG_HEADER: Final = "PSTK_TAG"  # "=" and the name of the header that gives the batch's tags
 PRODUCER: Final = "PSTK_PRD"  # "id,epoch,sequence,count", first record of a producer's write
+TRANSACTION: Final = "PSTK_TXN"  # the id of the producer whose transaction the record belongs to
 GROUP: Final = "PSTK_GRP"  # ten digits: bytes of the whole group, first record of a group
 GROUP_DIGITS: Final = 10
 

@@ -36,8 +36,7 @@ CopiedRecords = tuple[bytes, int, Damage | None]
 """Whole records one behind the other, the next offset to read, why they ended early."""
 
 RecordIndex = tuple[bytes, bytes, int, int, Damage | None]
-"""Pairs of a key's hash and a unit's number, a filter of the keys, least and greatest timestamp,
-damage."""
+"""Pairs of a key's hash and a unit's number, a filter of keys, oldest and newest time, damage."""
 
 Replayed = tuple[int, int, int, Damage | None, list[tuple[int, int]]]
 """Position reached, records dispatched, a REPLAY_ status, the damage, and (position, queue) of the
@@ -204,9 +203,15 @@ class Appender(Protocol):
         ...
 
     def append_many(
-        self, handle: int, records: Sequence[Record], now_ms: int, epoch: int, producer: str | None
+        self,
+        handle: int,
+        records: Sequence[Record],
+        now_ms: int,
+        epoch: int,
+        producer: str | None,
+        transaction: str | None = None,
     ) -> int:
-        """Append an atomic group; return the first offset, or as `append`."""
+        """Append an atomic group, of a producer's `transaction`; return as `append`."""
         ...
 
     def append_columns(

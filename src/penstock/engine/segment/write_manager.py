@@ -85,11 +85,16 @@ class WriteManager:
                 return offset, False
             self._check_answer(offset, shard, records, size_max)
         appender = self._log.appender
+        transaction = None
+        if producer is not None and producer.is_transactional:
+            transaction = str(producer.id)
         return self.run_for_producer(
             shard,
             producer,
             len(records),
-            lambda text: appender.append_many(shard.handle, records, self.now(), shard.epoch, text),
+            lambda text: appender.append_many(
+                shard.handle, records, self.now(), shard.epoch, text, transaction
+            ),
         )
 
     def write_batch(

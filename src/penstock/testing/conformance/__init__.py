@@ -31,6 +31,7 @@ for _module in (
     "shards",
     "tags",
     "times",
+    "transactions",
     "writes",
 ):
     # So that a failed assertion in them shows its values, as in any test module.

@@ -15,6 +15,7 @@ from penstock.testing.conformance.retention import Retention
 from penstock.testing.conformance.shards import Shards
 from penstock.testing.conformance.tags import Tags
 from penstock.testing.conformance.times import Times
+from penstock.testing.conformance.transactions import Transactions
 from penstock.testing.conformance.writes import Writes
 
 
@@ -22,6 +23,7 @@ class EngineConformance(
     Shards,
     Writes,
     Producers,
+    Transactions,
     Reads,
     Tags,
     Keys,

@@ -17,10 +17,7 @@ from penstock.brokers.kafka.groups.offset_api import collect_commits, refuse_tak
 from penstock.brokers.kafka.topic_finder import TopicFinder, shard_of
 from penstock.brokers.kafka.transacting.coordinator import TransactionCoordinator
 from penstock.errors import RetryableError, StoreError, TransactionRefusedError
-from penstock.log import get_logger
-from penstock.meta.client import Topic
 from penstock.meta.state.offset_entries import NewOffset
-from penstock.meta.state.vocabulary import QUEUE_ALIASES, STORAGE_ALIASES
 from penstock.record import ShardId
 
 _SAYS_FENCED_FROM: Final = {22: 4, 24: 2, 25: 2, 26: 2}
@@ -31,10 +28,6 @@ _CODES: Final = {
     "bad_state": ErrorCode.invalid_txn_state,
     "not_here": ErrorCode.not_coordinator,
 }
-BATCH_QUEUES: Final = QUEUE_ALIASES["batch"]
-SEGMENT: Final = STORAGE_ALIASES["segment"]
-_TOLD_MAX: Final = 1_000
-_log: Final = get_logger(__name__)
 
 _Step = Callable[[], Coroutine[None, None, None]]
 
@@ -49,7 +42,6 @@ class TransactionApi:
         self._broker: Final = broker
         self._coordinator: Final = coordinator
         self._groups: Final = groups
-        self._told: Final[set[str]] = set()
 
     async def init_producer(self, context: RequestContext, request: Fields) -> Answer:
         refused = {"producer_id": -1, "producer_epoch": -1}
@@ -80,7 +72,7 @@ class TransactionApi:
             topic = finder.find_name(name)
             for number in one.numbers("partitions"):
                 shard = shard_of(topic, number)
-                code = self._partition_problem(topic, shard)
+                code = ErrorCode.none if shard else ErrorCode.unknown_topic_or_partition
                 codes[name, number] = code
                 is_whole = is_whole and code is ErrorCode.none
                 if shard is not None:
@@ -131,27 +123,6 @@ class TransactionApi:
             context, lambda: self._coordinator.end(_producer(request), commit=commit)
         )
         return {"error_code": code}
-
-    def _partition_problem(self, topic: Topic | None, shard: ShardId | None) -> ErrorCode:
-        if topic is None or shard is None:
-            return ErrorCode.unknown_topic_or_partition
-        # Only a log of batches can hold the markers that tell readers what was aborted.
-        if topic.config.queue_kind != BATCH_QUEUES or topic.config.storage_type != SEGMENT:
-            self._tell_how(topic)
-            return ErrorCode.unsupported_for_message_format
-        return ErrorCode.none
-
-    def _tell_how(self, topic: Topic) -> None:
-        """Say once for a topic what the code that its producer gets does not."""
-        if topic.topic_id not in self._told and len(self._told) < _TOLD_MAX:
-            self._told.add(topic.topic_id)
-            _log.warning(
-                "topic_takes_no_transactions",
-                topic=topic.name,
-                storage=topic.config.storage_type,
-                queue=topic.config.queue_kind,
-                remedy="create it through Kafka, or with the options storage=segment, queue=batch",
-            )
 
     async def _try(self, context: RequestContext, step: _Step) -> ErrorCode:
         try:

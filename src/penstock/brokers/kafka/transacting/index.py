@@ -84,6 +84,10 @@ class TransactionIndex:
             self._writing[head.producer_id] = self._writing.get(head.producer_id, 0) + 1
             return 0
 
+    def is_open(self, shard: str, producer_id: int) -> bool:
+        writer = self._writers.get(producer_id)  # without the lock: asked for every plain batch
+        return writer is not None and shard in writer.bounds
+
     def note_written(self, shard: str, head: BatchHead, first_offset: int | None) -> None:
         if first_offset is not None:
             self._limits.note_first(shard, head.producer_id, first_offset)
@@ -135,7 +139,7 @@ class TransactionIndex:
             known_producer.epoch = max(known_producer.epoch, writer.epoch)
             if may_have_written:
                 for shard, bound in writer.bounds.items():
-                    self._limits.hold(shard, producer_id, bound)
+                    self._limits.hold_written(shard, producer_id, bound)
 
     def begin_end(self, producer_id: int, epoch: int, started_ms: int) -> bool:
         """Let a producer write no more, and nobody else end its transaction until `end_is_over`.

@@ -19,7 +19,12 @@ from penstock.brokers.kafka.transacting import steps
 from penstock.brokers.kafka.transacting.index import TransactionIndex, Writer
 from penstock.brokers.kafka.transacting.markers import build_marker
 from penstock.engine.contract import BatchEngine
-from penstock.errors import BusyError, TransactionRefusedError, UnknownShardError
+from penstock.errors import (
+    BusyError,
+    RetryableError,
+    TransactionRefusedError,
+    UnknownShardError,
+)
 from penstock.log import get_logger
 from penstock.meta.solo_transactions import TransactionClient
 from penstock.meta.state.transaction_commands import AbortedRange, TransactionState
@@ -47,7 +52,9 @@ class LeadingPart:
         limits.load_aborted(one for one in self._meta.list_aborted() if self._leads(one.shard))
         for state in states:
             bounds = {
-                one.shard: one.first_offset for one in state.partitions if self._leads(one.shard)
+                one.shard: min(one.first_offset, self._end_of(one.shard, one.first_offset))
+                for one in state.partitions
+                if self._leads(one.shard)
             }
             if is_open(state) and bounds:
                 writer = Writer(state.transactional_id, state.epoch, bounds, state.started_ms)
@@ -58,7 +65,15 @@ class LeadingPart:
         still_open = {one.producer_id for one in self._meta.list_transactions() if is_open(one)}
         for producer_id in limits.producers() - still_open:
             for shard in limits.release(producer_id):
-                self._broker.handler.wake(shard)
+                self._broker.handler.note_released(shard)
+
+    def _end_of(self, shard: str, default: int) -> int:
+        """Return where a shard ends. What a power cut took from its end, or the end of the process
+        from a memory topic, is written again, by this transaction as well."""
+        try:
+            return self._broker.handler.shard_info(shard).latest
+        except (RetryableError, UnknownShardError):
+            return default  # not here yet: then nothing is written either
 
     def _leads(self, shard: str) -> bool:
         """A node that has just started leads its shards, or will in a moment."""
@@ -106,15 +121,31 @@ class LeadingPart:
             if not is_known:
                 # This was done before, and the answer lost: once more changes nothing.
                 firsts = {**step.bounds, **firsts}
-            ranges = self._write_markers(step, firsts)
-            aborted = [] if step.is_commit else ranges
+            aborted = self._write_ends(step, firsts)
             released = index.release(producer_id, step.started_ms, aborted)
         finally:
             index.end_is_over(producer_id)
         for shard in released:
             # The markers were news before they meant anything.
-            self._broker.handler.wake(shard)
+            self._broker.handler.note_released(shard)
         return aborted
+
+    def _write_ends(self, step: steps.EndWriter, firsts: dict[str, int]) -> list[AbortedRange]:
+        """End a transaction in shards; return what readers must be told of."""
+        batches: dict[str, int] = {}
+        for shard, first in firsts.items():
+            try:
+                entry = self._broker.handler.find(shard)
+                if entry.topic.holds_batches:
+                    batches[shard] = first
+                else:
+                    self._broker.handler.end_transaction(
+                        entry, step.producer_id, Offset(first), is_commit=step.is_commit
+                    )
+            except UnknownShardError:
+                continue  # deleted meanwhile, with all that was written to it
+        ranges = self._write_markers(step, batches)
+        return [] if step.is_commit else ranges
 
     def _write_markers(self, step: steps.EndWriter, firsts: dict[str, int]) -> list[AbortedRange]:
         handler, now_ms = self._broker.handler, self._broker.clock.now_ms()
@@ -128,7 +159,7 @@ class LeadingPart:
                 entry = handler.find(shard)
                 written = handler.write_batch(entry, marker, 1, timestamp_ms=now_ms)
             except UnknownShardError:
-                continue  # deleted meanwhile, with all that was written to it
+                continue
             ranges.append(AbortedRange(shard, first, step.producer_id, written.first))
             reader = handler.batch_reader(entry)
             if reader is not None and not step.is_commit:
@@ -201,7 +232,7 @@ class LeadingPart:
         if released:
             _log.info("transaction_ended_elsewhere", producer=producer_id, shards=len(released))
         for shard in released:
-            self._broker.handler.wake(shard)
+            self._broker.handler.note_released(shard)
 
 
 def is_open(state: TransactionState) -> bool:

@@ -38,6 +38,7 @@ from penstock.engine.segment.pure.encoding import (
     inner_properties,
     producer_property,
     tag_header_property,
+    transaction_property,
 )
 from penstock.engine.segment.pure.log_buffer import LogBuffer
 from penstock.engine.segment.pure.queue_table import Gate, Queue, QueueTable
@@ -229,12 +230,18 @@ class Appender:
             return self._append_drafts(queue, [draft], 1, now_ms, epoch, 0)
 
     def append_many(
-        self, handle: int, records: Sequence[Record], now_ms: int, epoch: int, producer: str | None
+        self,
+        handle: int,
+        records: Sequence[Record],
+        now_ms: int,
+        epoch: int,
+        producer: str | None,
+        transaction: str | None = None,
     ) -> int:
         check_int64("epoch", epoch)
         with self._lock:
             queue = self._queues.get(handle)
-            drafts = self._draft_all(queue, records, producer)
+            drafts = self._draft_all(queue, records, producer, transaction)
             if len(drafts) > 1:
                 total = sum(self._writer.size_of(queue, draft) for draft in drafts)
                 first = drafts[0].properties[:-_GROUP_SIZE] + group_property(total)
@@ -327,14 +334,19 @@ class Appender:
     # ------------------------------------------------------------------------------ private
 
     def _draft_all(
-        self, queue: Queue, records: Sequence[Record], producer: str | None
+        self,
+        queue: Queue,
+        records: Sequence[Record],
+        producer: str | None,
+        transaction: str | None,
     ) -> list[Draft]:
         if not records:
             raise BadRequestError("an append needs at least one record")
+        in_transaction = transaction_property(transaction)
         first_more = producer_property(producer) + (group_property(0) if len(records) > 1 else b"")
         drafts: list[Draft] = []
         for n, record in enumerate(records):
-            more = self._more(queue, n)
+            more = self._more(queue, n) + in_transaction
             drafts.append(draft_record(record, more + first_more if n == 0 else more))
         return drafts
 

@@ -26,6 +26,7 @@ from penstock.engine.segment.format import (
     PROPERTIES_SIZE_MAX,
     TAG_HEADER,
     TAGS,
+    TRANSACTION,
     is_reserved,
     key_token,
 )
@@ -169,14 +170,22 @@ def tag_header_property(name: str | None) -> bytes:
 
 
 def producer_property(producer: str | None) -> bytes:
-    if producer is None:
+    return _text_property(PRODUCER, "producer", producer)
+
+
+def transaction_property(producer: str | None) -> bytes:
+    return _text_property(TRANSACTION, "transaction", producer)
+
+
+def _text_property(name: str, argument: str, text: str | None) -> bytes:
+    if text is None:
         return b""
-    if not _is_a(producer, str):
-        raise BadRequestError(f"producer must be a str, not {type(producer).__name__}")
-    data = _plain_text(producer)
+    if not _is_a(text, str):
+        raise BadRequestError(f"{argument} must be a str, not {type(text).__name__}")
+    data = _plain_text(text)
     if data is None:
-        raise BadRequestError(f"producer {producer!r} cannot stand in a property")
-    return f"{PRODUCER}\x01".encode() + data + b"\x02"
+        raise BadRequestError(f"{argument} {text!r} cannot stand in a property")
+    return f"{name}\x01".encode() + data + b"\x02"
 
 
 def group_property(size: int) -> bytes:
