@@ -9,6 +9,7 @@
     DATA/tier-cache      parts of tiers that were read, when asked for
     DATA/offsets         commits that wait to be saved (RocksDB)
     DATA/store-id        which records these are, for the others of a cluster
+    DATA/engines         which engines have been here: see `engine.known_engines`
     DATA/reconciled      the revision of the metadata that the engines agreed with at the last start
 
 Engines are opened when a topic first needs them, or at start when they hold something.
@@ -27,7 +28,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cached_property, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry
@@ -46,6 +47,7 @@ from penstock.disk_local import LocalDisk
 from penstock.engine.contract import StorageEngine
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
+from penstock.engine.known_engines import KNOWN_ENGINES, KnownEngines, settle_engines
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.reconcile import Reconciled, reconcile
 from penstock.engine.rocksdb import (
@@ -102,6 +104,7 @@ _OURS: Final = frozenset(
         _RECONCILED,
         _STORE_ID,
         _NEW_STORE_ID,
+        KNOWN_ENGINES,
         "meta",
         "segment",
         "rocksdb",
@@ -111,7 +114,11 @@ _OURS: Final = frozenset(
         "tier-cache",
     }
 )
+_KEPT: Final = {"rocksdb": ROCKSDB, "segment": SEGMENT}
+"""The engines that keep records, by their directories."""
 _HOUR_MS: Final = 3_600_000
+_INSIST_S: Final = 1.0
+T = TypeVar("T")
 
 _log: Final = get_logger(__name__)
 
@@ -157,6 +164,7 @@ class Node:
             self._load_limits()
             self.engines: Final = self._declare_engines()
             self._stack.callback(self.engines.close)
+            self._settle_engines(stopping)
             self.handler: Final = StorageEngineHandler(
                 self.storage_cache,
                 self.engines,
@@ -273,9 +281,30 @@ class Node:
         known = self._read(_STORE_ID) or self._read(_NEW_STORE_ID)
         if known:
             return known
-        chosen = make_ulid(self.clock.now_ms(), os.urandom(ULID_RANDOM_SIZE))
+        chosen = self._draw_id()
         self._disk.replace(self._at(_NEW_STORE_ID), f"{chosen}\n".encode())
         return chosen
+
+    def _draw_id(self) -> str:
+        return make_ulid(self.clock.now_ms(), os.urandom(ULID_RANDOM_SIZE))
+
+    @cached_property
+    def _known_engines(self) -> KnownEngines:
+        return KnownEngines(self._disk, self.path, self._draw_id)
+
+    def _settle_engines(self, stopping: threading.Event | None) -> None:
+        """Say what is lost, before anything empty is served in its place."""
+        ended = stopping if stopping is not None else threading.Event()
+
+        def insist(step: Callable[[], T], /) -> T:
+            while True:
+                try:
+                    return step()
+                except RetryableError:
+                    if self.clock.wait(ended, _INSIST_S):
+                        raise
+
+        settle_engines(self._known_engines, self.meta, self.engines, _KEPT, insist)
 
     def _keep_store_id(self, store_id: str) -> None:
         """It is registered: from now on this node need not wait for that before it serves."""
@@ -354,8 +383,7 @@ class Node:
         )
 
     def _reconcile(self) -> Reconciled:
-        directories = {"rocksdb": ROCKSDB, "segment": SEGMENT}
-        present = [kind for name, kind in directories.items() if self._disk.list(self._at(name))]
+        present = [kind for name, kind in _KEPT.items() if self._disk.list(self._at(name))]
         done = reconcile(
             self.handler,
             present=present,
@@ -464,6 +492,7 @@ class Node:
             clock=self.clock,
         )
         try:
+            self._known_engines.note_opened("rocksdb")
             opened = RocksDBStorageEngine(database, self.clock, owns_database=True)
         except BaseException:
             database.close()
@@ -502,6 +531,7 @@ class Node:
             metrics=self._segment_metrics,
         )
         try:
+            self._known_engines.note_opened("segment")
             opened = self._with_tiers(store)
         except BaseException:
             store.close()

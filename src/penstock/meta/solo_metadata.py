@@ -294,6 +294,14 @@ class SoloMetadata:
         command = cmd.AcceptLoss(shard.topic, shard.partition)
         return self._done(command, cmd.ShardsResult).shards[0]
 
+    def lose_engine(self, storage_type: str, engine_id: str) -> None:
+        self._done(cmd.LoseEngine(self._node_id, storage_type, engine_id), cmd.Done)
+
+    def find_lost_shard(self, shard: ShardId, engine_id: str) -> bool:
+        command = cmd.FindShard(shard.topic, shard.partition, self._node_id, engine_id)
+        answer = self._propose(command)
+        return not (isinstance(answer, Rejected) and answer.code == "bad_request")
+
     def set_node_status(self, node_id: int, status: str, *, epoch: int | None = None) -> Node:
         return self._done(cmd.SetNodeStatus(node_id, status, epoch), cmd.NodeResult).node
 

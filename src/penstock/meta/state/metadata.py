@@ -31,7 +31,7 @@ from penstock.meta.state.cluster import (
     set_node_status,
 )
 from penstock.meta.state.keys import encode_key
-from penstock.meta.state.losses import accept_loss
+from penstock.meta.state.losses import accept_loss, find_lost_shard, lose_engine
 from penstock.meta.state.metadata_commands import (
     AcceptLoss,
     AcquireLease,
@@ -48,7 +48,9 @@ from penstock.meta.state.metadata_commands import (
     DeleteShards,
     DeleteTopic,
     Event,
+    FindShard,
     Heartbeat,
+    LoseEngine,
     NextSegment,
     PutMember,
     RegisterNode,
@@ -138,6 +140,10 @@ def _change(view: View, command: Command, moment: Moment) -> Change | Rejected: 
             return delete_topic(view, command, moment)
         case AcceptLoss():
             return accept_loss(view, command, moment)
+        case LoseEngine():
+            return lose_engine(view, command, moment)
+        case FindShard():
+            return find_lost_shard(view, command, moment)
         case CreateShards():
             return create_shards(view, command, moment)
         case DeleteShards():

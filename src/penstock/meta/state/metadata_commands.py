@@ -81,6 +81,24 @@ class AcceptLoss(Struct, frozen=True, array_like=True, tag="accept-loss"):
     partition: Partition
 
 
+class LoseEngine(Struct, frozen=True, array_like=True, tag="lose-engine"):
+    """A node has nothing any more of what it kept in the engine of one storage type."""
+
+    node_id: NodeId
+    storage_type: Name
+    engine_id: Name
+    """Names the directory that is gone: it may be put back."""
+
+
+class FindShard(Struct, frozen=True, array_like=True, tag="find-shard"):
+    """A node has the records again of a shard that was lost: the directory was put back."""
+
+    topic_id: Name
+    partition: Partition
+    node_id: NodeId
+    engine_id: Name
+
+
 class CreateShards(Struct, frozen=True, array_like=True, tag="create-shards"):
     """Create shards with their first segment; those that exist stay as they are."""
 
@@ -234,6 +252,8 @@ Command = (
     | RemoveMember
     | Heartbeat
     | AcceptLoss
+    | LoseEngine
+    | FindShard
 )
 
 

@@ -10,6 +10,7 @@
     0x17 members   node_id                       → Member
     0x18 beats     node_id                       → revision of the last heartbeat
     0x19 stores    node_id                       → Store
+    0x1A losses    topic_id, partition           → Loss
 
 Queries use the same functions on a `Reader`.
 """
@@ -24,7 +25,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from penstock.meta.state.keys import Part, after_prefix, encode_key
 from penstock.meta.state.metadata_commands import Event
-from penstock.meta.state.model import Lease, Member, Node, Segment, Shard, Store, Topic
+from penstock.meta.state.model import Lease, Loss, Member, Node, Segment, Shard, Store, Topic
 from penstock.meta.state.view import Reader, View
 
 RowT = TypeVar("RowT", bound=Struct)
@@ -70,6 +71,7 @@ MEMBERS: Final = Table(0x17, Member)
 BEATS_TABLE: Final = 0x18
 
 STORES: Final = Table(0x19, Store)
+LOSSES: Final = Table(0x1A, Loss)
 
 _events_decoder: Final = Decoder(tuple[Event, ...])
 

@@ -163,6 +163,13 @@ class Store(Struct, frozen=True, array_like=True, kw_only=True):
     store_id: str
 
 
+class Loss(Struct, frozen=True, array_like=True, kw_only=True):
+    """With which engine's directory a shard was lost. The row stays when the directory was put
+    back, and goes when somebody accepts the loss."""
+
+    engine_id: str
+
+
 class Lease(Struct, frozen=True, array_like=True, kw_only=True):
     """The right to act for a shard (uploads) until a moment, under an epoch that nobody had."""
 

@@ -23,7 +23,7 @@ from penstock.meta.state.metadata_commands import (
     ShardPut,
     ShardsResult,
 )
-from penstock.meta.state.metadata_rows import LEASES, SEGMENTS, SHARDS, TOPICS
+from penstock.meta.state.metadata_rows import LEASES, LOSSES, SEGMENTS, SHARDS, TOPICS
 from penstock.meta.state.model import Segment, Shard, Topic
 from penstock.meta.state.view import Reader, View
 from penstock.meta.state.vocabulary import ACTIVE, LOST
@@ -113,6 +113,8 @@ def delete_shards(view: View, command: DeleteShards, _moment: Moment) -> Change 
             SEGMENTS.delete(view, command.topic_id, partition, number)
         SHARDS.delete(view, command.topic_id, partition)
         LEASES.delete(view, command.topic_id, partition)
+        if shard.leader_epoch:  # it may have been lost
+            LOSSES.delete(view, command.topic_id, partition)
         events.append(ShardDeleted(command.topic_id, partition))
     topic = TOPICS.get(view, command.topic_id)
     if topic is not None and topic.status != ACTIVE and not has_shards(view, topic):
