@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.brokers.kafka.running import Running, running
+from tests.brokers.kafka.test_transactions import in_transaction, transactional
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
@@ -120,6 +121,30 @@ def test_kafkas_own_tools_go_round(tools: str, server: Running, tmp_path: Path) 
     kafka.groups("--group", "g", "--delete")
     kafka.topics("--delete", "--topic", "java")
     assert "java" not in kafka.topics("--list").split()
+
+
+@pytest.mark.parametrize("storage", ["segment", "rocksdb", "memory"])
+def test_javas_transactions_on_topics_that_hold_no_batches(
+    tools: str, server: Running, storage: str
+) -> None:
+    kafka, topic = Tools(tools, server.address), f"made-{storage}"
+    server.node.admin.create_topic_full(topic, 1, {"storage": storage})
+    kafka.run(
+        f"{TOOLS}.ProducerPerformance",
+        *("--topic", topic, "--num-records", "1000", "--record-size", "20"),
+        *("--throughput", "-1", "--transactional-id", f"java-{storage}"),
+        *("--transaction-duration-ms", "50"),
+    )
+    producer = transactional(server.address, storage)
+    in_transaction(producer, topic, b"dropped", commit=False)
+    shown = kafka.run(
+        f"{TOOLS}.consumer.ConsoleConsumer",
+        *("--topic", topic, "--from-beginning", "--group", topic, "--timeout-ms", "10000"),
+        *("--isolation-level", "read_committed"),
+    )
+    assert len(shown.split()) == 1_000
+    lags = [line.split() for line in kafka.groups("--describe", "--group", topic).splitlines()]
+    assert [one[3:6] for one in lags if one[:1] == [topic]] == [["1001", "1001", "0"]]
 
 
 def test_sparks_own_connector_writes_and_reads(server: Running, tmp_path: Path) -> None:
