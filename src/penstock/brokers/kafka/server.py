@@ -53,6 +53,7 @@ class KafkaServer:
         self._thread.start()
         self._started.wait(START_TIMEOUT_S)
         if self._failure is not None:
+            self._listener.close()
             raise SetupError(f"the Kafka front end did not start: {self._failure}")
 
     @property
