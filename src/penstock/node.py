@@ -118,6 +118,8 @@ _KEPT: Final = {"rocksdb": ROCKSDB, "segment": SEGMENT}
 """The engines that keep records, by their directories."""
 _HOUR_MS: Final = 3_600_000
 _INSIST_S: Final = 1.0
+_LIMITS_WAIT_S: Final = 60.0
+_LIMITS_PAUSE_S: Final = 0.5
 T = TypeVar("T")
 
 _log: Final = get_logger(__name__)
@@ -184,7 +186,7 @@ class Node:
             watch = self.meta.watch(0, self._take_over)
             self._stack.callback(watch.close)
             self.reconciled: Final = self._reconcile()
-            self._load_limits_of_cluster()
+            self._load_limits_of_cluster(stopping if stopping is not None else threading.Event())
             pool = BlockingPool(settings.engine.threads)
             self._stack.callback(pool.close)
             self.driver_manager: Final = StorageDriverManager(
@@ -329,9 +331,10 @@ class Node:
         if isinstance(self.meta, SoloMetaClient):
             self._hold_back(lambda _shard: True)
 
-    def _load_limits_of_cluster(self) -> None:
+    def _load_limits_of_cluster(self, stopping: threading.Event) -> None:
         """Know of the transactions in the shards that are here before any other node reads there;
-        from then on the coordinators tell."""
+        from then on the coordinators tell. Who does not know of them serves nothing: waits for
+        somebody who does, and raises in the end."""
         here = {
             entry.name
             for entry in self.storage_cache.entries()
@@ -339,20 +342,25 @@ class Node:
         }
         if isinstance(self.meta, SoloMetaClient) or not here:
             return
-        try:
-            self._hold_back(here.__contains__)
-        except RetryableError as error:
-            # No majority. It must not keep a node from serving what it has: who reads there may
-            # see what a transaction has written that was open when this node stopped.
-            _log.warning("transactions_not_known", reason=str(error))
+        give_up = self.clock.monotonic() + _LIMITS_WAIT_S
+        while True:
+            try:
+                self._hold_back(here.__contains__)
+            except RetryableError as error:
+                _log.warning("transactions_not_known", reason=str(error))
+                if self.clock.monotonic() >= give_up or self.clock.wait(stopping, _LIMITS_PAUSE_S):
+                    raise
+            else:
+                return
 
     def _hold_back(self, is_here: Callable[[str], bool]) -> None:
-        self._limits.load_aborted(one for one in self.meta.list_aborted() if is_here(one.shard))
+        # In this order: what is aborted meanwhile is known as open, as aborted, or both.
         for state in self.meta.list_transactions():
             if state.status != "empty" and not state.status.startswith("complete"):
                 for one in state.partitions:
                     if is_here(one.shard):
                         self._limits.hold_written(one.shard, state.producer_id, one.first_offset)
+        self._limits.load_aborted(one for one in self.meta.list_aborted() if is_here(one.shard))
 
     def _take_over(self, update: Update) -> None:
         update = share_topics(update)

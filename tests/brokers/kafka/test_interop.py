@@ -145,13 +145,18 @@ def test_a_consumer_seeks_by_time(server: Running) -> None:
 def test_a_waiting_consumer_is_woken_by_a_write(server: Running) -> None:
     produce(server.address, "waiting", [(None, b"first")])
     consumer = Consumer(
-        {"bootstrap.servers": server.address, "group.id": "w", "fetch.wait.max.ms": 15_000}
+        {
+            "bootstrap.servers": server.address,
+            "group.id": "w",
+            "fetch.wait.max.ms": 100_000,
+            "socket.timeout.ms": 120_000,
+        }
     )
     consumer.assign([TopicPartition("waiting", 0, 1)])
     assert consumer.poll(0.5) is None
     # From another thread and by another door: the Python API.
     server.node.topics.write("waiting", Record(b"second", key=b"k", headers=(("h", b"1"),)))
-    message = consumer.poll(10)
+    message = consumer.poll(WAIT_S)
     consumer.close()
     assert message is not None
     assert (message.value(), message.key(), message.headers()) == (b"second", b"k", [("h", b"1")])

@@ -12,12 +12,17 @@ from msgspec.structs import replace
 from tests.brokers.kafka.running import Running, running
 from tests.brokers.kafka.waiting import wait_until_ended
 
+from penstock import node as node_module
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.server import KafkaServer
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
 from penstock.engine.segment.engine import SegmentEngine
+from penstock.errors import DeadlineError
+from penstock.meta.solo_transactions import SoloTransactions
+from penstock.meta.state.transaction_commands import TransactionState
 from penstock.node import Node
 from penstock.record import Offset
+from penstock.settings import Settings
 
 WAIT_S = 60.0
 TOPIC = "orders"
@@ -167,14 +172,45 @@ def test_a_node_without_kafka_clients_knows_of_transactions(data_path: Path) -> 
         assert node.topics.get_offset_by_timestamp(TOPIC, 0, latest)[0] == 0
 
 
+def in_a_cluster(alone: Settings) -> Settings:
+    place = replace(alone.node, peers=("1@127.0.0.1:1",), meta_listen="127.0.0.1:0")
+    return replace(alone, node=place)
+
+
+def test_a_node_of_a_cluster_waits_until_it_knows_of_transactions(
+    data_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(data_path) as server:
+        leave_all_kinds(server)
+        alone = server.node.settings
+    asked: list[str] = []
+    answer = SoloTransactions.list_transactions
+
+    def no_majority(meta: SoloTransactions) -> list[TransactionState]:
+        asked.append("no majority")
+        raise DeadlineError("no leader answered")
+
+    def a_little_later(meta: SoloTransactions) -> list[TransactionState]:
+        return no_majority(meta) if len(asked) < 2 else answer(meta)
+
+    monkeypatch.setattr(node_module, "_LIMITS_PAUSE_S", 0.01)
+    monkeypatch.setattr(SoloTransactions, "list_transactions", a_little_later)
+    with Node(str(data_path), in_a_cluster(alone)) as node:
+        assert len(asked) == 2
+        assert values(node) == [b"kept"]
+    monkeypatch.setattr(node_module, "_LIMITS_WAIT_S", 0.05)
+    monkeypatch.setattr(SoloTransactions, "list_transactions", no_majority)
+    with pytest.raises(DeadlineError):
+        Node(str(data_path), in_a_cluster(alone))
+
+
 def test_a_node_of_a_cluster_knows_of_transactions_before_it_serves_kafka_clients(
     data_path: Path,
 ) -> None:
     with running(data_path) as server:
         leave_all_kinds(server)
         alone = server.node.settings
-    place = replace(alone.node, peers=("1@127.0.0.1:1",), meta_listen="127.0.0.1:0")
-    settings = replace(alone, node=place)
+    settings = in_a_cluster(alone)
     with Node(str(data_path), settings) as node:
         # Another node may ask for records as soon as this one exists.
         assert values(node) == [b"kept"]

@@ -52,6 +52,9 @@ class KafkaServer:
         self._thread: Final = threading.Thread(target=self._run, name="penstock-kafka", daemon=True)
         self._thread.start()
         self._started.wait(START_TIMEOUT_S)
+        self._check_started()
+
+    def _check_started(self) -> None:
         if self._failure is not None:
             self._listener.close()
             raise SetupError(f"the Kafka front end did not start: {self._failure}")
