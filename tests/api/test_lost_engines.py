@@ -70,16 +70,20 @@ def test_a_directory_that_is_put_back_has_what_it_had(tmp_path: Path, options: O
     """Its disk was not mounted, perhaps: while nothing new is in its place, nothing is lost."""
     data, engine = tmp_path / "data", "rocksdb" if options else "segment"
     fill(data, options)
+    with penstock.open(data, **options) as store:
+        store.create_topic("deleted", storage=engine).write(b"not missed")
     (data / engine).rename(tmp_path / "away")
     with penstock.open(data, **options) as store:
         assert_lost(store, engine)
-    shutil.rmtree(data / engine, ignore_errors=True)
+        store.topic("deleted").delete()
+    assert not (data / engine).exists()
     (tmp_path / "away").rename(data / engine)
     for more in (b"first", b"second"):
         with penstock.open(data, **options) as store:
             store.topic(engine).write(more)
     with penstock.open(data, **options) as store:
         assert values(store, engine) == [b"kept", b"first", b"second"]
+        assert sorted(store.topics()) == ["rocksdb", "segment"]
 
 
 def test_a_directory_that_is_put_back_too_late_is_refused(tmp_path: Path) -> None:

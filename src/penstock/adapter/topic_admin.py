@@ -47,6 +47,7 @@ from penstock.meta.client import (
 )
 from penstock.meta.controller import abandoned_shards
 from penstock.meta.state.model import PARTITIONS_MAX
+from penstock.meta.state.vocabulary import LOST
 from penstock.offsets.manager import OffsetManager
 from penstock.record import Offset, ShardId
 
@@ -342,8 +343,12 @@ class TopicAdmin:
         nothing is left. Other nodes delete what they have."""
         shards = self._meta.list_shards(topic.topic_id)
         gone = [shard for shard in shards if self._handler.node_id in shard.replicas]
+        is_open = topic.config.storage_type in self._handler.engines.opened()
         for shard in gone:
-            self._handler.delete_shard(shard.id, topic.config.storage_type)
+            # Of a lost one there is nothing: an engine that is made for it would take the place of
+            # the one that is gone, and that may be put back.
+            if shard.status != LOST or is_open:
+                self._handler.delete_shard(shard.id, topic.config.storage_type)
         if len(gone) < len(shards) and self._is_controller():
             nodes = {self._handler.node_id, *(node.node_id for node in self._meta.list_nodes())}
             gone += abandoned_shards(shards, nodes)
