@@ -366,3 +366,43 @@ def reads(store: SegmentStore, offset: int) -> bool:
         store.read(ORDERS, offset, max_records=1)
         return True
     return False
+
+
+def test_a_shard_that_was_cut_and_ends_where_it_did_is_sized_again() -> None:
+    rig = Rig()
+    create(rig.store)
+    fill(rig.store, ORDERS, 10)
+    rig.store.retention.set_policy(ORDERS, RetentionPolicy(size=5_000))
+    rig.store.retention.run()
+    assert rig.store.bounds(ORDERS).earliest == 0
+    rig.store.truncate(ORDERS, 5)
+    for n in range(5):
+        rig.store.append(ORDERS, record(n, size=2_000))
+    rig.store.retention.run()
+    assert rig.store.bounds(ORDERS).earliest == 8
+
+
+@pytest.mark.parametrize("moved", [0, 3, 10])
+def test_by_size_counts_units_wherever_they_are(moved: int) -> None:
+    """In files, in memory, or some here and some there."""
+    rig = Rig()
+    create(rig.store)
+    fill(rig.store, ORDERS, moved)
+    rig.store._parts.checkpointer.publish()
+    for n in range(moved, 12):
+        rig.store.append(ORDERS, record(n, size=2_000))
+    rig.store.retention.set_policy(ORDERS, RetentionPolicy(size=3_000))
+    rig.store.retention.run()
+    assert rig.store.bounds(ORDERS).earliest == 11
+
+
+@pytest.mark.timeout(60)
+def test_a_look_for_the_first_record_ends_when_the_shard_is_cut_meanwhile() -> None:
+    """It would keep the thread that does the upkeep, for ever."""
+    rig = Rig()
+    create(rig.store)
+    fill(rig.store, ORDERS, 5)
+    log = rig.store._table.get(ORDERS)
+    stop = log.next_unit
+    rig.store.truncate(ORDERS, 2)
+    assert log._record_from(3, stop) == (stop, None)

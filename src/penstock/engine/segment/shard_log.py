@@ -282,6 +282,8 @@ class ShardLog:
             for at, row in enumerate(rows, unit):
                 if not row.is_blank:
                     return at, row
+            if not rows:
+                break  # the shard was cut, or deleted, meanwhile
             unit += len(rows)
         return stop, None
 
