@@ -18,6 +18,9 @@ use crate::state::{State, BUSY, NOT_TAKING, TOO_LARGE, UNKNOWN_SHARD};
 use crate::sync_turns::SyncTurns;
 use crate::write_lock::WriteLock;
 
+/// What is copied while an event loop waits.
+const AT_ONCE_SIZE_MAX: usize = 64 << 10;
+
 #[pyclass(frozen, module = "penstock._native")]
 pub struct Intake {
     appender: Py<Appender>,
@@ -117,6 +120,34 @@ impl Intake {
         self.take(py, message.payload_size(), |state| {
             state.take(handle, now_ms, |state, stamp| state.append_one(handle, &message, stamp))
         })
+    }
+
+    fn put_at_once(
+        &self,
+        py: Python<'_>,
+        shard: &Bound<'_, PyAny>,
+        record: &Bound<'_, PyAny>,
+        size_max: usize,
+    ) -> PyResult<i64> {
+        let Some(handle) = self.handle(shard)? else {
+            return Ok(UNKNOWN_SHARD);
+        };
+        let now_ms = self.now_ms(py)?;
+        let (message, _held) = take_record(record)?;
+        if message.size() > size_max.min(AT_ONCE_SIZE_MAX) {
+            return Ok(TOO_LARGE);
+        }
+        let Some(_held_lock) = self.lock.get().try_hold() else {
+            return Ok(BUSY);
+        };
+        let done = self.appender.get().try_with(|state| {
+            if state.queue(handle)?.gate.is_sync {
+                return Ok((NOT_TAKING, None));
+            }
+            state.take(handle, now_ms, |state, stamp| state.append_one(handle, &message, stamp))
+        })?;
+        let (offset, _) = done.unwrap_or(Ok((BUSY, None))).map_err(|refusal| refusal.raise(py))?;
+        Ok(offset)
     }
 
     #[pyo3(signature = (shard, records, size_max=usize::MAX))]

@@ -1,4 +1,5 @@
-"""Coroutines that write at the same time share a call, and each gets its own answer."""
+"""Coroutines write at once where nothing is waited for; otherwise those that write at the same time
+share a call, and each gets its own answer."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.adapter.topic_options import TopicOptions
 from penstock.aio import joined_writes
 from penstock.aio.calls import CALLS, Calls
 from penstock.errors import ClosedError, RecordTooLargeError, UnknownTopicError
@@ -126,7 +128,7 @@ def test_everybody_hears_that_the_topic_or_the_store_is_gone(tmp_path: Path) -> 
 
 def test_a_write_that_is_cancelled_before_its_turn_is_not_written(tmp_path: Path) -> None:
     async def use(store: aio.AsyncStore, calls: CountedCalls) -> None:
-        topic = await store.create_topic("t")
+        topic = await store.create_topic("t", flush="sync")
         blocked = await calls.block()
         first = asyncio.create_task(topic.write(b"first"))
         await asyncio.sleep(0.01)  # its group is on its way, behind a closed gate
@@ -147,7 +149,7 @@ def test_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(joined_writes, "RECORDS_MAX", 6)
 
     async def use(store: aio.AsyncStore, calls: CountedCalls) -> None:
-        topic = await store.create_topic("t")
+        topic = await store.create_topic("t", flush="sync")
         before = calls.count
         sizes = [4_000] * 5 + [50_000] + [1] * 10  # 2, 2, 1, 1, 6, 4
         found = await asyncio.gather(*(topic.write(bytes(size)) for size in sizes))
@@ -159,7 +161,7 @@ def test_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_loop_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "data") as store:
-        store.create_topic("t")
+        store.create_topic("t", flush="sync")
         outcomes: list[str] = []
 
         async def write(topic: aio.AsyncTopic) -> None:
@@ -181,3 +183,81 @@ def test_a_loop_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
 
         asyncio.run(main())
         assert len(outcomes) + store.topic("t").describe().records >= 3
+
+
+@pytest.mark.parametrize("storage", ["segment", "memory"])
+def test_a_write_that_waits_for_nothing_needs_no_thread(tmp_path: Path, storage: str) -> None:
+    async def use(store: aio.AsyncStore, calls: CountedCalls) -> None:
+        topic = await store.create_topic("t", storage=storage, partitions=2)
+        await topic.write_many([b"opens both"] * 2)
+        blocked = await calls.block()
+        found = [await topic.write(b"%d" % n, partition=1) for n in range(100)]
+        assert found == [(1, n + 1) for n in range(100)]
+        spread = await asyncio.gather(*(topic.write(b"any") for _ in range(10)))
+        assert sorted(place.partition for place in spread) == [0] * 5 + [1] * 5
+        calls.gate.set()
+        await asyncio.gather(*blocked)
+        assert [m.value async for m in topic.records(1, start=1)][:100] == [
+            b"%d" % n for n in range(100)
+        ]
+
+    run(tmp_path, use)
+
+
+@pytest.mark.parametrize(
+    "options", [TopicOptions(flush="sync"), TopicOptions(storage="rocksdb")], ids=str
+)
+def test_a_write_that_waits_for_a_device_never_holds_up_the_loop(
+    tmp_path: Path, options: TopicOptions
+) -> None:
+    async def use(store: aio.AsyncStore, calls: CountedCalls) -> None:
+        topic = await store.create_topic("t", **options)
+        await topic.write(b"opens it")
+        blocked = await calls.block()
+        waiting = asyncio.create_task(topic.write(b"v"))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        calls.gate.set()
+        await asyncio.gather(*blocked)
+        assert await waiting == (0, 1)
+
+    run(tmp_path, use)
+
+
+def test_a_write_at_once_does_not_go_past_one_that_waits(tmp_path: Path) -> None:
+    async def use(store: aio.AsyncStore, calls: CountedCalls) -> None:
+        topic = await store.create_topic("t")
+        await topic.write(b"opens it")
+        blocked = await calls.block()
+        large = asyncio.create_task(topic.write(bytes(1 << 20)))
+        await asyncio.sleep(0)
+        small = asyncio.create_task(topic.write(b"small"))
+        await asyncio.sleep(0.05)
+        assert not large.done()
+        assert not small.done()
+        calls.gate.set()
+        await asyncio.gather(*blocked)
+        assert [await large, await small] == [(0, 1), (0, 2)]
+
+    run(tmp_path, use)
+
+
+def test_a_coroutine_that_only_writes_lets_the_others_run(tmp_path: Path) -> None:
+    async def use(store: aio.AsyncStore, _: CountedCalls) -> None:
+        topic = await store.create_topic("t")
+        await topic.write(b"opens it")
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(count())
+        for _n in range(10 * joined_writes.RUN_MAX):
+            await topic.write(b"v")
+        assert turns >= 9
+        other.cancel()
+
+    run(tmp_path, use)

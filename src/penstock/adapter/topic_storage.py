@@ -84,6 +84,21 @@ class TopicStorage:
             name = route.shards[partition]
         return Location(partition, self.handler.write(name, record, producer=producer).first)
 
+    def write_at_once(
+        self,
+        topic: str,
+        record: Record,
+        *,
+        partition: int | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> Location | None:
+        """Append one record if that is a matter of microseconds; None: nothing was written."""
+        route = self.routes.find(topic, namespace)
+        if partition is None:
+            partition = self.choose(route, record, None)
+        written = self.handler.write_at_once(route.shard(partition), record)
+        return None if written is None else Location(partition, written.first)
+
     def batch_write(
         self,
         topic: str,

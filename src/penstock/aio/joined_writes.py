@@ -1,10 +1,15 @@
-"""Writes of coroutines that come at the same time go to the store together.
+"""Writes of coroutines: at once where that takes microseconds, together where it does not.
+
+    write ──▶ nothing to wait for: appended right here
 
     write ─┐
     write ─┼─▶ lane of a topic ──▶ one call in a thread: one group, one wait for the device
     write ─┘     those that come meanwhile are the next group
 
-A call in a thread costs more than the write itself, and a device is waited for by the call. So
+An append to memory, or to a log that is synced later, is a hundred times quicker than a call in a
+thread. Who writes much that way lets the others run now and then (`is_long_run`).
+
+All else goes to a thread, where a device is waited for by the call, whatever it writes. So
 there is one call at a time for each topic (and partition, where one is named), and each coroutine
 still gets its own answer: where its record went, or why it was refused. Records go in the
 order in which `write` was called.
@@ -23,6 +28,8 @@ from penstock.errors import PartialWriteError, RequestError, StoreError
 from penstock.record import Location, Record
 
 RECORDS_MAX: Final = 1_000
+RUN_MAX: Final = 32
+"""Writes at once, one after the other, that nobody else may run between."""
 SIZE_MAX: Final = 1 << 20
 """Of keys and values of a group, unless its only record is larger."""
 
@@ -53,6 +60,18 @@ class JoinedWrites:
         self._calls: Final = calls
         self._lanes: Final[dict[_Place, deque[_Write]]] = {}
         self._running: Final[set[asyncio.Task[None]]] = set()
+        self._run = 0
+
+    def write_at_once(self, topic: Topic, record: Record, partition: int | None) -> Location | None:
+        """Write a record now; None if that would take a while, or go past others that wait."""
+        if (asyncio.get_running_loop(), topic.name, partition) in self._lanes:
+            return None
+        return topic.write_at_once(record, partition=partition)
+
+    def is_long_run(self) -> bool:
+        """Count a write at once; say whether it is somebody else's turn."""
+        self._run = (self._run + 1) % RUN_MAX
+        return self._run == 0
 
     def write(
         self, topic: Topic, record: Record, partition: int | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Unpack
@@ -40,13 +41,18 @@ class AsyncTopic:
         partition: int | None = None,
         producer: Producer | None = None,
     ) -> Location:
-        """Append a record; see `penstock.Topic.write`. What coroutines write at the same time
-        goes to the store together."""
+        """Append a record; see `penstock.Topic.write`. What has to be waited for is written in a
+        thread, together with what other coroutines write at the same time."""
         record = as_record(
             value, key=key, tags=tags, headers=headers, timestamp=timestamp, expires=expires
         )
         if producer is None and may_join(record, partition):
-            return await self._writes.write(self._topic, record, partition)
+            location = self._writes.write_at_once(self._topic, record, partition)
+            if location is None:
+                return await self._writes.write(self._topic, record, partition)
+            if self._writes.is_long_run():
+                await asyncio.sleep(0)
+            return location
         return await self._calls.run(
             self._topic.write, record, partition=partition, producer=producer
         )

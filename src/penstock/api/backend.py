@@ -7,7 +7,7 @@ for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.adapter.locations import Message
@@ -56,6 +56,12 @@ class Backend(Protocol):
         partition: int | None,
         producer: Producer | None,
     ) -> Location: ...
+
+    @property
+    def write_at_once(self) -> Callable[[str, str, Record, int | None], Location | None] | None:
+        """Appends a record if that is a matter of microseconds; its answer is None when nothing
+        was written. There is no such thing over a network."""
+        ...
 
     def write_many(
         self,

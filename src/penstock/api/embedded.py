@@ -105,6 +105,11 @@ class EmbeddedBackend:
             topic, record, partition=partition, producer=producer, namespace=namespace
         )
 
+    def write_at_once(
+        self, namespace: str, topic: str, record: Record, partition: int | None
+    ) -> Location | None:
+        return self._topics.write_at_once(topic, record, partition=partition, namespace=namespace)
+
     def write_many(
         self,
         namespace: str,

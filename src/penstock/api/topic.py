@@ -72,6 +72,12 @@ class Topic:
             )
         return self._backend.write(self._namespace, self.name, record, partition, producer)
 
+    def write_at_once(self, record: Record, *, partition: int | None = None) -> Location | None:
+        """Append a record if that is a matter of microseconds: no device, no network, no other
+        writer is waited for. None: nothing was written. For event loops; see `penstock.aio`."""
+        write = self._backend.write_at_once
+        return None if write is None else write(self._namespace, self.name, record, partition)
+
     def write_many(
         self,
         values: Iterable[bytes | Record | None],

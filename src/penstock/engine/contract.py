@@ -238,6 +238,15 @@ class TransactionalEngine(Protocol):
         ...
 
 
+class QuickEngine(Protocol):
+    """What an engine offers besides when it may append without waiting. For event loops."""
+
+    def write_at_once(self, shard: ShardId, record: Record) -> Written | None:
+        """Append a record if that is a matter of microseconds: no device, no network, nobody else
+        is waited for. None: nothing was written, and `write` has to be called."""
+        ...
+
+
 class StorageEngine(Protocol):
     """The storage operations on one node's own shards; see the module's head for what holds for
     all of them."""

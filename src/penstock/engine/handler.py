@@ -34,6 +34,7 @@ from penstock.engine.contract import (
 )
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.hidden_segments import behind_hidden, check_complete, without_hidden
+from penstock.engine.memory.engine import MemoryStorageEngine
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.shard_routing import Forwarder, ShardRouting
 from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 # A check for a Protocol looks at every method; this one is made for every batch.
 _BATCH_ENGINES: Final = (SegmentEngine,)
+_QUICK_ENGINES: Final = (SegmentEngine, MemoryStorageEngine)
 _ELSEWHERE_PAUSE_S: Final = 0.1
 """How often a node looks for records of a shard that another one leads, while somebody waits."""
 
@@ -91,6 +93,17 @@ class StorageEngineHandler(ShardRouting):
             entry.errors += 1
             raise
         self._note_written(entry, written)
+        return written
+
+    def write_at_once(self, shard_name: str, record: Record) -> Written | None:
+        """See `QuickEngine`."""
+        entry = self.find(shard_name)
+        engine = entry.writer  # to find one may take a while
+        if not isinstance(engine, _QUICK_ENGINES):
+            return None
+        written = engine.write_at_once(entry.id, record)
+        if written is not None:
+            self._note_written(entry, written)
         return written
 
     def batch_write(

@@ -66,6 +66,7 @@ class RemoteBackend:
         self._lock: Final = threading.Lock()
         self._calls: dict[str, grpc.UnaryUnaryMultiCallable[WireMessage, WireMessage]] = {}
         self._closed = False
+        self.write_at_once: Final = None
 
     def check_connection(self) -> None:
         """Raise `DeadlineError` when nobody answers at the address."""

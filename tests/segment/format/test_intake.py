@@ -73,6 +73,29 @@ def test_a_record_larger_than_allowed_is_not_written_nor_is_its_group(core: Core
     assert bench.intake.put(ORDERS, Record(None), 0) == 3
 
 
+def test_what_is_put_at_once_waits_for_nothing(core: Core) -> None:
+    bench = Bench(core, size=150_000)
+    put = bench.intake.put_at_once
+    assert put(ORDERS, Record(b"a"), 1) == 0
+    assert put(ORDERS, Record(b"ab"), 1) == TOO_LARGE
+    assert put(ORDERS, Record(bytes(64 << 10)), 1 << 20) == 1
+    assert put(ORDERS, Record(bytes((64 << 10) + 1)), 1 << 20) == TOO_LARGE
+    assert put(ORDERS, Record(bytes(64 << 10)), 1 << 20) == 2
+    assert put(ORDERS, Record(bytes(64 << 10)), 1 << 20) == NO_LOG_ROOM
+    assert put(ShardId("orders", 1), Record(b"a"), 1) == UNKNOWN_SHARD
+    with bench.lock:
+        assert put(ORDERS, Record(b"a"), 1) == BUSY
+    bench.open(sync=True)
+    assert put(ORDERS, Record(b"a"), 1) == NOT_TAKING
+    bench.appender.set_gate(bench.work.handle, False, False, 0)
+    assert put(ORDERS, Record(b"a"), 1) == NOT_TAKING
+    with pytest.raises(BadRequestError, match="value"):
+        put(ORDERS, Record("a"), 1)  # type: ignore[arg-type]  # what is refused
+    bench.open()
+    assert put(ORDERS, Record(b"a"), 1) == 3
+    assert bench.synced == []
+
+
 def test_records_and_groups_get_the_next_offsets(core: Core) -> None:
     bench = Bench(core)
     assert bench.intake.put(ORDERS, Record(b"a")) == 0

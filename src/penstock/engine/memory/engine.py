@@ -14,10 +14,10 @@ from typing import Final
 
 from penstock.clock import Clock
 from penstock.engine.arguments import check_limit
-from penstock.engine.contract import Capabilities, ShardConfig
+from penstock.engine.contract import Capabilities, ShardConfig, Written
 from penstock.engine.memory.shard import Bounds, MemoryShard
 from penstock.engine.sharded import ShardedEngine
-from penstock.record import ShardId
+from penstock.record import Record, ShardId
 
 RECORDS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 256 << 20
@@ -43,6 +43,9 @@ class MemoryStorageEngine(ShardedEngine[MemoryShard]):
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
+
+    def write_at_once(self, shard: ShardId, record: Record) -> Written | None:
+        return self.write(shard, record)
 
     def _create(self, shard: ShardId, config: ShardConfig) -> MemoryShard:
         return MemoryShard(shard, config, self._bounds, self._clock)

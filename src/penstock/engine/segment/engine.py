@@ -154,6 +154,11 @@ class SegmentEngine:
         size_max = self._config(shard).record_size_max
         return Written(Offset(self.store.append(shard, record, size_max)), 1)
 
+    def write_at_once(self, shard: ShardId, record: Record) -> Written | None:
+        size_max = self._config(shard).record_size_max
+        offset = self.store.append_at_once(shard, record, size_max)
+        return None if offset is None else Written(offset, 1)
+
     def batch_write(
         self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None
     ) -> Written:

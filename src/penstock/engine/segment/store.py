@@ -240,6 +240,11 @@ class SegmentStore:
             return offset
         return self._writer.write(self._table.get(shard), record, offset, size_max)
 
+    def append_at_once(self, shard: ShardId, record: Record, size_max: int) -> Offset | None:
+        """Append one record if nothing has to be waited for; None: nothing was appended."""
+        offset = self._writer.intake.put_at_once(shard, record, size_max)
+        return Offset(offset) if offset >= 0 else None
+
     def append_many(
         self, shard: ShardId, records: Sequence[Record], producer: Producer | None = None
     ) -> int:

@@ -324,6 +324,11 @@ class Intake(Protocol):
         """Append one record; return its offset."""
         ...
 
+    def put_at_once(self, shard: ShardId, record: Record, size_max: int) -> int:
+        """Append one small record if nobody and nothing has to be waited for: a lock that is held
+        (BUSY), a device (NOT_TAKING)."""
+        ...
+
     def put_many(self, shard: ShardId, records: Sequence[Record], size_max: int = ANY_SIZE) -> int:
         """Append an atomic group; return the first offset."""
         ...

@@ -19,6 +19,7 @@ from penstock.record import Record, ShardId
 
 _SYSTEM_CLOCK: Final = -1
 _BYTES_PER_CHARACTER: Final = 4
+_AT_ONCE_SIZE_MAX: Final = 64 << 10
 
 
 class Intake:
@@ -52,6 +53,16 @@ class Intake:
             lambda handle, now_ms, epoch: append(handle, record, now_ms, epoch),
         )
 
+    def put_at_once(self, shard: ShardId, record: Record, size_max: int) -> int:
+        append = self._appender.append
+        return self._take(
+            shard,
+            (record,),
+            min(size_max, _AT_ONCE_SIZE_MAX),
+            lambda handle, now_ms, epoch: append(handle, record, now_ms, epoch),
+            at_once=True,
+        )
+
     def put_many(self, shard: ShardId, records: Sequence[Record], size_max: int = ANY_SIZE) -> int:
         append = self._appender.append_many
         return self._take(
@@ -67,6 +78,8 @@ class Intake:
         records: Sequence[Record],
         size_max: int,
         append: Callable[[int, int, int], int],
+        *,
+        at_once: bool = False,
     ) -> int:
         handle = self._handles.get(shard)
         if handle is None:
@@ -74,11 +87,11 @@ class Intake:
         if size_max < ANY_SIZE and any(check_record(each) > size_max for each in records):
             return TOO_LARGE
         now_ms = _SYSTEM_CLOCK if self._now is None else self._now()
-        if not self._lock.acquire(self._patience_s):
+        if not self._lock.acquire(0.0 if at_once else self._patience_s):
             return BUSY
         try:
             gate = self._appender.gate(handle)
-            if not gate.is_open or not self._appender.accepting:
+            if not gate.is_open or not self._appender.accepting or (at_once and gate.is_sync):
                 return NOT_TAKING
             offset = append(handle, now_ms, gate.epoch)
             position = self._appender.end
