@@ -9,6 +9,7 @@ from tests.segment.store.batches import inner_batch
 from tests.segment.store.rig import EVENTS, ORDERS, Rig, create, fill, record
 from tests.segment.store.shard_model import ShardModel, check_shard
 
+from penstock.engine.segment.shard_log import ShardLog
 from penstock.errors import BadRequestError, SequenceGapError
 from penstock.record import Producer, QueueKind, Record
 from penstock.testing import PowerCut
@@ -161,3 +162,32 @@ def test_a_power_cut_during_a_cut_leaves_the_shard_before_or_after_it() -> None:
         check_shard(store, ORDERS, shard.model)
         shard.write(3, first=200)
         check_shard(shard.rig.kill(), ORDERS, shard.model)
+
+
+def test_a_look_up_beside_a_cut_does_not_mislead_later_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind the cut, batches of other sizes have other units for the same offsets."""
+    rig = Rig()
+    store = rig.store
+    create(store, kind=QueueKind.BATCH)
+    for first in range(10):
+        assert store.append_batch(ORDERS, inner_batch([record(first)]), 1) == first
+    log = store._table.get(ORDERS)
+    batch_end = type(log).batch_end
+    cuts = iter([lambda: store.truncate(ORDERS, 1)])
+
+    def cut_first(self: ShardLog, unit: int) -> int:
+        end = batch_end(self, unit)
+        if unit == 7:  # it has been found, and is about to be remembered
+            next(cuts, int)()
+        return end
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardLog, "batch_end", cut_first)
+        log.unit_of(7)
+    for first, count in [(1, 20), *((n, 1) for n in range(21, 31))]:
+        batch = [record(n) for n in range(first, first + count)]
+        assert store.append_batch(ORDERS, inner_batch(batch), count) == first
+    assert log.unit_of(8) == 1  # else a read finds a hole, and has the queue rebuilt
+    assert [each.offset for each in store.read(ORDERS, 8)] == list(range(8, 31))

@@ -7,14 +7,16 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from tests.segment.store.rig import ORDERS, QUIET, Rig, create, fill, offsets
+from tests.segment.store.rig import EVENTS, ORDERS, QUIET, Rig, create, fill, offsets
 
+from penstock.engine.segment.control import Seal
 from penstock.engine.segment.journal import JOURNAL
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
-from penstock.record import Flush
+from penstock.errors import ClosedError
+from penstock.record import Flush, QueueKind
 
 
 def checkpoint_behind_appends(store: SegmentStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,3 +105,15 @@ def test_an_unforeseen_error_does_not_end_the_threads_of_a_store(
         assert went_on.is_set()
     finally:
         rig.close()
+
+
+def test_who_changes_shards_while_the_store_closes_is_told_that_it_is_closed() -> None:
+    rig = Rig()
+    create(rig.store)
+    store = rig.store
+    log = store._table.get(ORDERS)
+    rig.close()
+    with pytest.raises(ClosedError):
+        store._lives.create(EVENTS, QueueKind.SIMPLE, Flush.ASYNC, b"")
+    with pytest.raises(ClosedError):
+        store._commands.run(log, Seal())

@@ -105,7 +105,9 @@ class ShardLog:
         self._sealed = sealed
         self._checked = False
         self._suspect = False
-        self._last_lookup = (0, 0)
+        self._last_lookup: list[tuple[int, int]] | None = None
+        """Holds the last offset that was looked up, and its unit. A cut leaves whoever looks up
+        just then alone with the old list: what was found before it does not count behind it."""
         self._files_read: dict[int, str] | None = None
         """Queue files that passed their checks when they were read, by number."""
 
@@ -213,7 +215,10 @@ class ShardLog:
         """Return the number of the unit that holds `offset`, or would be the first behind it."""
         if self.kind is QueueKind.SIMPLE:
             return offset
-        known_offset, known_unit = self._last_lookup
+        last = self._last_lookup
+        if last is None:
+            last = self._last_lookup = [(0, 0)]
+        known_offset, known_unit = last[0]
         high = self.next_unit
         held, _ = self.log.appender.held_units(self.handle)
         if known_offset <= offset and held <= known_unit < high:
@@ -230,7 +235,7 @@ class ShardLog:
                 low = middle + 1
             else:
                 high = middle
-        self._last_lookup = (offset, low)
+        last[0] = (offset, low)
         return low
 
     def _step_on(self, offset: int, low: int, high: int) -> tuple[int, int]:
@@ -423,7 +428,7 @@ class ShardLog:
     def note_rebuilt(self, stop: int) -> None:
         """The files up to unit `stop` were just written anew from the log."""
         self._checked, self._suspect = True, False
-        self._last_lookup = (0, 0)
+        self._last_lookup = None
         self._files_read = None
         self.restore_checksum(stop)
 
@@ -457,7 +462,7 @@ class ShardLog:
             if with_state:
                 self.state.cut_from(offset)
                 self.epoch = max(0, self.state.epochs.latest)
-            self._last_lookup = (0, 0)
+            self._last_lookup = None
             self._files_read = None
             return offset
 
@@ -484,7 +489,7 @@ class ShardLog:
             state = self.state
             state.queue_first = state.queue_units = state.queue_crc = 0
             self._checked, self._suspect = True, False
-            self._last_lookup = (0, 0)
+            self._last_lookup = None
             self._files_read = None
             self.state.clear()
             self.state.drop(position)

@@ -92,6 +92,8 @@ class ShardTable:
 
     def add(self, shard: ShardId, state: ShardState, next_offset: int, next_unit: int) -> ShardLog:
         """Add a shard and its queue, which goes on at `next_offset`."""
+        if self._closed is not None:
+            raise self._closed
         return self._keep(shard, self._add_queue(shard, state.kind, next_offset, next_unit), state)
 
     def _add_queue(self, shard: ShardId, kind: QueueKind, next_offset: int, next_unit: int) -> int:
