@@ -70,7 +70,8 @@ test: lint ## lint, all tests, the store's again on the pure twins, the pipeline
 	    tests/engine/test_conformance.py
 	@if $(BIN)/python -c 'from penstock.pipeline.java import find_java; find_java()'; then \
 	    echo "the pipeline, on Spark:"; \
-	    $(BIN)/python -m pytest -m spark --timeout 600 $(ARGS) tests/pipeline; \
+	    $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m spark --timeout 600 $(ARGS) \
+	        tests/pipeline; \
 	else echo "no java: the tests on Spark are left out"; fi
 
 BENCHES := $(filter-out %_cases __init__,$(basename $(notdir $(wildcard bench/*.py))))
