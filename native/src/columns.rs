@@ -266,11 +266,7 @@ impl Columns {
     }
 }
 
-fn offsets_of<'a>(
-    py: Python<'_>,
-    numbers: &'a Numbers,
-    narrow: bool,
-) -> PyResult<Cow<'a, [u8]>> {
+fn offsets_of<'a>(py: Python<'_>, numbers: &'a Numbers, narrow: bool) -> PyResult<Cow<'a, [u8]>> {
     numbers.as_offsets(narrow).map_err(|refused| refused.raise(py))
 }
 

@@ -78,11 +78,7 @@ impl State {
 
 /// Verify that `data` is a run of whole records that come next in `queue`; their sizes, and the
 /// number of index entries they need.
-fn check_encoded(
-    queue: &Queue,
-    data: &[u8],
-    strict: bool,
-) -> Result<(Vec<usize>, usize), Refusal> {
+fn check_encoded(queue: &Queue, data: &[u8], strict: bool) -> Result<(Vec<usize>, usize), Refusal> {
     let mut sizes = Vec::new();
     let mut entries = 0;
     let (mut at, mut group_end) = (0, 0);

@@ -206,9 +206,7 @@ pub fn take_producer<'py>(found: &Bound<'py, PyAny>) -> PyResult<Option<Encoded<
 }
 
 /// The header of a Kafka batch whose values are tags; empty: none is.
-pub fn take_tag_header<'py>(
-    found: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Option<Encoded<'py>>> {
+pub fn take_tag_header<'py>(found: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Encoded<'py>>> {
     let Some(found) = found.filter(|found| !found.is_none()) else {
         return Ok(None);
     };

@@ -178,8 +178,7 @@ fn inflate_block(block: &[u8], data: &mut Vec<u8>) -> Result<(), Problem> {
     }
     data.resize(start + size, 0);
     let out = data.get_mut(start..).ok_or(Problem::Damaged)?;
-    let written =
-        snap::raw::Decoder::new().decompress(block, out).map_err(|_| Problem::Damaged)?;
+    let written = snap::raw::Decoder::new().decompress(block, out).map_err(|_| Problem::Damaged)?;
     data.truncate(start + written);
     Ok(())
 }

@@ -50,6 +50,50 @@ impl Intake {
         }
     }
 
+    #[inline]
+    fn put_one(
+        &self,
+        py: Python<'_>,
+        shard: &Bound<'_, PyAny>,
+        record: &Bound<'_, PyAny>,
+        size_max: usize,
+        at_once: bool,
+    ) -> PyResult<i64> {
+        let Some(handle) = self.handle(shard)? else {
+            return Ok(UNKNOWN_SHARD);
+        };
+        let now_ms = self.now_ms(py)?;
+        let (message, _held) = take_record(record)?;
+        if message.size() > size_max {
+            return Ok(TOO_LARGE);
+        }
+        let append = |state: &mut State| {
+            if at_once && state.queue(handle)?.gate.is_sync {
+                return Ok((NOT_TAKING, None));
+            }
+            state.take(handle, now_ms, |state, stamp| state.append_one(handle, &message, stamp))
+        };
+        if at_once {
+            return self.take_at_once(py, append);
+        }
+        self.take(py, message.payload_size(), append)
+    }
+
+    /// Append if nobody else does.
+    fn take_at_once(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut State) -> Taken,
+    ) -> PyResult<i64> {
+        let Some(_held) = self.lock.get().try_hold() else {
+            return Ok(BUSY);
+        };
+        match self.appender.get().try_with(work)? {
+            Some(done) => done.map(|(offset, _)| offset).map_err(|refusal| refusal.raise(py)),
+            None => Ok(BUSY),
+        }
+    }
+
     /// Append as the only writer, then wait for the device if the shard wants that.
     #[inline]
     fn take(
@@ -109,17 +153,7 @@ impl Intake {
         record: &Bound<'_, PyAny>,
         size_max: usize,
     ) -> PyResult<i64> {
-        let Some(handle) = self.handle(shard)? else {
-            return Ok(UNKNOWN_SHARD);
-        };
-        let now_ms = self.now_ms(py)?;
-        let (message, _held) = take_record(record)?;
-        if message.size() > size_max {
-            return Ok(TOO_LARGE);
-        }
-        self.take(py, message.payload_size(), |state| {
-            state.take(handle, now_ms, |state, stamp| state.append_one(handle, &message, stamp))
-        })
+        self.put_one(py, shard, record, size_max, false)
     }
 
     fn put_at_once(
@@ -129,25 +163,7 @@ impl Intake {
         record: &Bound<'_, PyAny>,
         size_max: usize,
     ) -> PyResult<i64> {
-        let Some(handle) = self.handle(shard)? else {
-            return Ok(UNKNOWN_SHARD);
-        };
-        let now_ms = self.now_ms(py)?;
-        let (message, _held) = take_record(record)?;
-        if message.size() > size_max.min(AT_ONCE_SIZE_MAX) {
-            return Ok(TOO_LARGE);
-        }
-        let Some(_held_lock) = self.lock.get().try_hold() else {
-            return Ok(BUSY);
-        };
-        let done = self.appender.get().try_with(|state| {
-            if state.queue(handle)?.gate.is_sync {
-                return Ok((NOT_TAKING, None));
-            }
-            state.take(handle, now_ms, |state, stamp| state.append_one(handle, &message, stamp))
-        })?;
-        let (offset, _) = done.unwrap_or(Ok((BUSY, None))).map_err(|refusal| refusal.raise(py))?;
-        Ok(offset)
+        self.put_one(py, shard, record, size_max.min(AT_ONCE_SIZE_MAX), true)
     }
 
     #[pyo3(signature = (shard, records, size_max=usize::MAX))]

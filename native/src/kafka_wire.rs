@@ -6,8 +6,8 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use crate::bytes::{i16_at, i32_at, i64_at, View};
 use crate::codec::maybe_detached;
 use crate::kafka::use_tag_header;
-use crate::python::{damage_or_none, Encoded};
 use crate::properties::Properties;
+use crate::python::{damage_or_none, Encoded};
 use crate::queue::BATCH_UNIT_SIZE;
 use crate::record::{Reason, Record, INNER_BATCH};
 

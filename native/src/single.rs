@@ -89,12 +89,7 @@ pub fn index_newest<'py>(
     let token_size = key_token(key, &mut token);
     let hashes = [plain, java_hash(seed, &token[..token_size])];
     let newest = hashes.map(|hash| {
-        let asked = Lookup {
-            hash: index_hash(hash),
-            begin_ms: 0,
-            end_ms: i64::MAX,
-            count_max: 1,
-        };
+        let asked = Lookup { hash: index_hash(hash), begin_ms: 0, end_ms: i64::MAX, count_max: 1 };
         lookup(view.bytes(), division, &asked).first().copied().unwrap_or(-1)
     });
     Ok(newest[0].max(newest[1]))

@@ -127,9 +127,8 @@ pub fn copy_records<'py>(
     let deleted = take_ranges(deleted)?;
     let file = LogFile { log: log.bytes(), base, topic: topic.bytes(), queue_id, strict };
     let units = units.bytes();
-    let done = maybe_detached(py, usize::MAX, || {
-        copy(&file, units, kind, offset, &deleted, max_size.0)
-    });
+    let done =
+        maybe_detached(py, usize::MAX, || copy(&file, units, kind, offset, &deleted, max_size.0));
     let data = PyBytes::new(py, &done.data);
     (data, done.next_offset, damage_or_none(py, done.damage)?).into_pyobject(py)
 }
