@@ -15,7 +15,9 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as PythonPartition
 from tests.brokers.kafka.running import Running, running
+from tests.brokers.kafka.waiting import wait_until_ended
 
 from penstock.record import Offset, Record
 
@@ -253,38 +255,40 @@ def test_aiokafka_goes_round(server: Running) -> None:
     assert found == [(n, b"%d" % n) for n in range(50)]
 
 
-def test_aiokafka_moves_records_and_offsets_in_transactions(server: Running) -> None:
+@pytest.mark.parametrize("queue", ["batch", "simple"])
+def test_aiokafka_moves_records_and_offsets_in_transactions(server: Running, queue: str) -> None:
+    given, out, group = f"aio-in-{queue}", f"aio-out-{queue}", f"aio-movers-{queue}"
+
     async def go() -> tuple[list[bytes | None], int | None]:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=server.address, transactional_id="aio-transactions"
-        )
+        producer = AIOKafkaProducer(bootstrap_servers=server.address, transactional_id=group)
         await producer.start()
-        position = {AioPartition("aio-in", 0): 7}
+        position = {AioPartition(given, 0): 7}
         async with producer.transaction():
-            await producer.send("aio-out", b"kept", partition=0)
-            await producer.send_offsets_to_transaction(position, "aio-movers")
+            await producer.send(out, b"kept", partition=0)
+            await producer.send_offsets_to_transaction(position, group)
         with contextlib.suppress(KeyError):
             async with producer.transaction():
-                await producer.send_and_wait("aio-out", b"dropped", partition=0)
+                await producer.send_and_wait(out, b"dropped", partition=0)
                 raise KeyError("what the program stumbles over aborts the transaction")
         async with producer.transaction():
-            await producer.send("aio-out", b"kept, too", partition=0)
+            await producer.send(out, b"kept, too", partition=0)
         await producer.stop()
         consumer = AIOKafkaConsumer(
             bootstrap_servers=server.address,
-            group_id="aio-movers",
+            group_id=group,
             isolation_level="read_committed",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
         )
         await consumer.start()
-        consumer.assign([AioPartition("aio-out", 0)])
+        consumer.assign([AioPartition(out, 0)])
         found = [(await consumer.getone()).value for _ in range(2)]
-        committed = await consumer.committed(AioPartition("aio-in", 0))
+        committed = await consumer.committed(AioPartition(given, 0))
         await consumer.stop()
         return found, committed
 
-    server.node.admin.create_topic_full("aio-in", 1, {"queue": "batch"})
+    for topic in (given, out):
+        server.node.admin.create_topic_full(topic, 1, {"queue": queue})
     found, committed = asyncio.run(asyncio.wait_for(go(), WAIT_S))
     assert (found, committed) == ([b"kept", b"kept, too"], 7)
 
@@ -299,11 +303,42 @@ def test_kafka_python_goes_round(server: Running) -> None:
         "kpy",
         bootstrap_servers=server.address,
         auto_offset_reset="earliest",
-        consumer_timeout_ms=10_000,
+        consumer_timeout_ms=60_000,
     )
     found = [next(consumer) for _ in range(50)]
     consumer.close()
     assert [(one.offset, one.value) for one in found] == [(n, b"%d" % n) for n in range(50)]
+
+
+@pytest.mark.parametrize("storage", ["segment", "rocksdb"])
+def test_kafka_python_writes_in_transactions_and_comes_to_the_end(
+    server: Running, storage: str
+) -> None:
+    topic = f"kpy-{storage}"
+    server.node.admin.create_topic_full(topic, 1, {"storage": storage})
+    producer = KafkaProducer(bootstrap_servers=server.address, transactional_id=topic)
+    producer.init_transactions()
+    for value, is_commit in ((b"kept", True), (b"dropped", False)):
+        producer.begin_transaction()
+        producer.send(topic, value, partition=0).get(WAIT_S)
+        if is_commit:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    producer.close()
+    wait_until_ended(server.node, topic)
+    consumer = KafkaConsumer(bootstrap_servers=server.address, isolation_level="read_committed")
+    place = PythonPartition(topic, 0)
+    consumer.assign([place])
+    consumer.seek_to_beginning(place)
+    found: list[bytes] = []
+    deadline = time.monotonic() + WAIT_S
+    while consumer.position(place) < 2:
+        assert time.monotonic() < deadline
+        for records in consumer.poll(200).values():
+            found += [one.value for one in records]
+    consumer.close()
+    assert found == [b"kept"]
 
 
 def test_an_idempotent_producer_survives_restarts_with_every_message_once(tmp_path: Path) -> None:

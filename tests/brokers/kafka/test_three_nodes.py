@@ -105,7 +105,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             wait_for(partial(made.is_whole, node), f"node {node} names all three")
         for node in NODES:
             admin = AdminClient({"bootstrap.servers": made.kafka[node]})
-            new = [NewTopic(f"{kind}-{node}", PARTITIONS, 1) for kind in ("of", "txn")]
+            # Transactions over topics of two kinds: with markers, and without.
+            rows = {"penstock.storage": "rocksdb"} if node == NODES[0] else {}
+            new = [
+                NewTopic(f"of-{node}", PARTITIONS, 1),
+                NewTopic(f"txn-{node}", PARTITIONS, 1, config=rows),
+            ]
             for future in admin.create_topics(new).values():
                 future.result(WAIT_S)
         yield made

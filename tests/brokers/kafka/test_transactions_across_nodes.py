@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,9 @@ class TwoNodes:
         found = admin.list_topics(topic, timeout=WAIT_S).topics[topic]
         return {one.leader for one in found.partitions.values()}
 
+    def is_led_by_all(self, topic: str) -> bool:
+        return self.leaders(topic) == set(NODES)
+
     def close(self) -> None:
         in_parallel(lambda node: self.servers[node].close())
 
@@ -171,6 +175,28 @@ def test_a_transaction_is_all_or_nothing_over_the_nodes(nodes: TwoNodes) -> None
     assert not [value for value in seen if value.endswith(b"abort")]
     everything = read(nodes, committed=False)
     assert {values.count(b"0 abort") for values in everything} == {1}
+
+
+def test_a_transaction_over_the_nodes_may_write_to_topics_that_hold_no_batches(
+    nodes: TwoNodes,
+) -> None:
+    topics = {"simple": {}, "rows": {"storage": "rocksdb"}, "memory": {"storage": "memory"}}
+    admin = nodes.servers[1].node.admin
+    for topic, options in topics.items():
+        admin.create_topic_full(topic, PARTITIONS, options)
+        nodes.wait_for(partial(nodes.is_led_by_all, topic), "each leads some")
+    producer = producer_of(nodes, "mixed")
+    for outcome in ("commit", "abort", "commit", "abort"):
+        producer.begin_transaction()
+        for topic in topics:
+            write_everywhere(producer, outcome.encode(), topic)
+        if outcome == "commit":
+            producer.commit_transaction(WAIT_S)
+        else:
+            producer.abort_transaction(WAIT_S)
+    nodes.wait_for(lambda: _is_stable(nodes), "the ends follow the answer")
+    for topic in topics:
+        assert read(nodes, topic) == [[b"commit", b"commit"]] * PARTITIONS, topic
 
 
 def consumer_of(nodes: TwoNodes, group: str) -> Consumer:
