@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,12 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from penstock.engine.segment.view import StoreView
+from penstock.engine.transaction_limits import TransactionLimits
 from penstock.errors import BadRequestError
-from penstock.pipeline import jobs
+from penstock.meta.solo_client import SoloMetaClient
+from penstock.pipeline import jobs, transactions
 from penstock.pipeline.named_view import NamedView
+from penstock.pipeline.origins import DirectoryOrigin
 from penstock.pipeline.source_options import read_options
 from penstock.record import QueueKind, ShardId
 from penstock.remote.server import Server
@@ -46,8 +50,8 @@ class Broker:
         self.producer = Producer({**address, **patient})
         self.producer.init_transactions(WAIT_S)
 
-    def fill(self, **options: str) -> None:
-        self.server.node.admin.create_topic_full(TOPIC, 1, {"queue": "batch", **options})
+    def fill(self, queue: str = "batch", **options: str) -> None:
+        self.server.node.admin.create_topic_full(TOPIC, 1, {"queue": queue, **options})
         self.producer.begin_transaction()
         self._write(self.producer, "kept 1")
         self._write(self.producer, "kept 2")
@@ -77,6 +81,15 @@ class Broker:
         shard = node.driver_manager.build_storage_name(topic, 0)
         deadline = time.monotonic() + WAIT_S
         while node.handler.limits.stable_until(shard) is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def wait_until_finished(self) -> None:
+        """Until the metadata says so, too."""
+        meta = self.server.node.meta
+        assert isinstance(meta, SoloMetaClient)
+        deadline = time.monotonic() + WAIT_S
+        while not all(one.status.startswith("complete") for one in meta.list_transactions()):
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
@@ -162,6 +175,54 @@ def test_what_is_known_of_transactions_is_never_older_than_the_records(broker: B
         (shard,) = (each for each in view.shards() if each.topic == TOPIC)
         assert view.bounds(shard).commit == 7
         assert view.aborted(ShardId(TOPIC, 0), 0, 7) == [(3, 4), (5, 6), (6, 7)]
+
+
+def stored_values(view: NamedView, root: str) -> list[str]:
+    """Return what a job would read."""
+    (shard,) = (each for each in view.shards() if each.topic == TOPIC)
+    end = view.bounds(shard).commit
+    with StoreView.open(root) as opened:
+        found = opened.read(view.stored(shard), 0)
+    return [(one.value or b"").decode() for one in found if one.offset < end]
+
+
+def test_of_topics_without_batches_only_what_is_committed_is_read(tmp_path: Path) -> None:
+    with Server(str(tmp_path / "data"), merge_settings(EMBEDDED, PORTS)) as server:
+        broker = Broker(server)
+        broker.fill(queue="simple")
+        broker.wait_for_files(7)
+        with NamedView(str(broker.path)) as view:
+            assert stored_values(view, view.root) == COMMITTED
+        broker.producer.abort_transaction(WAIT_S)
+        broker.wait_until_ended()
+        # At once: whoever knows that it is over knows of the deletes.
+        with NamedView(str(broker.path)) as view:
+            assert stored_values(view, view.root) == [*COMMITTED, *BEHIND]
+
+
+def test_a_transaction_that_is_aborted_while_somebody_looks_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Server(str(tmp_path / "data"), merge_settings(EMBEDDED, PORTS)) as server:
+        broker = Broker(server)
+        broker.fill(queue="simple")
+        broker.wait_for_files(7)
+        looks: list[int] = []
+        limits_beside = transactions.limits_beside
+
+        def late(meta: Path) -> tuple[TransactionLimits, bool]:
+            looks.append(1)
+            if len(looks) == 2:  # behind the ends
+                broker.producer.abort_transaction(WAIT_S)
+                broker.wait_until_finished()
+            return limits_beside(meta)
+
+        monkeypatch.setattr(transactions, "limits_beside", late)
+        with closing(DirectoryOrigin(str(broker.path))) as origin:
+            shard = ShardId(TOPIC, 0)
+            assert origin.bounds(shard).commit == 7
+            found = origin._view.read(origin.stored(shard), 0)
+        assert [(one.value or b"").decode() for one in found] == [*COMMITTED, *BEHIND]
 
 
 def test_a_compaction_lets_no_aborted_and_no_open_record_win(tmp_path: Path) -> None:

@@ -382,7 +382,7 @@ class TopicAdmin:
     def _bounds(self, entry: ShardEntry) -> tuple[ShardInfo, str]:
         """Return where a shard begins and ends, or why that is not known."""
         try:
-            return self._handler.shard_info(entry.name), ""
+            return self._handler.stable_info(entry.name), ""
         except (NotLeaderError, ShardLostError, DeadlineError) as error:
             zero = Offset(0)
             return ShardInfo(entry.id, zero, zero, zero, 0), str(error)

@@ -20,10 +20,11 @@ def read_columns(
     shard that lies on several nodes or has transactions."""
     if entry.hidden or not isinstance(engine, SegmentEngine):
         return None
+    aborts = entry.aborts
     found = engine.read_columns(entry.id, wanted)
     # Behind the read: whoever writes in a transaction has held the shard up before. Which rows one
     # hides is told by the other reads.
-    if found is None or limits.touches(entry.name):
+    if found is None or limits.touches(entry.name) or entry.aborts != aborts:
         return None
     entry.reads += 1
     entry.records_read += sum(batch.num_rows for batch in found)

@@ -190,6 +190,7 @@ class StorageEngineHandler(ShardRouting):
         isolation: Isolation = Isolation.COMMITTED,
     ) -> list[StoredRecord]:
         entry = self.find(shard_name)
+        aborts = entry.aborts
         engine = entry.reader or self._find_reader(entry)
         if entry.hidden and (moved := behind_hidden(entry, offset)) is not None:
             offset = moved
@@ -202,6 +203,11 @@ class StorageEngineHandler(ShardRouting):
                 engine.read_by_offset, entry.id, max_records=max_records, max_size=max_size
             )
             found = self._stable_page(entry, found, read)
+        if entry.aborts != aborts and isolation is Isolation.COMMITTED:
+            # Read before they were deleted, looked at when nobody held them back any more.
+            return self.read_by_offset(
+                shard_name, offset, max_records=max_records, max_size=max_size
+            )
         return self._note_read(entry, found, offset)
 
     def read_columns(self, shard_name: str, wanted: ColumnQuery) -> list[pa.RecordBatch] | None:
@@ -219,6 +225,7 @@ class StorageEngineHandler(ShardRouting):
         max_size: int = SIZE_PER_READ,
     ) -> list[StoredRecord]:
         entry = self.find(shard_name)
+        aborts = entry.aborts
         engine = self._reader(entry)
         if entry.hidden and (moved := behind_hidden(entry, start_offset)) is not None:
             start_offset = moved
@@ -233,13 +240,22 @@ class StorageEngineHandler(ShardRouting):
                 )
 
             found = self._stable_page(entry, found, read)
+        if entry.aborts != aborts:
+            return self.read_by_tag(
+                shard_name,
+                tag,
+                start_offset=start_offset,
+                max_records=max_records,
+                max_size=max_size,
+            )
         return self._note_read(entry, found, start_offset)
 
     def read_by_key(self, shard_name: str, key: bytes) -> StoredRecord | None:
         entry = self.find(shard_name)
+        aborts = entry.aborts
         engine = self._reader(entry)
         newest = None if entry.hidden else engine.read_by_key(entry.id, key)
-        if entry.hidden or self.limits.touches(shard_name):
+        if entry.hidden or self.limits.touches(shard_name) or entry.aborts != aborts:
             found = self.query_by_key(shard_name, key, limit=1)
             return found[0] if found else None
         entry.reads += 1
@@ -260,12 +276,16 @@ class StorageEngineHandler(ShardRouting):
         check_complete(entry)
         wanted = limit
         while True:
+            aborts = entry.aborts
             found = engine.query_by_key(
                 entry.id, key, begin_ms=begin_ms, end_ms=end_ms, limit=wanted
             )
-            if not self.limits.touches(shard_name):
+            is_touched = self.limits.touches(shard_name)
+            shown = self._without_aborted(entry, found) if is_touched else found
+            if entry.aborts != aborts:
+                continue
+            if not is_touched:
                 break
-            shown = self._without_aborted(entry, found)
             if len(shown) >= limit or len(found) < wanted:
                 found = shown[:limit]
                 break
@@ -414,6 +434,7 @@ class StorageEngineHandler(ShardRouting):
             return engine.end_transaction(entry.id, producer_id, start, is_commit=is_commit)
         finally:
             entry.removals += not is_commit
+            entry.aborts += not is_commit
 
     def compact(self, shard_name: str) -> Compacted:
         entry = self.find(shard_name)

@@ -101,6 +101,7 @@ class ShardEntry:
     """
 
     __slots__ = (
+        "aborts",
         "appended",
         "compacted",
         "end_offset",
@@ -149,6 +150,9 @@ class ShardEntry:
         self.reads = self.records_read = self.errors = 0
         self.removals = 0
         """Grows behind everything that may have taken records out of the middle of the shard."""
+        self.aborts = 0
+        """Aborted transactions whose records were deleted; grows before readers are let on. Who
+        read meanwhile, and then finds nothing held back, may have read those."""
         self.released = 0
         """Transactions that held the shard up and are over."""
         self.compacted: tuple[int, ShardConfig, int | None] | None = None

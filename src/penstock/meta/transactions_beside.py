@@ -45,6 +45,8 @@ class KnownTransactions(Struct, frozen=True):
     open: tuple[TransactionState, ...] = ()
     """Those whose end is not told to readers yet."""
     aborted: tuple[AbortedRange, ...] = ()
+    is_used: bool = False
+    """Whether any transaction is known, ended ones included."""
 
 
 def read_transactions(path: str) -> KnownTransactions:
@@ -72,9 +74,10 @@ def _read(path: str) -> KnownTransactions:
             applied = _load(rows, group, view)
             for command, time_ms in _commands_behind(log, group, applied):
                 change_transaction(view, command, time_ms)
-            states += (one for one in scan_transactions(view) if _is_open(one))
+            states += scan_transactions(view)
             aborted += scan_aborted(view)
-        return KnownTransactions(tuple(states), tuple(aborted))
+        is_open = tuple(one for one in states if _is_open(one))
+        return KnownTransactions(is_open, tuple(aborted), bool(states))
     finally:
         database.close()
 

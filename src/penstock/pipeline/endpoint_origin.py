@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from msgspec.structs import replace
-
 from penstock.api.topic_info import PartitionInfo
 from penstock.engine.contract import AdapterOffsetStrategy
 from penstock.errors import UnknownTopicError
@@ -17,7 +15,7 @@ from penstock.pipeline.origins import Edges
 from penstock.pipeline.planning import TaskPartition
 from penstock.pipeline.ranges import ShardRange
 from penstock.pipeline.source_options import SourceOptions
-from penstock.record import QueueKind, ShardId
+from penstock.record import ShardId
 
 
 class EndpointOrigin:
@@ -52,19 +50,10 @@ class EndpointOrigin:
         if parts is None:
             described = self._backend.describe_topic(self._namespace, shard.topic)
             parts = {part.partition: part for part in described.bounded}
-            if described.config.queue_kind == QueueKind.BATCH.value:
-                # Transactions may hold readers up: what those have is asked of each.
-                parts = {
-                    number: self._for_readers(shard.topic, part) for number, part in parts.items()
-                }
             self._parts[shard.topic] = parts
         if shard.partition not in parts:
             raise UnknownTopicError(shard.name)
         return parts[shard.partition]
-
-    def _for_readers(self, topic: str, part: PartitionInfo) -> PartitionInfo:
-        found = self._backend.partition_info(self._namespace, topic, part.partition)
-        return replace(part, commit=found.commit)
 
     def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
         found = self._backend.offsets_at(

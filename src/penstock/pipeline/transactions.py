@@ -1,23 +1,24 @@
 """What transactions of Kafka's keep from readers of a node's files (`engine.transaction_limits`).
 
-Only batch shards hold records of transactions, and only a node's metadata tells which of them are
-open or were aborted. It is asked behind the ends of the shards: what ends before that, it knows.
+Only a node's metadata tells which of them are open, or were aborted in batch shards. It is asked
+behind the ends of the shards: what ends before that, it knows. What was aborted in other shards is
+deleted before the metadata says that the transaction is over: deletions are looked at behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from penstock.engine.segment.view import StoreView
 from penstock.engine.transaction_limits import Ranges, TransactionLimits
 from penstock.pipeline.node_directory import meta_of
-from penstock.record import QueueKind, ShardId
+from penstock.record import ShardId
 
 
-def limits_beside(meta: Path) -> TransactionLimits:
-    """Return what a node's metadata in this directory says now."""
+def limits_beside(meta: Path) -> tuple[TransactionLimits, bool]:
+    """Return what a node's metadata in this directory says now, and whether there are transactions
+    at all."""
     # Here, so that a store alone is read without RocksDB.
     from penstock.meta.transactions_beside import read_transactions
 
@@ -27,7 +28,7 @@ def limits_beside(meta: Path) -> TransactionLimits:
     for state in found.open:
         for one in state.partitions:
             limits.hold_written(one.shard, state.producer_id, one.first_offset)
-    return limits
+    return limits, found.is_used
 
 
 class Transactions:
@@ -37,19 +38,28 @@ class Transactions:
         self._view: Final = view
         self._meta: Final = meta_of(root) if committed else None
         self._limits = TransactionLimits()
+        self._ends: dict[ShardId, int] | None = None
+        """Where shards ended before the metadata was asked; None: nobody had a transaction."""
         self.look()
 
     def look(self) -> None:
-        """See what is known now; call it behind every refresh of the view."""
-        if self._meta is None or not self._may_matter(self._view.shards()):
+        """See what is known now; call it behind every refresh of the view, which it may refresh
+        once more."""
+        if self._meta is None:
             return
-        self._limits = limits_beside(self._meta)
-
-    def _may_matter(self, shards: Iterable[ShardId]) -> bool:
-        return any(self._view.kind(shard) is QueueKind.BATCH for shard in shards)
+        if self._ends is None:
+            self._limits, is_used = limits_beside(self._meta)
+            if not is_used:
+                return  # by now, and so before the ends that the view has
+        view = self._view
+        self._ends = {shard: int(view.bounds(shard).commit) for shard in view.shards()}
+        self._limits, _ = limits_beside(self._meta)
+        view.refresh()
 
     def end(self, shard: ShardId, commit: int) -> int:
         """Return where readers of a stored shard stop: before the oldest open transaction."""
+        if self._ends is not None:
+            commit = min(commit, self._ends.get(shard, 0))
         stable = self._limits.stable_until(shard.name)
         return commit if stable is None else min(commit, stable)
 

@@ -57,7 +57,8 @@ class ShardService:
         return storage_pb2.Nothing()
 
     def info(self, request: pb.ShardName) -> storage_pb2.JsonReply:
-        info = self._handler.shard_info(self._led(request.shard).name)
+        # What transactions hold back here is known here only.
+        info = self._handler.stable_info(self._led(request.shard).name)
         return storage_pb2.JsonReply(json=msgspec.json.encode(info).decode())
 
     def write(self, request: pb.ShardWrite) -> pb.ShardWritten:

@@ -374,7 +374,6 @@ class TieredSegmentEngine(SegmentEngine):
             return super().compact(shard)
         rules = CompactionRules.of(config, self.store.clock.now_ms())
         until, aborted = self._transactions_of(shard)
-        end = int(self.store.bounds(shard).commit)
         progress = self._compacted.setdefault(shard, TierProgress())
         seen_before = progress.since
         cold = delete_superseded(
@@ -382,7 +381,7 @@ class TieredSegmentEngine(SegmentEngine):
             flat,
             rules,
             progress,
-            until=end if until is None else min(end, until),
+            until=until,
             aborted=aborted,
         )
         # A tombstone leaves the log when an earlier pass has removed what it replaces in the tier.

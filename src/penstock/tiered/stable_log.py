@@ -53,9 +53,9 @@ class StableLog:
         self._batches: Final = batches
 
     def bounds(self, shard: ShardId) -> Bounds:
-        # The bound first: what a transaction has written behind it is not counted.
-        stable = self._limits().stable_until(shard.name)
+        # The end first: who wrote before it in a transaction has held the shard up before.
         found = self._log.bounds(shard)
+        stable = self._limits().stable_until(shard.name)
         if stable is None or stable >= found.commit:
             return found
         return replace(found, commit=Offset(max(stable, int(found.earliest))))

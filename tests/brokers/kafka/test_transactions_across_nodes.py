@@ -177,6 +177,14 @@ def test_a_transaction_is_all_or_nothing_over_the_nodes(nodes: TwoNodes) -> None
     assert {values.count(b"0 abort") for values in everything} == {1}
 
 
+def edges(nodes: TwoNodes, topic: str) -> list[list[int]]:
+    """Return where each node says that committed records of each partition end."""
+    return [
+        [server.node.topics.shard_info(topic, number).commit for number in range(PARTITIONS)]
+        for server in nodes.servers.values()
+    ]
+
+
 def test_a_transaction_over_the_nodes_may_write_to_topics_that_hold_no_batches(
     nodes: TwoNodes,
 ) -> None:
@@ -188,13 +196,15 @@ def test_a_transaction_over_the_nodes_may_write_to_topics_that_hold_no_batches(
     producer = producer_of(nodes, "mixed")
     for outcome in ("commit", "abort", "commit", "abort"):
         producer.begin_transaction()
+        stable = [edges(nodes, topic) for topic in topics]
         for topic in topics:
             write_everywhere(producer, outcome.encode(), topic)
+        assert [edges(nodes, topic) for topic in topics] == stable, "whichever node is asked"
         if outcome == "commit":
             producer.commit_transaction(WAIT_S)
         else:
             producer.abort_transaction(WAIT_S)
-    nodes.wait_for(lambda: _is_stable(nodes), "the ends follow the answer")
+        nodes.wait_for(lambda: _is_stable(nodes), "the ends follow the answer")
     for topic in topics:
         assert read(nodes, topic) == [[b"commit", b"commit"]] * PARTITIONS, topic
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from penstock.engine.contract import Isolation
 from penstock.errors import BusyError
 from penstock.node import Node
 from penstock.record import Offset, Record, StoredRecord
+from penstock.record import Producer as Producing
 
 KINDS: dict[str, dict[str, object]] = {
     "batch": {"queue": "batch"},
@@ -37,6 +39,7 @@ KINDS: dict[str, dict[str, object]] = {
 DURABLE = ["batch", "simple", "rocksdb"]
 INVALID_TXN_STATE = 48
 START = Offset(0)
+NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,7 @@ def server() -> Iterator[Running]:
 def topic(request: pytest.FixtureRequest, server: Running) -> str:
     """A topic of a test and a kind."""
     kind: str = request.param
-    name = f"{kind}-{request.function.__name__[-60:]}"
+    name = f"{kind}-{request.function.__name__[-40:]}-{next(NUMBERS)}"
     server.node.admin.create_topic_full(name, 1, KINDS[kind])
     return name
 
@@ -156,6 +159,38 @@ def test_a_compaction_leaves_open_transactions_alone(server: Running) -> None:
         wait_until_ended(node, topic)
     node.run_upkeep()
     assert [values(node, topic) for topic in topics] == [[b"open"]] * len(topics)
+
+
+@pytest.mark.parametrize("call", ["read_by_offset", "read_by_tag", "read_by_key", "query_by_key"])
+def test_a_read_during_an_abort_shows_nothing_of_it(
+    server: Running, topic: str, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's answer holds records of the transaction; when it is looked at, it is over."""
+    if topic.startswith("batch"):
+        return  # there markers and ranges tell
+    handler = server.node.handler
+    shard = f"{server.node.broker_cache.get_topic(topic).topic_id}_0"
+    record = Record(b"dropped", key=b"k", tags=("t",))
+    handler.write(shard, Record(b"kept", key=b"k", tags=("t",)))
+    handler.limits.hold(shard, 1, 1)
+    handler.batch_write(shard, [record], producer=Producing(1, 0, 0, is_transactional=True))
+    entry = handler.find(shard)
+    engine = type(handler._reader(entry))
+    read = getattr(engine, call)
+    ended: list[int] = []
+
+    def late(self: object, *arguments: object, **options: object) -> object:
+        found = read(self, *arguments, **options)
+        if not ended:
+            ended.append(handler.end_transaction(entry, 1, START, is_commit=False))
+            handler.limits.release(1)
+        return found
+
+    monkeypatch.setattr(engine, call, late)
+    asked = {"read_by_offset": START, "read_by_tag": "t", "read_by_key": b"k", "query_by_key": b"k"}
+    found = getattr(handler, call)(shard, asked[call])
+    assert ended == [1]
+    assert [one.value for one in (found if isinstance(found, list) else [found])] == [b"kept"]
 
 
 class Transacting:

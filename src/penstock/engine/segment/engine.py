@@ -339,8 +339,10 @@ class SegmentEngine:
             return 0
         offsets = find_transacted(self.store, shard, producer_id, start)
         deleted = self.store.delete_offsets(shard, offsets) if offsets else 0
-        # Also when there was nothing left: it may be deleted, and not yet be on the device.
+        # Also when there was nothing left: it may be deleted, and not yet be on the device. And who
+        # reads the files knows of the deletes before he is told that the transaction is over.
         self.store.flush()
+        self.store.publish()
         return deleted
 
     def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
@@ -364,7 +366,7 @@ class SegmentEngine:
         self,
         shard: ShardId,
         rules: CompactionRules,
-        until: int | None,
+        until: int,
         aborted: Ranges,
         tombstones_until: int | None = None,
     ) -> Compacted:
@@ -380,14 +382,15 @@ class SegmentEngine:
             self.store.delete_offsets(shard, found.offsets)
         return Compacted(len(found.offsets), found.size, found.again_ms)
 
-    def _transactions_of(self, shard: ShardId) -> tuple[int | None, Ranges]:
+    def _transactions_of(self, shard: ShardId) -> tuple[int, Ranges]:
         """Return where a shard stops being stable, and the records that were aborted before."""
+        # In this order: who wrote before the end in a transaction has held the shard up before,
+        # and what is aborted meanwhile is left for the next time.
+        end = int(self.store.bounds(shard).commit)
         if not self.limits.touches(shard.name):
-            return None, ()
-        # In this order: what is aborted meanwhile is left for the next time.
-        until = self.limits.stable_until(shard.name)
-        bounds = self.store.bounds(shard)
-        end = int(bounds.commit) if until is None else until
+            return end, ()
+        stable = self.limits.stable_until(shard.name)
+        end = end if stable is None else min(end, stable)
         return end, self.limits.hidden(shard, 0, end, self)
 
     def apply_retention(self, shard: ShardId) -> Offset:

@@ -497,6 +497,11 @@ class SegmentStore:
         self._check_not_closed()
         self._log.flush()
 
+    def publish(self) -> None:
+        """Show readers in other processes what is there now."""
+        with disk_errors(self._parts.paths.root):
+            self._parts.checkpointer.publish()
+
     def checkpoint(self) -> None:
         """Put everything derived on the device, too: the next start begins here."""
         self._check_not_closed()

@@ -193,7 +193,7 @@ def _engine(
         # Asked while the store is locked: no transaction ends meanwhile.
         meta = meta_of(root)
         if meta is not None:
-            engine.limits = limits_beside(meta)
+            engine.limits, _ = limits_beside(meta)
         yield engine, shards
     finally:
         engine.close()
