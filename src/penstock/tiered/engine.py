@@ -30,8 +30,12 @@ from penstock.engine.contract import (
     ShardTiering,
 )
 from penstock.engine.segment.engine import SegmentEngine
+from penstock.engine.segment.format import RawRecord
+from penstock.engine.segment.reader import inner_count
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment.transacted import transacted_in
+from penstock.engine.segment.twin import core
 from penstock.record import Offset, ShardId, StoredRecord
 from penstock.tiered.cold_batches import read_cold_batches
 from penstock.tiered.composite_flat_file import CompositeFlatFile
@@ -356,6 +360,33 @@ class TieredSegmentEngine(SegmentEngine):
                 flat.upkeep.delete_ranges([(offset, offset + 1)])
             return bool(found)
         return super().delete_by_offset(shard, offset)
+
+    def end_transaction(
+        self, shard: ShardId, producer_id: int, start: Offset, *, is_commit: bool
+    ) -> int:
+        """Nothing of an open transaction is uploaded while its shard is held up (`StableLog`); what
+        is in the tier all the same is deleted there, too."""
+        deleted = super().end_transaction(shard, producer_id, start, is_commit=is_commit)
+        flat = self._cold(shard)
+        if is_commit or flat is None or start >= self._start_of_log(shard):
+            return deleted
+        with flat.deleting:
+            first = max(start, self.tiers.bounds(shard)[0])
+            cold = self._transacted_cold(flat, producer_id, first, self._start_of_log(shard))
+            flat.upkeep.delete_ranges((offset, offset + 1) for offset in cold)
+        return deleted + len(cold)
+
+    def _transacted_cold(
+        self, flat: CompositeFlatFile, producer_id: int, offset: int, until: int
+    ) -> list[int]:
+        found: list[int] = []
+        first = offset
+        while offset < until and (records := flat.reader.read_raw(TierQuery(offset, until))):
+            found += transacted_in(b"".join(records), producer_id)
+            last = core.decode_raw(records[-1], 0, 0, False)
+            assert isinstance(last, RawRecord), "the tier has checked it"
+            offset = last.queue_offset + inner_count(last)
+        return [one for one in found if one >= first]  # a chunk may begin before it
 
     def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
         flat = self.tiers.flat(shard)

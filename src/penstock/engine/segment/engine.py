@@ -341,8 +341,7 @@ class SegmentEngine:
         deleted = self.store.delete_offsets(shard, offsets) if offsets else 0
         # Also when there was nothing left: it may be deleted, and not yet be on the device. And who
         # reads the files knows of the deletes before he is told that the transaction is over.
-        self.store.flush()
-        self.store.publish()
+        self.store.flush(publish=True)
         return deleted
 
     def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:

@@ -492,15 +492,13 @@ class SegmentStore:
         """Hand every committed record to `dispatcher`, from where it stopped the last time."""
         self.dispatch.register(dispatcher)
 
-    def flush(self) -> None:
-        """Put everything appended so far on the device."""
+    def flush(self, *, publish: bool = False) -> None:
+        """Put everything appended so far on the device; `publish`: show it to readers outside."""
         self._check_not_closed()
         self._log.flush()
-
-    def publish(self) -> None:
-        """Show readers in other processes what is there now."""
-        with disk_errors(self._parts.paths.root):
-            self._parts.checkpointer.publish()
+        if publish:
+            with disk_errors(self._parts.paths.root):
+                self._parts.checkpointer.publish()
 
     def checkpoint(self) -> None:
         """Put everything derived on the device, too: the next start begins here."""

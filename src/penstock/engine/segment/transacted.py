@@ -20,23 +20,23 @@ _RUN_SIZE: Final = 1 << 20
 def find_transacted(store: SegmentStore, shard: ShardId, producer_id: int, start: int) -> list[int]:
     """Return the offsets of the live records from `start` on that belong to a transaction of a
     producer, ascending."""
-    text = str(producer_id)
-    wanted = TRANSACTION.encode() + NAME_END + text.encode() + VALUE_END
     found: list[int] = []
     offset, until = start, int(store.bounds(shard).commit)
     while offset < until:
         run, after = store.read_run(shard, offset, max_size=_RUN_SIZE, until=until)
-        if wanted in run:
-            found += _offsets_of(run, wanted, text)
+        found += transacted_in(run, producer_id)
         if after <= offset:
             break
         offset = after
     return found
 
 
-def _offsets_of(run: bytes, wanted: bytes, text: str) -> list[int]:
+def transacted_in(run: bytes, producer_id: int) -> list[int]:
+    """Return the offsets of such records that lie one behind the other."""
+    text = str(producer_id)
+    wanted = TRANSACTION.encode() + NAME_END + text.encode() + VALUE_END
     found: list[int] = []
-    for record in split_run(run):
+    for record in split_run(run) if wanted in run else ():
         if wanted not in record:
             continue
         raw = core.decode_raw(record, 0, 0, False)
