@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from penstock.errors import SetupError
+from penstock.errors import BadRequestError, SetupError
 from penstock.pipeline import java, sessions
 from penstock.pipeline.launchers import write_launcher
 from penstock.pipeline.source import PenstockDataSource
@@ -75,6 +77,46 @@ def test_without_pyspark_the_message_names_the_extra(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sessions, "find_spec", lambda _: None)
     with pytest.raises(SetupError, match=r"needs pyspark, pyarrow, pandas: pip install 'penstock"):
         sessions.session()
+
+
+def test_a_master_that_is_none_is_refused_before_java_starts() -> None:
+    for master in ("foo", "", "spark:/host", "yarn2"):
+        with pytest.raises(BadRequestError, match=f"there is no master {master!r}"):
+            sessions.session("x", master)
+
+
+class NoSession:
+    """A builder for a Spark that does not start."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def getOrCreate(self) -> SparkSession:  # noqa: N802 - a name of Spark's
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("master", "error", "sentence"),
+    [
+        (
+            "spark://127.0.0.1:1",
+            PySparkRuntimeError("Cannot call methods on a stopped SparkContext.\n\tat org.apache"),
+            "stopped SparkContext.; is there one, and can it be reached from here?",
+        ),
+        (
+            "local[x]",
+            Py4JError(""),
+            "Spark did not start at the master 'local[x]': Py4JError",
+        ),
+    ],
+)
+def test_a_spark_that_does_not_start_says_why_in_a_sentence(
+    master: str, error: Exception, sentence: str
+) -> None:
+    with pytest.raises(SetupError) as caught:
+        sessions._start(NoSession(error), master)  # type: ignore[arg-type]  # it has what is used
+    assert str(caught.value).endswith(sentence)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_shipped_package_is_whole(tmp_path: Path) -> None:

@@ -109,9 +109,10 @@ def check(duties: Duties) -> None:
         raise BadRequestError(
             "there is nothing to do: name a topic, an export, an offload, or an upkeep"
         )
-    if reads_files:
+    if "path" in duties.source:
         with NamedView(duties.source["path"]):
             pass  # there is a store
+    Chain(list(duties.stages))  # there are such stages
     if duties.offload_to is not None:
         reachable(duties.offload_to)
 

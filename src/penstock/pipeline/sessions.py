@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import SetupError
+from penstock.errors import BadRequestError, SetupError
 from penstock.log import get_logger
 from penstock.pipeline.java import find_java
 from penstock.pipeline.launchers import write_launcher
@@ -37,6 +37,7 @@ NEEDED: Final = ("msgspec", "pyarrow", "numpy", "prometheus_client")
 _PACKAGE: Final = "penstock"
 _INSTALL: Final = "pip install 'penstock[spark]'"
 _LOOPBACK: Final = "127.0.0.1"
+_MASTERS: Final = ("local", "spark://", "k8s://")
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _QUIET: Final = """status = off
 appender.none.type = Null
@@ -68,6 +69,7 @@ def session(
     as it is, with the data source added. With `quiet`, a Spark that is started logs nothing.
     """
     _check_packages()
+    _check_master(master)
     home = find_java(quiet=quiet)
     if home is not None:
         os.environ["JAVA_HOME"] = home
@@ -84,7 +86,7 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in settings.items():
         builder = builder.config(name, _as_text(value))
-    spark = builder.getOrCreate()
+    spark = _start(builder, master)
     if not local:
         try:
             ship(spark.sparkContext)
@@ -101,6 +103,32 @@ def register(spark: SparkSession) -> SparkSession:
     spark.conf.set(PUSH_DOWN, "true")
     spark.dataSource.register(PenstockDataSource)
     return spark
+
+
+def _check_master(master: str) -> None:
+    """Refuse what Spark would refuse with a stack trace."""
+    if master != "yarn" and not master.startswith(_MASTERS):
+        raise BadRequestError(
+            f"there is no master {master!r}: local[*], local[2], spark://host:port, yarn or k8s://…"
+        )
+
+
+def _start(builder: SparkSession.Builder, master: str) -> SparkSession:
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # no types
+    from pyspark.errors import PySparkException
+
+    try:
+        return builder.getOrCreate()
+    except Py4JJavaError as error:
+        raise _not_started(master, str(error.java_exception.getMessage())) from error
+    except (PySparkException, Py4JError) as error:
+        raise _not_started(master, str(error) or type(error).__name__) from error
+
+
+def _not_started(master: str, reason: str) -> SetupError:
+    hint = "" if _is_local(master) else "; is there one, and can it be reached from here?"
+    first = reason.strip().partition("\n")[0]
+    return SetupError(f"Spark did not start at the master {master!r}: {first}{hint}")
 
 
 def _local_workers() -> dict[str, str]:
@@ -201,7 +229,7 @@ def ship(context: SparkContext) -> None:
 
 def missing_on_executors(context: SparkContext, names: Sequence[str]) -> list[str]:
     """Return which of these packages an executor does not find."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no types
+    from py4j.protocol import Py4JJavaError
 
     # Functions of the standard library only: nothing of ours can be loaded there yet. Every task
     # looks for all of them.

@@ -19,6 +19,7 @@ from penstock.pipeline import sessions
 __all__ = ["run"]
 
 LIVE_COUNT = ORDERS_COUNT - 3
+INTO_TOPIC = ("--to", "made", "--to-topic", "made")
 NAMES = ("export", "stats", "import", "verify", "rebuild", "compact", "expire", "offload")
 
 
@@ -59,6 +60,11 @@ def test_without_spark_one_sentence_says_what_to_install(
         (("import", "out", "nowhere.csv", "t"), "nowhere.csv is no file"),
         (("run", "nowhere", "--checkpoint", "c", "--export", "out"), "nowhere is no store"),
         (("run", "{sample}", "--checkpoint", "c"), "there is nothing to do"),
+        (("run", "nowhere", "--checkpoint", "c", *INTO_TOPIC), "nowhere is no store"),
+        (
+            ("run", "{sample}", "--checkpoint", "c", "--stage", "no_such:f", *INTO_TOPIC),
+            "stage 'no_such:f': No module named 'no_such'",
+        ),
         (("run", "{sample}", "--checkpoint", "c", "--offload", "tape:/x"), "no address of a tier"),
     ],
 )
