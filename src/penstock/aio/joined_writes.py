@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from penstock.aio.calls import Calls
 from penstock.api import Topic
+from penstock.api.topic import write_at_once
 from penstock.errors import PartialWriteError, RequestError, StoreError
 from penstock.record import Location, Record
 
@@ -66,7 +67,7 @@ class JoinedWrites:
         """Write a record now; None if that would take a while, or go past others that wait."""
         if (asyncio.get_running_loop(), topic.name, partition) in self._lanes:
             return None
-        return topic.write_at_once(record, partition=partition)
+        return write_at_once(topic, record, partition)
 
     def is_long_run(self) -> bool:
         """Count a write at once; say whether it is somebody else's turn."""

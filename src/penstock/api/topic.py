@@ -72,12 +72,6 @@ class Topic:
             )
         return self._backend.write(self._namespace, self.name, record, partition, producer)
 
-    def write_at_once(self, record: Record, *, partition: int | None = None) -> Location | None:
-        """Append a record if that is a matter of microseconds: no device, no network, no other
-        writer is waited for. None: nothing was written. For event loops; see `penstock.aio`."""
-        write = self._backend.write_at_once
-        return None if write is None else write(self._namespace, self.name, record, partition)
-
     def write_many(
         self,
         values: Iterable[bytes | Record | None],
@@ -266,6 +260,13 @@ class Topic:
                 return
             yield [Message(self.name, partition, record) for record in within]
             offset = Offset(page[-1].offset + 1)
+
+
+def write_at_once(topic: Topic, record: Record, partition: int | None) -> Location | None:
+    """Append a record if that is a matter of microseconds: no device, no network, no other writer
+    is waited for. None: nothing was written. For `penstock.aio`: nothing may hold up a loop."""
+    write = topic._backend.write_at_once
+    return None if write is None else write(topic._namespace, topic.name, record, partition)
 
 
 def as_record(
