@@ -27,7 +27,7 @@ from penstock.engine.segment.state_files import bucket_of
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
 from penstock.errors import NotAStoreError
-from penstock.record import Record, ShardId
+from penstock.record import QueueKind, Record, ShardId
 
 UNIT = 20
 
@@ -165,6 +165,26 @@ def test_whatever_was_done_to_a_store_it_is_whole(
         beside = check(path)
         assert beside.findings == []
     assert check(path).findings == []
+
+
+def test_an_index_of_batch_keys_whose_log_files_are_gone_is_not_missed(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with SegmentStore.open(str(path), QUIET) as store:
+        store.create_shard(EVENTS, QueueKind.BATCH)
+        for number in range(3_000):
+            store.append(EVENTS, Record(b"%d" % number, key=b"%d" % number))
+        store.run_upkeep()
+        before = sorted(each.name for each in (path / "penstock" / "index").iterdir())
+        while store.retention.remove_oldest_file():
+            pass
+        store.run_upkeep()
+        left = sorted(each.name for each in (path / "penstock" / "index").iterdir())
+        assert set(left) < set(before), "the test needs index files that went with the log's"
+    assert check(path).findings == []
+    removed = path / "penstock" / "index" / left[0]
+    assert left[0] != left[-1], "the test needs a sealed index file, too"
+    removed.unlink()
+    assert check(path).findings != []
 
 
 def test_an_open_store_is_checked_up_to_what_it_has_published(tmp_path: Path) -> None:
