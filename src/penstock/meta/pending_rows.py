@@ -58,8 +58,9 @@ class PendingRows:
         while True:
             version = self._version
             prefix, pending = self._now
-            # Copied in one step: the thread that applies goes on meanwhile.
-            mine = [row for row in list(pending.items()) if start <= row[0] < end]
+            # The thread that applies goes on meanwhile. To copy a dictionary is one step; to list
+            # its items is not, since the collector may come in between, and let others run.
+            mine = [row for row in pending.copy().items() if start <= row[0] < end]
             rows = self._database.scan(self._family, prefix + start, prefix + end)
             first = next(rows, None)
             if version == self._version:

@@ -266,7 +266,7 @@ class DispatchWorker:
     @property
     def failures(self) -> dict[ShardId, str]:
         """Shards on which the dispatcher raised the last time, and what."""
-        return {shard: streak.reason for shard, streak in list(self._streaks.items())}
+        return {shard: streak.reason for shard, streak in self._streaks.copy().items()}
 
     def _note_failure(self, shard: ShardId, position: int, error: Exception) -> None:
         self._failed_batches.inc()
