@@ -18,11 +18,14 @@ from penstock.meta.client import DEFAULT_NAMESPACE, Topic, Update
 from penstock.meta.state.metadata_commands import TopicDeleted
 from penstock.record import ShardId
 
+_ASYNC: Final = "ASYNC_FLUSH"
+_ROCKSDB: Final = "EngineRocksDB"
+
 
 class TopicRoute:
     """A topic and the shards that it can use now."""
 
-    __slots__ = ("by_key", "ids", "partitions", "shards", "topic")
+    __slots__ = ("by_key", "ids", "partitions", "shards", "topic", "waits")
 
     def __init__(self, topic: Topic, shards: tuple[str, ...]) -> None:
         self.topic: Final = topic
@@ -30,6 +33,8 @@ class TopicRoute:
         self.shards: Final = shards
         self.ids: Final = tuple(ShardId(topic.topic_id, number) for number in range(len(shards)))
         self.by_key: Final = topic.config.partitioner == "key"
+        self.waits: Final = topic.config.flush != _ASYNC or topic.config.storage_type == _ROCKSDB
+        """Whether a write may wait for a device."""
 
     def shard(self, partition: object) -> str:
         """Return the name of one shard."""

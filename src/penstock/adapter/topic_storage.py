@@ -94,6 +94,8 @@ class TopicStorage:
     ) -> Location | None:
         """Append one record if that is a matter of microseconds; None: nothing was written."""
         route = self.routes.find(topic, namespace)
+        if route.waits:
+            return None
         if partition is None:
             partition = self.choose(route, record, None)
         written = self.handler.write_at_once(route.shard(partition), record)
