@@ -40,13 +40,22 @@ def test_a_directory_that_is_no_store_is_one_sentence_on_stderr(
     run: Run, command: str, tmp_path: Path
 ) -> None:
     more = {"cat": ["a_0"], "get": ["a_0", "0"], "query": ["--key", "k"]}.get(command, [])
-    for path in (tmp_path, tmp_path / "missing"):
+    empty, file = tmp_path / "empty", tmp_path / "file"
+    empty.mkdir()
+    file.write_bytes(b"mine")
+    reasons = {
+        empty: "it has no commitlog/ and no store.properties",
+        file: "it is no directory",
+        tmp_path / "missing": "there is no such directory",
+    }
+    for path, reason in reasons.items():
         ran = run("store", command, path, *more)
         assert ran.code == 2
-        assert ran.err.startswith(f"penstock: {path} is no store")
-        assert ran.err.count("\n") == 1
+        assert ran.err == f"penstock: {path} is no store: {reason}\n"
         assert ran.out == ""
-    assert list(tmp_path.iterdir()) == []
+    assert sorted(tmp_path.iterdir()) == [empty, file]
+    assert list(empty.iterdir()) == []
+    assert file.read_bytes() == b"mine"
 
 
 def test_a_shard_that_does_not_exist_is_one_sentence(run: Run, written: Path) -> None:

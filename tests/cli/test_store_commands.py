@@ -30,7 +30,9 @@ def test_info_prints_parts_shards_and_bounds(run: Run, written: Path) -> None:
 
 
 def test_info_of_rocketmqs_store(run: Run, golden: GoldenStore) -> None:
-    assert "rocketmq" in run("store", "info", golden.root).out
+    out = run("store", "info", golden.root).out
+    assert "rocketmq" in out
+    assert "log 2023-11-14 22:13:30.582, queues 2023-11-14 22:13:39.314, index 2023" in out
 
 
 def test_info_says_when_a_store_is_open(run: Run, tmp_path: Path) -> None:
@@ -221,6 +223,13 @@ def test_rebuild_heals_what_is_derived_and_says_so(run: Run, copy: Path) -> None
     scanned = line["records_scanned"]
     assert isinstance(scanned, int)
     assert scanned >= ORDERS_COUNT
+
+
+def test_rebuild_exits_with_1_when_records_are_damaged(run: Run, copy: Path) -> None:
+    flip(copy / "commitlog" / f"{0:020d}", 150)
+    ran = run("store", "rebuild", copy)
+    assert ran.code == 1
+    assert f"{copy}/commitlog/{0:020d} at 0" in ran.out.replace("\n", "")
 
 
 def test_rebuild_needs_the_lock(run: Run, copy: Path) -> None:

@@ -225,6 +225,7 @@ def rebuild(context: typer.Context, directory: Directory, as_json: AsJson = Fals
     """Build queues, key index, times and checksums anew from the log.
 
     Takes the lock: nobody else may have the store open. Records and deletions stay as they are.
+    Exits with 1 when records of the log are damaged: those cannot be built anew.
 
     Example: [b]penstock store rebuild data[/b]
     """
@@ -235,3 +236,4 @@ def rebuild(context: typer.Context, directory: Directory, as_json: AsJson = Fals
             progress=progress and (lambda done, total: progress("commit log", done, total)),
         )
     store_output.print_rebuild(directory, report, as_json=as_json)
+    sys.exit(DAMAGED if report.damaged else 0)

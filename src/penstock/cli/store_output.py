@@ -48,7 +48,8 @@ def print_info(found: StoreInfo, *, as_json: bool) -> None:
             ("last stop", _last_stop(found)),
             ("log", f"positions {found.start_position} to {found.end_position}"),
             ("durable up to", checkpoint.durable_position),
-            ("checkpoint at", checkpoint.derived_position),
+            ("checkpoint at", _or_none(checkpoint.derived_position)),
+            ("RocketMQ's checkpoint", _or_none(_rocketmq_checkpoint(checkpoint.rocketmq))),
             ("log file", size_text(sizes.commit_log_file_size)),
             ("index file", f"{sizes.index_slots} slots, {sizes.index_entries_max} entries"),
         ]
@@ -60,6 +61,17 @@ def print_info(found: StoreInfo, *, as_json: bool) -> None:
     print_shards(found.shards, as_json=False)
     for path in found.damaged:
         console().print(Text(f"damaged: {path}; shards may be missing above", style="red"))
+
+
+def _or_none(value: int | str | None) -> Cell:
+    return Text("(none)", style="dim") if value is None else value
+
+
+def _rocketmq_checkpoint(found: dict[str, int] | None) -> str | None:
+    if found is None:
+        return None
+    times = ((part, found[f"{part}_timestamp_ms"]) for part in ("log", "queues", "index"))
+    return ", ".join(f"{part} {time_text(at) if at else '(none)'}" for part, at in times)
 
 
 def _last_stop(found: StoreInfo) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.segment.view.sample_store import EVENTS, ORDERS, ORDERS_COUNT, QUIET,
 from penstock.engine.segment.inspect import rebuild, verify
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
-from penstock.errors import LockedError, NotAStoreError
+from penstock.errors import CorruptionError, LockedError, NotAStoreError
 
 
 def everything(path: Path) -> list[object]:
@@ -71,3 +72,35 @@ def test_a_directory_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(NotAStoreError):
         rebuild(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_whose_log_cannot_be_opened_keeps_what_is_derived(golden_copy: Path) -> None:
+    """What is derived could not be built again, and is all that tells where records were."""
+    first, middle, _ = sorted((golden_copy / "commitlog").iterdir())
+    whole = middle.read_bytes()
+    damages: list[Callable[[], object]] = [
+        lambda: middle.write_bytes(whole[:1000]),
+        lambda: middle.write_bytes(b""),
+        middle.unlink,
+        lambda: middle.write_bytes(whole + b"more"),
+        lambda: (golden_copy / "store.properties").write_text("mappedFileSizeCommitLog=x"),
+    ]
+    for damage in damages:
+        damage()
+        before = files_of(golden_copy)
+        with pytest.raises((NotAStoreError, CorruptionError)):
+            rebuild(str(golden_copy))
+        (golden_copy / "lock").unlink()
+        assert files_of(golden_copy) == before
+        middle.write_bytes(whole)
+    assert first.exists()
+
+
+def files_of(path: Path) -> dict[Path, bytes | None]:
+    return {each: each.read_bytes() if each.is_file() else None for each in path.rglob("*")}
+
+
+def test_other_files_beside_the_index_are_left_alone(copy: Path) -> None:
+    (copy / "index" / "readme").write_bytes(b"mine")
+    rebuild(str(copy))
+    assert (copy / "index" / "readme").read_bytes() == b"mine"

@@ -133,7 +133,8 @@ class FileSet:
             return
         if not (last and size < self.file_size):
             raise NotAStoreError(
-                f"{path} has {size} bytes, the configured file size is {self.file_size}"
+                f"{path} has {size} bytes, the configured file size is {self.file_size}; was the "
+                "file cut, or the store written with another commit_log_file_size?"
             )
         if size < synced:
             raise CorruptionError(

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from penstock.disk import Disk, Mapping
 from penstock.engine.segment.checkpoint import DerivedPoint
 from penstock.engine.segment.format import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT_SIZE
+from penstock.engine.segment.paths import is_index_name
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import MIB, FileSizes
 from penstock.engine.segment.twin import core
@@ -118,7 +119,7 @@ class IndexView:
             return self._opened
 
     def _open_all(self) -> dict[str, _Opened]:
-        names = [n for n in self._disk.list(self._directory) if n.isascii() and n.isdigit()]
+        names = [n for n in self._disk.list(self._directory) if is_index_name(n)]
         opened: dict[str, _Opened] = {}
         for name in names:
             try:

@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from penstock.disk import Disk, File, Mapping
 from penstock.engine.segment.format import INDEX_ENTRY, INDEX_HEADER
 from penstock.engine.segment.page_sums import PageSums
+from penstock.engine.segment.paths import is_index_name
 from penstock.engine.segment.settings import FileSizes
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.twin_interface import IndexSink
@@ -120,7 +121,7 @@ class KeyIndex:
 
     def load(self) -> bool:
         """Find the files; return whether all of them have the right size."""
-        self.names = [n for n in self._disk.list(self.directory) if n.isascii() and n.isdigit()]
+        self.names = [n for n in self._disk.list(self.directory) if is_index_name(n)]
         self._misfits.clear()
         for name in self.names:
             file = self._disk.open(f"{self.directory}/{name}", writable=False)

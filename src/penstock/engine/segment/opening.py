@@ -129,19 +129,10 @@ def _build(
         sizes = agree(paths, stored_sizes(disk, paths), settings.sizes)
     else:
         sizes = (settings.sizes or FileSizes()).check()
+    strict = requires_checksums(disk, paths) if exists else True
+    files = _load_log(disk, paths, settings, sizes, strict=strict, repair=True)
     for directory in (paths.commit_log, paths.index, paths.shards, paths.times, paths.sums):
         disk.make_directory(directory)
-    strict = requires_checksums(disk, paths) if exists else True
-    files = FileSet(
-        disk,
-        paths.commit_log,
-        sizes.commit_log_file_size,
-        settings.mapped_bytes_max,
-        strict=strict,
-    )
-    point = read_derived(disk, paths.derived)
-    synced = max(read_durable(disk, paths.durable)[1], 0 if point is None else point.position)
-    files.load(repair=True, synced=synced)
     if not disk.exists(paths.properties):
         save_sizes(disk, paths, sizes, strict=strict)
     record_size_max = min(settings.record_size_max, sizes.commit_log_file_size)
@@ -168,6 +159,35 @@ def _build(
         checkpointer=Checkpointer(disk, paths, log, table, index, sums),
         report=RecoveryReport(damaged=[], rebuilt=[]),
     )
+
+
+def _load_log(
+    disk: Disk,
+    paths: StorePaths,
+    settings: SegmentSettings,
+    sizes: FileSizes,
+    *,
+    strict: bool,
+    repair: bool,
+) -> FileSet:
+    files = FileSet(
+        disk,
+        paths.commit_log,
+        sizes.commit_log_file_size,
+        settings.mapped_bytes_max,
+        strict=strict,
+    )
+    point = read_derived(disk, paths.derived)
+    synced = max(read_durable(disk, paths.durable)[1], 0 if point is None else point.position)
+    files.load(repair=repair, synced=synced)
+    return files
+
+
+def check_log(disk: Disk, paths: StorePaths, settings: SegmentSettings) -> None:
+    """Raise what opening an existing store would raise about its sizes and the files of its log;
+    nothing is changed."""
+    sizes = agree(paths, stored_sizes(disk, paths), settings.sizes)
+    _load_log(disk, paths, settings, sizes, strict=False, repair=False)
 
 
 def _recover(parts: StoreParts, progress: Progress | None) -> None:

@@ -23,6 +23,11 @@ from penstock.engine.segment.settings import SegmentSettings
 from penstock.record import QueueKind, ShardId
 
 
+def is_index_name(name: str) -> bool:
+    """Say whether a file's name is a time, as those of index files are."""
+    return name.isascii() and name.isdigit()
+
+
 class StorePaths:
     def __init__(self, root: str, settings: SegmentSettings) -> None:
         self.root: Final = root.rstrip("/") or "/"

@@ -48,6 +48,17 @@ def is_store(disk: Disk, paths: StorePaths) -> bool:
     )
 
 
+def check_is_store(disk: Disk, paths: StorePaths) -> None:
+    """Refuse what is no store, with the reason."""
+    exists = disk.exists(paths.root)
+    if exists and not disk.is_directory(paths.root):
+        raise NotAStoreError(f"{paths.root} is no store: it is no directory")
+    if not is_store(disk, paths):
+        missing = "it has no commitlog/ and no store.properties"
+        reason = missing if exists else "there is no such directory"
+        raise NotAStoreError(f"{paths.root} is no store: {reason}")
+
+
 def check_directory(disk: Disk, paths: StorePaths) -> bool:
     """Return whether a store is there; refuse a directory that holds something else."""
     if is_store(disk, paths):

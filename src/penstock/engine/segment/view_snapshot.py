@@ -29,7 +29,7 @@ from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_view import ShardView
-from penstock.engine.segment.store_sizes import is_store, requires_checksums, stored_sizes
+from penstock.engine.segment.store_sizes import check_is_store, requires_checksums, stored_sizes
 from penstock.engine.segment.time_blocks import TimeBlocks
 from penstock.engine.segment.unit_files import OpenFiles, UnitFiles
 from penstock.engine.segment.view_states import KnownStates, has_states, read_states
@@ -178,10 +178,7 @@ class SnapshotSource:
         self.metrics: Final = _Uncounted()
         self.sums: Final = PageSums(disk, self.paths.sums)
         self.sealed: Final = SealedFiles(disk, self.sums)
-        if not is_store(disk, self.paths):
-            raise NotAStoreError(
-                f"{self.paths.root} is no store: it has no commitlog/ and no store.properties"
-            )
+        check_is_store(disk, self.paths)
 
     def take(self) -> Snapshot:
         """Look at the directory, again when files come and go under the look."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
-from penstock.engine.segment.paths import StorePaths
+from penstock.engine.segment.disk_errors import disk_errors
+from penstock.engine.segment.opening import check_log
+from penstock.engine.segment.paths import StorePaths, is_index_name
 from penstock.engine.segment.recovery import Progress, RecoveryReport
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.store_sizes import is_store
-from penstock.errors import NotAStoreError
+from penstock.engine.segment.store_sizes import check_is_store
 
 
 def rebuild(
@@ -30,27 +31,28 @@ def rebuild(
     disk = disk or LocalDisk()
     settings = settings or SegmentSettings(background=False)
     paths = StorePaths(path, settings)
-    if not is_store(disk, paths):
-        raise NotAStoreError(
-            f"{paths.root} is no store: it has no commitlog/ and no store.properties"
-        )
-    _forget_derived(disk, paths)
+    with disk_errors(paths.root):
+        check_is_store(disk, paths)
+        _forget_derived(disk, paths, settings)
     with SegmentStore.open(
         path, settings, disk=disk, clock=clock or SystemClock(), progress=progress
     ) as store:
         return store.report
 
 
-def _forget_derived(disk: Disk, paths: StorePaths) -> None:
+def _forget_derived(disk: Disk, paths: StorePaths, settings: SegmentSettings) -> None:
     """Remove the checkpoint first: without it, whatever happens next, opening the store builds
-    everything anew from the log."""
+    everything anew from the log. Of a log that cannot be opened nothing can be built: then all
+    stays."""
     lock = disk.lock(paths.lock)
     try:
+        check_log(disk, paths, settings)
         if disk.exists(paths.derived):
             disk.remove(paths.derived)
             disk.sync_directory(paths.own)
         for name in disk.list(paths.index):
-            disk.remove(f"{paths.index}/{name}")
+            if is_index_name(name):
+                disk.remove(f"{paths.index}/{name}")
         disk.remove_tree(f"{paths.sums}/index")
     finally:
         lock.release()
