@@ -375,7 +375,7 @@ class FaultyDisk:
     def calls(self) -> Sequence[Call]:
         """The calls so far, oldest first; the last 100 000."""
         with self.guard:
-            return [*self.faults.calls]
+            return self.faults.calls
 
     @property
     def counts(self) -> Counter[Operation]:

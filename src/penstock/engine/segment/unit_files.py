@@ -140,12 +140,13 @@ class UnitFiles:
     def read(self, unit: int, count: int) -> bytes:
         """Return `count` units from `unit` on; raise `FileNotFoundError` when a file is missing,
         and return fewer when one is short."""
-        parts = []
-        for start, n in self._spans(unit, count):
-            held = self._files.get(self.path_of(start))
-            at = start % self.file_units * self.unit_size
-            parts.append(held.file.read_at(at, n * self.unit_size))
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        if unit % self.file_units + count <= self.file_units:  # in one file, as most reads are
+            return self._read_in_file(unit, count)
+        return b"".join(self._read_in_file(start, n) for start, n in self._spans(unit, count))
+
+    def _read_in_file(self, unit: int, count: int) -> bytes:
+        held = self._files.get(self.path_of(unit))
+        return held.file.read_at(unit % self.file_units * self.unit_size, count * self.unit_size)
 
     def read_in(self, path: str, unit: int) -> bytes:
         """Return one unit of the file at `path`."""
