@@ -36,6 +36,15 @@ class ReadableShard(Protocol):
     def earliest(self) -> int: ...
     @property
     def commit(self) -> int: ...
+    @property
+    def cuts(self) -> int:
+        """How often offsets were taken back: the tail was cut, or the shard deleted."""
+        ...
+
+    def was_cut_since(self, cuts: int) -> bool:
+        """Say whether offsets were taken back since `cuts` was looked up; waits for whoever is
+        taking some back."""
+        ...
 
     def check_units(self) -> bool:
         """Return False when the queue files cannot be believed."""

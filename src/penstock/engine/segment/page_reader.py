@@ -4,6 +4,10 @@ Every record is checked before it leaves: its checksums, and that it is the reco
 unit speaks of. When they disagree, the derived side is rebuilt from the log once, and the read is
 tried again; if the record itself is damaged, `CorruptionError` names the file and the position. A
 damaged byte is never served, and a damaged record never silently skipped.
+
+Nothing is locked meanwhile. A shard whose tail is cut, or which is deleted, under a read may look
+damaged to it; so before a failure counts, the read asks for such a cut, and begins anew where it
+was, within the bounds that the shard has now.
 """
 
 from __future__ import annotations
@@ -72,6 +76,7 @@ class PageReader:
     def read(self, log: ReadableShard, query: Query) -> Page:
         """Return the records that `query` asks for, ascending."""
         self._check(log)
+        cuts = log.cuts
         offset = max(query.offset, log.earliest)
         until = min(query.until, log.commit)
         records: list[StoredRecord] = []
@@ -85,6 +90,9 @@ class PageReader:
                 max_size=size_left,
             )
             page, after, size, damage = self._step(log, wanted, now_ms)
+            if not page and log.was_cut_since(cuts):
+                cuts, until = log.cuts, min(query.until, log.commit)
+                continue
             if records and size > size_left:
                 # The first record of a step comes whatever its size; here it is not the first.
                 break
@@ -103,10 +111,13 @@ class PageReader:
         """Return records as `read` does; none only when there is none up to `until`."""
         offset = query.offset
         while offset < query.until:
+            cuts = log.cuts
             page = self.read(log, query._replace(offset=offset))
             if page.records:
                 return page.records
             if page.next_offset <= offset < log.commit:
+                if log.was_cut_since(cuts):
+                    continue
                 raise lost_record(self._files, log, offset)
             offset = max(page.next_offset, offset + 1)
         return []
@@ -151,7 +162,8 @@ class PageReader:
             raise read_error(error) from error
 
     def _heal_or_raise(self, log: ReadableShard, offset: int, error: CorruptionError) -> int:
-        """Have the queue rebuilt, once for every damaged offset; return where to go on."""
+        """Have the queue rebuilt, once for every damaged offset; return where to go on. The caller
+        has made sure that no cut of the shard is all there is to it."""
         if log.earliest > offset:
             return log.earliest  # retention was faster
         self._metrics.damaged_reads.inc()
@@ -238,20 +250,38 @@ class PageReader:
     ) -> tuple[T | None, int]:
         """Return what `read` makes of the next units; None: there are none before the offset."""
         self._check(log)
+        cuts = 0  # any: who reads page by page knew `until` before
         while True:
-            try:
-                located = locate(self._files, log, query)
-                if isinstance(located, int):
-                    return None, located
-                buffer = self._buffer(located.base)
-            except CorruptionError as error:
-                query = query._replace(offset=self._heal_or_raise(log, query.offset, error))
-                continue
-            found, after, _, damage = read(buffer, located, query)
-            if damage is None or after > query.offset:
-                return found, min(after, query.until)
-            after = self._heal_or_raise(log, after, self._corruption(damage))
-            query = query._replace(offset=after)
+            found, after, failure = self._try_page(log, query, read)
+            if failure is None and found is not None:
+                return found, after
+            if log.was_cut_since(cuts):
+                cuts, until = log.cuts, min(query.until, log.commit)
+                if query.offset >= until:
+                    return None, query.until
+                query = query._replace(until=until)
+            elif failure is None:
+                return None, after
+            else:
+                query = query._replace(offset=self._heal_or_raise(log, after, failure))
+
+    def _try_page(
+        self,
+        log: ReadableShard,
+        query: Query,
+        read: Callable[[memoryview, Located, Query], tuple[T, int, int, Damage | None]],
+    ) -> tuple[T | None, int, CorruptionError | None]:
+        try:
+            located = locate(self._files, log, query)
+            if isinstance(located, int):
+                return None, located, None
+            buffer = self._buffer(located.base)
+        except CorruptionError as error:
+            return None, query.offset, error
+        found, after, _, damage = read(buffer, located, query)
+        if damage is None or after > query.offset:
+            return found, min(after, query.until), None
+        return None, after, self._corruption(damage)
 
     def _hidden(self, log: ReadableShard, query: Query) -> list[tuple[int, int]]:
         """The deleted ranges; a batch that reaches past `until` is cut there, too."""

@@ -148,10 +148,12 @@ class ShardReader(RunReader):
         offset = raw.queue_offset
         if not log.earliest <= offset < log.commit or log.state.is_deleted(offset):
             return False
+        cuts = log.cuts
         try:
             return self._position_of(log, offset) == raw.position
         except CorruptionError as error:
-            self._heal_or_raise(log, offset, error)
+            if not log.was_cut_since(cuts):
+                self._heal_or_raise(log, offset, error)
             return self._position_of(log, offset) == raw.position
 
     def _raise_if_own(self, log: ReadableShard, damage: Damage) -> None:

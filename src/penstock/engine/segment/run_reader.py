@@ -26,6 +26,7 @@ class RunReader(PageReader):
     def read_kafka(self, log: ReadableShard, offset: int, until: int, max_size: int) -> BatchPage:
         """Return Kafka batches as they lie in the log, checked; see `BatchPage`."""
         self._check(log)
+        cuts = log.cuts
         offset = max(offset, log.earliest)
         parts: list[bytes | memoryview] = []
         size = 0
@@ -55,7 +56,10 @@ class RunReader(PageReader):
             except CorruptionError as error:
                 if parts:
                     break
-                offset = self._heal_or_raise(log, offset, error)
+                if log.was_cut_since(cuts):
+                    cuts, until = log.cuts, min(until, log.commit)
+                else:
+                    offset = self._heal_or_raise(log, offset, error)
                 continue
             if parts and size + length > max_size:
                 break  # the first batch of a step comes whatever its size
@@ -65,14 +69,17 @@ class RunReader(PageReader):
             ]
             size += length
             if foreign and not parts:
-                return BatchPage([], 0, after, self._foreign(log, after))
+                found = self._foreign(log, after)
+                return BatchPage([], 0, after if found else until, found)
             if foreign or after == offset:
                 return BatchPage(parts, size, after)
             offset = after
         return BatchPage(parts, size, offset)
 
-    def _foreign(self, log: ReadableShard, offset: int) -> ForeignBatch:
+    def _foreign(self, log: ReadableShard, offset: int) -> ForeignBatch | None:
         unit = log.read_units(log.unit_of(offset), 1)
+        if not unit:
+            return None  # cut off meanwhile
         position, _, _, _, first, count, _, _ = BATCH_UNIT.unpack(unit)
         base = self._files.base_of(position)
         raw = core.decode_raw(self._buffer(base), base, position, True, self._files.strict)
@@ -91,6 +98,7 @@ class RunReader(PageReader):
         """Return whole records, or batches, one behind the other as the log holds them, checked,
         and the offset to go on at; no object is made of any of them."""
         self._check(log)
+        cuts = log.cuts
         parts: list[bytes] = []
         size = 0
         offset = max(query.offset, log.earliest)
@@ -101,6 +109,9 @@ class RunReader(PageReader):
             try:
                 located = locate(self._files, log, wanted)
                 if isinstance(located, int):
+                    if log.was_cut_since(cuts):
+                        cuts, until = log.cuts, min(until, log.commit)
+                        continue
                     limit += located - offset
                     offset = located
                     continue
@@ -123,7 +134,10 @@ class RunReader(PageReader):
             except CorruptionError as error:
                 if parts:
                     break
-                offset = self._heal_or_raise(log, offset, error)
+                if log.was_cut_since(cuts):
+                    cuts, until = log.cuts, min(until, log.commit)
+                else:
+                    offset = self._heal_or_raise(log, offset, error)
                 continue
             if after == offset or (parts and size + len(data) > query.max_size):
                 break  # the first record of a step comes whatever its size

@@ -9,6 +9,7 @@ Invariants:
   * earliest <= commit <= next; readers see [earliest, commit) minus the deleted ranges
   * a unit leaves memory only when it is in its file, so that every unit below `next` can be read
     from one of the two at any moment
+  * who reads takes no lock: a read that fails asks whether the shard was cut meanwhile
   * `lock` guards the state and the files; appends take the log's lock, and this one inside it only
     when the record concerns the state (producers, control records, epochs)
 """
@@ -66,6 +67,7 @@ class ShardLog:
         "_last_lookup",
         "_sealed",
         "_suspect",
+        "cuts",
         "deleting",
         "flush",
         "handle",
@@ -101,6 +103,8 @@ class ShardLog:
         self.epoch = max(0, state.epochs.latest)
         self.healed = _NONE_HEALED
         """Offsets for which rebuilding the queue did not help: their records are damaged."""
+        self.cuts = 0
+        """How often offsets were taken back; counted under `lock`, when all of it is done."""
         self._commit_limit: int | None = None
         self._sealed = sealed
         self._checked = False
@@ -159,6 +163,11 @@ class ShardLog:
     def limit_commit(self, offset: Offset | None) -> None:
         """Show nothing at or past `offset` (replication decides); None lifts the limit."""
         self._commit_limit = offset
+
+    def was_cut_since(self, cuts: int) -> bool:
+        """Say whether offsets were taken back since `cuts` was looked up."""
+        with self.lock:  # by whoever is just at it, too
+            return self.cuts != cuts
 
     # Units
 
@@ -278,7 +287,8 @@ class ShardLog:
                 low = at + 1
             else:
                 high = middle
-        return self.rows(low, 1)[0] if low < self.next_unit else None
+        rows = self.rows(low, 1)
+        return rows[0] if rows else None  # none: it was the last, or is cut off
 
     def _record_from(self, unit: int, stop: int) -> tuple[int, UnitRow | None]:
         """Return the first unit of [unit, stop) that has a record, and its number."""
@@ -464,6 +474,7 @@ class ShardLog:
                 self.epoch = max(0, self.state.epochs.latest)
             self._last_lookup = None
             self._files_read = None
+            self.cuts += 1
             return offset
 
     def trim_files(self) -> None:
@@ -478,6 +489,7 @@ class ShardLog:
             self.units.cut(0)
             self.times.clear()
             self.note_rebuilt(0)
+            self.cuts += 1
 
     def forget(self, position: int) -> None:
         """The shard was deleted when the log ended at `position`: its queue is empty, its state
@@ -495,6 +507,7 @@ class ShardLog:
             self.state.drop(position)
             self.epoch = 0
             self.note_state()
+            self.cuts += 1
 
     def remove_files(self) -> bool:
         """Remove what a deleted shard has on disk; return False when it is not deleted. The caller

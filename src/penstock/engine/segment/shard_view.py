@@ -93,6 +93,13 @@ class ShardView:
     def commit(self) -> int:
         return self.state.commit_offset
 
+    @property
+    def cuts(self) -> int:
+        return 0
+
+    def was_cut_since(self, cuts: int) -> bool:  # noqa: ARG002 - a snapshot is never cut
+        return False
+
     def _find_ends(self) -> QueueEnds:
         if self._published is None:
             return find_ends(self.units, self._kind, self._log_start)
