@@ -39,7 +39,7 @@ from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.shard_routing import Forwarder, ShardRouting
 from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
 from penstock.engine.transaction_limits import Ranges, TransactionLimits, is_within
-from penstock.errors import NotSupportedError, StoreError
+from penstock.errors import BusyError, NotSupportedError, StoreError
 from penstock.record import Offset, Producer, QueueKind, Record, StoredRecord
 
 if TYPE_CHECKING:
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 # A check for a Protocol looks at every method; this one is made for every batch.
 _BATCH_ENGINES: Final = (SegmentEngine,)
 _QUICK_ENGINES: Final = (SegmentEngine, MemoryStorageEngine)
+_TRIES: Final = (None,) * 100
+"""How often a read is made that meets an aborted transaction each time. Once is nearly always
+enough; a shard on which all of them do so is not to be read now."""
 _ELSEWHERE_PAUSE_S: Final = 0.1
 """How often a node looks for records of a shard that another one leads, while somebody waits."""
 
@@ -190,25 +193,26 @@ class StorageEngineHandler(ShardRouting):
         isolation: Isolation = Isolation.COMMITTED,
     ) -> list[StoredRecord]:
         entry = self.find(shard_name)
-        aborts = entry.aborts
         engine = entry.reader or self._find_reader(entry)
         if entry.hidden and (moved := behind_hidden(entry, offset)) is not None:
             offset = moved
-        found = engine.read_by_offset(
-            entry.id, offset, max_records=max_records, max_size=max_size, isolation=isolation
-        )
-        # Behind the read: whoever writes in a transaction has held the shard up before.
-        if isolation is Isolation.COMMITTED and self.limits.touches(shard_name):
-            read = partial(
-                engine.read_by_offset, entry.id, max_records=max_records, max_size=max_size
+        for _ in _TRIES:
+            aborts = entry.aborts
+            found = engine.read_by_offset(
+                entry.id, offset, max_records=max_records, max_size=max_size, isolation=isolation
             )
-            found = self._stable_page(entry, found, read)
-        if entry.aborts != aborts and isolation is Isolation.COMMITTED:
-            # Read before they were deleted, looked at when nobody held them back any more.
-            return self.read_by_offset(
-                shard_name, offset, max_records=max_records, max_size=max_size
-            )
-        return self._note_read(entry, found, offset)
+            if isolation is not Isolation.COMMITTED:
+                return self._note_read(entry, found, offset)
+            # Behind the read: whoever writes in a transaction has held the shard up before.
+            if self.limits.touches(shard_name):
+                read = partial(
+                    engine.read_by_offset, entry.id, max_records=max_records, max_size=max_size
+                )
+                found = self._stable_page(entry, found, read)
+            # Else read before they were deleted, looked at when nobody held them back any more.
+            if entry.aborts == aborts:
+                return self._note_read(entry, found, offset)
+        raise _too_many_aborts(entry)
 
     def read_columns(self, shard_name: str, wanted: ColumnQuery) -> list[pa.RecordBatch] | None:
         """Return committed records as Arrow columns; None where only rows can be had."""
@@ -225,30 +229,23 @@ class StorageEngineHandler(ShardRouting):
         max_size: int = SIZE_PER_READ,
     ) -> list[StoredRecord]:
         entry = self.find(shard_name)
-        aborts = entry.aborts
         engine = self._reader(entry)
         if entry.hidden and (moved := behind_hidden(entry, start_offset)) is not None:
             start_offset = moved
-        found = engine.read_by_tag(
-            entry.id, tag, start_offset=start_offset, max_records=max_records, max_size=max_size
-        )
-        if self.limits.touches(shard_name):
 
-            def read(offset: Offset) -> list[StoredRecord]:
-                return engine.read_by_tag(
-                    entry.id, tag, start_offset=offset, max_records=max_records, max_size=max_size
-                )
-
-            found = self._stable_page(entry, found, read)
-        if entry.aborts != aborts:
-            return self.read_by_tag(
-                shard_name,
-                tag,
-                start_offset=start_offset,
-                max_records=max_records,
-                max_size=max_size,
+        def read(offset: Offset) -> list[StoredRecord]:
+            return engine.read_by_tag(
+                entry.id, tag, start_offset=offset, max_records=max_records, max_size=max_size
             )
-        return self._note_read(entry, found, start_offset)
+
+        for _ in _TRIES:
+            aborts = entry.aborts
+            found = read(start_offset)
+            if self.limits.touches(shard_name):
+                found = self._stable_page(entry, found, read)
+            if entry.aborts == aborts:
+                return self._note_read(entry, found, start_offset)
+        raise _too_many_aborts(entry)
 
     def read_by_key(self, shard_name: str, key: bytes) -> StoredRecord | None:
         entry = self.find(shard_name)
@@ -275,7 +272,7 @@ class StorageEngineHandler(ShardRouting):
         engine = self._reader(entry)
         check_complete(entry)
         wanted = limit
-        while True:
+        for _ in _TRIES:
             aborts = entry.aborts
             found = engine.query_by_key(
                 entry.id, key, begin_ms=begin_ms, end_ms=end_ms, limit=wanted
@@ -284,13 +281,10 @@ class StorageEngineHandler(ShardRouting):
             shown = self._without_aborted(entry, found) if is_touched else found
             if entry.aborts != aborts:
                 continue
-            if not is_touched:
-                break
-            if len(shown) >= limit or len(found) < wanted:
-                found = shown[:limit]
-                break
+            if not is_touched or len(shown) >= limit or len(found) < wanted:
+                return self._note_read(entry, shown[:limit])
             wanted *= 4  # some of the newest are not to be seen
-        return self._note_read(entry, found)
+        raise _too_many_aborts(entry)
 
     def get_offset_by_timestamp(
         self,
@@ -442,6 +436,13 @@ class StorageEngineHandler(ShardRouting):
             return self._reader(entry).compact(entry.id)
         finally:
             entry.removals += 1
+
+
+def _too_many_aborts(entry: ShardEntry) -> BusyError:
+    return BusyError(
+        f"transactions on {entry.name!r} were aborted during each of {len(_TRIES)} reads in a row;"
+        " read again later, or with isolation=Isolation.UNCOMMITTED"
+    )
 
 
 def _ignore(_: ShardEntry) -> None:

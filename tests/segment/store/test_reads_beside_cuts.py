@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from tests.segment.store.batches import inner_batch
 from tests.segment.store.rig import ORDERS, Rig, create, record
 
 from penstock.engine.segment import page_reader, run_reader
+from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.locating import Located, Query, ReadableShard, locate
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
@@ -29,7 +29,7 @@ END = 8
 def offsets_of_arrow(store: SegmentStore) -> list[int]:
     found: list[int] = []
     for batch in store.read_arrow(ORDERS, START, columns=["offset"]):
-        found += batch.column("offset").to_pylist()
+        found += [int(each.as_py()) for each in batch.column("offset")]
     return found
 
 
@@ -90,7 +90,7 @@ def before_looking_up(
     """Let `happening` come when a read knows its bounds and looks for its records."""
     left = [happening] * times
 
-    def late_locate(files: Any, log: ReadableShard, query: Query) -> Located | int:
+    def late_locate(files: FileSet, log: ReadableShard, query: Query) -> Located | int:
         if left:
             in_another_thread(left.pop())
         return locate(files, log, query)
@@ -187,7 +187,7 @@ def test_a_read_waits_for_a_cut_that_is_under_way(monkeypatch: pytest.MonkeyPatc
     reading, units_gone, asking = threading.Event(), threading.Event(), threading.Event()
     cut_from, was_cut_since = ShardState.cut_from, ShardLog.was_cut_since
 
-    def late_locate(files: Any, log: ReadableShard, query: Query) -> Located | int:
+    def late_locate(files: FileSet, log: ReadableShard, query: Query) -> Located | int:
         reading.set()
         assert units_gone.wait(60)
         return locate(files, log, query)

@@ -91,6 +91,8 @@ class PageReader:
             )
             page, after, size, damage = self._step(log, wanted, now_ms)
             if not page and log.was_cut_since(cuts):
+                if records:
+                    break
                 cuts, until = log.cuts, min(query.until, log.commit)
                 continue
             if records and size > size_left:

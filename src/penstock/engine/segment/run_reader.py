@@ -105,39 +105,18 @@ class RunReader(PageReader):
         until = min(query.until, log.commit)
         limit = offset + query.max_records  # a record takes an offset at least
         while offset < min(until, limit) and size < query.max_size:
-            wanted = query._replace(offset=offset, until=until, max_records=limit - offset)
-            try:
-                located = locate(self._files, log, wanted)
-                if isinstance(located, int):
-                    if log.was_cut_since(cuts):
-                        cuts, until = log.cuts, min(until, log.commit)
-                        continue
-                    limit += located - offset
-                    offset = located
-                    continue
-                if not (units := _beginning_before(log.kind, located.units, until)):
-                    break
-                data, after, damage = core.copy_records(
-                    self._buffer(located.base),
-                    located.base,
-                    units,
-                    KIND_SIMPLE if log.kind is QueueKind.SIMPLE else KIND_BATCH,
-                    offset,
-                    log.shard.topic,
-                    log.shard.partition,
-                    log.state.deleted_between(offset, until),
-                    query.max_size - size,
-                    self._files.strict,
-                )
-                if damage is not None and not data:
-                    raise self._corruption(damage)
-            except CorruptionError as error:
+            data, after, error = self._copy(
+                log, Query(offset, until, limit - offset, query.max_size - size)
+            )
+            if not data and log.was_cut_since(cuts):
                 if parts:
                     break
-                if log.was_cut_since(cuts):
-                    cuts, until = log.cuts, min(until, log.commit)
-                else:
-                    offset = self._heal_or_raise(log, offset, error)
+                cuts, until = log.cuts, min(until, log.commit)
+                continue
+            if error is not None:
+                if parts:
+                    break
+                offset = self._heal_or_raise(log, offset, error)
                 continue
             if after == offset or (parts and size + len(data) > query.max_size):
                 break  # the first record of a step comes whatever its size
@@ -148,6 +127,34 @@ class RunReader(PageReader):
             size += len(data)
             offset = after
         return b"".join(parts), offset
+
+    def _copy(self, log: ReadableShard, query: Query) -> tuple[bytes, int, CorruptionError | None]:
+        """Return the next records of one file of the log, the offset to go on at, and what is
+        wrong when there are none."""
+        offset, until = query.offset, query.until
+        try:
+            located = locate(self._files, log, query)
+            if isinstance(located, int):
+                return b"", located, None
+            if not (units := _beginning_before(log.kind, located.units, until)):
+                return b"", offset, None
+            data, after, damage = core.copy_records(
+                self._buffer(located.base),
+                located.base,
+                units,
+                KIND_SIMPLE if log.kind is QueueKind.SIMPLE else KIND_BATCH,
+                offset,
+                log.shard.topic,
+                log.shard.partition,
+                log.state.deleted_between(offset, until),
+                query.max_size,
+                self._files.strict,
+            )
+        except CorruptionError as error:
+            return b"", offset, error
+        if damage is not None and not data:
+            return b"", offset, self._corruption(damage)
+        return data, after, None
 
 
 def _beginning_before(kind: QueueKind, units: bytes, until: int) -> bytes:
