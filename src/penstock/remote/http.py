@@ -124,7 +124,7 @@ class _Server(ThreadingHTTPServer):
                     with suppress(OSError):
                         request.shutdown(socket.SHUT_RDWR)  # its thread sees the end, and closes it
 
-    def handle_error(self, request: _Request, client_address: object) -> None:  # noqa: ARG002 - theirs
+    def handle_error(self, *_: object) -> None:
         error = sys.exception()
         if not isinstance(error, OSError):  # else the client went away
             _log.error("http_request_failed", cause=error)
