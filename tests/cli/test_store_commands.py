@@ -10,6 +10,7 @@ from tests.cli.conftest import Run
 from tests.segment.format.golden_store import GoldenStore
 from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, QUIET, flip, tree
 
+import penstock
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
@@ -251,3 +252,32 @@ def test_parts_that_lie_elsewhere_are_found(run: Run, tmp_path: Path) -> None:
         *("cat", tmp_path / "store", "orders_0"),
     )
     assert ran.out == "here\n"
+
+
+def test_a_nodes_data_directory_is_looked_into_by_the_names_of_its_topics(
+    run: Run, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    with penstock.open(str(data), broker__commit_log_file_size=1 << 20) as store:
+        store.create_topic("Orders", partitions=2, storage="segment")
+        for number in range(4):
+            store.topic("Orders").write(b"%d" % number, key=b"k", partition=number % 2)
+        assert run("store", "info", data).code == 0
+    (topic,) = run("store", "ls", data, "topics", "--json").lines
+    assert topic["name"] == "Orders"
+    assert topic["topic"] != "Orders"
+    for directory in (data, data / "segment"):
+        shards = run("store", "ls", directory, "--json").lines
+        assert [line["name"] for line in shards] == ["Orders", "Orders"]
+        assert run("store", "info", directory, "--json").lines[0]["shards"] == shards
+        assert "Orders" in run("store", "ls", directory).out
+        assert run("store", "cat", directory, "Orders_1").out == "1\n3\n"
+        assert run("store", "cat", directory, f"{topic['topic']}_1").out == "1\n3\n"
+    assert run("store", "get", data, "Orders_0", 1, "--json").lines[0]["value"] == "2"
+    found = run("store", "query", data, "--in", "Orders_0", "--key", "k", "--json").lines
+    assert [line["value"] for line in found] == ["2", "0"]
+    found = run("store", "query", data, "--in", "Orders", "--key", "k", "--json").lines
+    assert len(found) == 4
+    assert run("store", "cat", data, "orders_0").code == 2
+    assert run("store", "verify", data).code == 0
+    assert run("store", "rebuild", data).code == 0

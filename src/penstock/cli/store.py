@@ -1,6 +1,7 @@
 """`penstock store …`: looking into a store directory, checking it, rebuilding what is derived.
 
-All commands but `rebuild` only read, take no lock, and work beside a running writer.
+All commands but `rebuild` only read, take no lock, and work beside a running writer. The directory
+may be a store, or a node's data directory with a store in it: then topics go by their names, too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from penstock.engine.segment import inspect
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError
+from penstock.pipeline.node_directory import StoreDirectory, find_store, store_root
 
 DAMAGED: Final = 1
 LIMIT: Final = 100
@@ -55,8 +57,8 @@ def store(
 ) -> None:
     """Look into a store directory, check it, rebuild what is derived.
 
-    Works on Penstock's stores and on those of Apache RocketMQ. All commands but [b]rebuild[/b]
-    only read: they need no lock, and may run beside a broker.
+    Works on Penstock's stores and data directories, and on stores of Apache RocketMQ. All commands
+    but [b]rebuild[/b] only read: they need no lock, and may run beside a broker.
     """
     context.obj = SegmentSettings(
         commit_log_path=commit_log_path,
@@ -66,8 +68,8 @@ def store(
     )
 
 
-def _open(context: typer.Context, directory: str) -> StoreView:
-    return StoreView.open(directory, settings=_settings(context))
+def _open(context: typer.Context, found: StoreDirectory) -> StoreView:
+    return StoreView.open(found.root, settings=_settings(context))
 
 
 def _settings(context: typer.Context) -> SegmentSettings:
@@ -82,8 +84,9 @@ def info(context: typer.Context, directory: Directory, as_json: AsJson = False) 
 
     Example: [b]penstock store info data[/b]
     """
-    with _open(context, directory) as view:
-        store_output.print_info(inspect.info(view), as_json=as_json)
+    found = find_store(directory)
+    with _open(context, found) as view:
+        store_output.print_info(inspect.info(view), found.names, as_json=as_json)
 
 
 @app.command()
@@ -97,12 +100,13 @@ def ls(
 
     Example: [b]penstock store ls data files[/b]
     """
-    with _open(context, directory) as view:
+    found = find_store(directory)
+    with _open(context, found) as view:
         match listed:
             case Listed.TOPICS:
-                store_output.print_topics(inspect.topic_infos(view), as_json=as_json)
+                store_output.print_topics(inspect.topic_infos(view), found.names, as_json=as_json)
             case Listed.SHARDS:
-                store_output.print_shards(inspect.shard_infos(view), as_json=as_json)
+                store_output.print_shards(inspect.shard_infos(view), found.names, as_json=as_json)
             case Listed.FILES:
                 store_output.print_files(inspect.files(view), as_json=as_json)
 
@@ -132,10 +136,11 @@ def cat(
 
     Example: [b]penstock store cat data orders_0 --from 100 --limit 10[/b]
     """
-    with _open(context, directory) as view:
-        name = read_shard(shard)
-        found = inspect.records(view, name, offset=start, until=until, tag=tag, limit=limit)
-        store_output.print_values(name, found, raw=raw, as_json=as_json)
+    found = find_store(directory)
+    with _open(context, found) as view:
+        name = found.stored(read_shard(shard))
+        records = inspect.records(view, name, offset=start, until=until, tag=tag, limit=limit)
+        store_output.print_values(name, records, raw=raw, as_json=as_json)
 
 
 @app.command()
@@ -150,8 +155,9 @@ def get(
 
     Example: [b]penstock store get data orders_0 17[/b]
     """
-    with _open(context, directory) as view:
-        detail = inspect.record_detail(view, read_shard(shard), offset)
+    found = find_store(directory)
+    with _open(context, found) as view:
+        detail = inspect.record_detail(view, found.stored(read_shard(shard)), offset)
         store_output.print_detail(detail, as_json=as_json)
 
 
@@ -192,8 +198,9 @@ def query(
     moment = read_time(time)
     if [wanted, tag, moment].count(None) != 2:
         raise BadRequestError("say what to look for: one of --key, --key-hex, --tag and --time")
-    with _open(context, directory) as view:
-        shards = inspect.shards_named(view, within)
+    found = find_store(directory)
+    with _open(context, found) as view:
+        shards = inspect.shards_named(view, None if within is None else found.stored_name(within))
         if wanted is not None:
             begin_ms, end_ms = read_time(begin) or 0, read_time(end)
             hits = inspect.find_by_key(
@@ -215,7 +222,9 @@ def verify(context: typer.Context, directory: Directory, as_json: AsJson = False
     Example: [b]penstock store verify data[/b]
     """
     with progress_bar() as progress:
-        report = inspect.verify(directory, settings=_settings(context), progress=progress)
+        report = inspect.verify(
+            store_root(directory), settings=_settings(context), progress=progress
+        )
     store_output.print_verify(report, as_json=as_json)
     sys.exit(0 if report.is_whole else DAMAGED)
 
@@ -229,11 +238,12 @@ def rebuild(context: typer.Context, directory: Directory, as_json: AsJson = Fals
 
     Example: [b]penstock store rebuild data[/b]
     """
+    root = store_root(directory)
     with progress_bar() as progress:
         report = inspect.rebuild(
-            directory,
+            root,
             settings=_settings(context),
             progress=progress and (lambda done, total: progress("commit log", done, total)),
         )
-    store_output.print_rebuild(directory, report, as_json=as_json)
+    store_output.print_rebuild(root, report, as_json=as_json)
     sys.exit(DAMAGED if report.damaged else 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 from rich.text import Text
@@ -35,10 +35,14 @@ from penstock.engine.segment.inspect import (
 from penstock.engine.segment.recovery import RecoveryReport
 from penstock.record import ShardId, StoredRecord
 
+Names = Mapping[str, str]
+"""How topics are called, by the name they are stored under; those of a node have both."""
 
-def print_info(found: StoreInfo, *, as_json: bool) -> None:
+
+def print_info(found: StoreInfo, names: Names, *, as_json: bool) -> None:
     if as_json:
-        print_json([found])
+        shards = [_named(each, each.topic, names) for each in found.shards]
+        print_json([{**msgspec.structs.asdict(found), "shards": shards}])
         return
     checkpoint, sizes = found.checkpoint, found.sizes
     print_fields(
@@ -58,7 +62,7 @@ def print_info(found: StoreInfo, *, as_json: bool) -> None:
         ("part", "#files", "#size"),
         ((part.part, part.files, size_text(part.size)) for part in found.parts),
     )
-    print_shards(found.shards, as_json=False)
+    print_shards(found.shards, names, as_json=False)
     for path in found.damaged:
         console().print(Text(f"damaged: {path}; shards may be missing above", style="red"))
 
@@ -81,25 +85,41 @@ def _last_stop(found: StoreInfo) -> str:
     return f"none: a writer has the store open{writer}, or did not close it"
 
 
-def print_topics(found: Iterable[TopicInfo], *, as_json: bool) -> None:
+def _named(found: TopicInfo | ShardInfo, topic: str, names: Names) -> dict[str, object]:
+    fields = msgspec.structs.asdict(found)
+    return {**fields, "name": names[topic]} if topic in names else fields
+
+
+def print_topics(found: Iterable[TopicInfo], names: Names, *, as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(_named(each, each.topic, names) for each in found)
         return
     print_table(
-        ("topic", "kind", "#shards", "#records"),
-        ((printable(each.topic), each.kind, each.shards, each.records) for each in found),
+        ("topic", *(["name"] if names else []), "kind", "#shards", "#records"),
+        (
+            (
+                printable(each.topic),
+                *([printable(names.get(each.topic, ""))] if names else []),
+                *(each.kind, each.shards, each.records),
+            )
+            for each in found
+        ),
     )
 
 
-def print_shards(found: Iterable[ShardInfo], *, as_json: bool) -> None:
+def print_shards(found: Iterable[ShardInfo], names: Names, *, as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(_named(each, each.topic, names) for each in found)
         return
     print_table(
-        ("shard", "kind", "#earliest", "#commit", "#next", "#records", ""),
+        (
+            *("shard", *(["topic"] if names else []), "kind"),
+            *("#earliest", "#commit", "#next", "#records", ""),
+        ),
         (
             (
                 printable(each.shard),
+                *([printable(names.get(each.topic, ""))] if names else []),
                 each.kind,
                 each.earliest,
                 each.commit,

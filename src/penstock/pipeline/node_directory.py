@@ -45,6 +45,13 @@ class StoreDirectory:
         name = self._stored.get(shard.topic)
         return shard if name is None else ShardId(name, shard.partition)
 
+    def stored_name(self, name: str) -> str:
+        """Return the stored name of a topic or a shard."""
+        if name in self._stored:
+            return self._stored[name]
+        topic, separator, partition = name.rpartition("_")
+        return f"{self._stored.get(topic, topic)}{separator}{partition}"
+
     def names_of(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the names of these stored topics, as far as they have another."""
         return {topic: self.names[topic] for topic in topics if topic in self.names}
