@@ -183,13 +183,9 @@ class TopicStorage:
         return Locations(chosen, list(offsets_by_choice(chosen, firsts)))
 
     def _write_parts(self, route: TopicRoute, parts: Parts) -> dict[int, Written | StoreError]:
-        results: dict[int, Written | StoreError] = {}
-        for partition, part in parts:
-            try:
-                results[partition] = self.handler.batch_write(route.shards[partition], part)
-            except StoreError as error:
-                results[partition] = error
-        return results
+        named = [(route.shards[partition], part) for partition, part in parts]
+        results = self.handler.batch_write_parts(named)
+        return {partition: result for (partition, _), result in zip(parts, results, strict=True)}
 
     # Reading
 

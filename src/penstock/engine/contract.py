@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from penstock.errors import StoreError
 from penstock.record import (
     Flush,
     Offset,
@@ -145,6 +146,13 @@ class Written(Struct, frozen=True, gc=False):
         return range(self.first, self.first + self.count)
 
 
+class ShardPart(NamedTuple):
+    """Records for one of several shards."""
+
+    shard: ShardId
+    records: Sequence[Record]
+
+
 class Compacted(Struct, frozen=True):
     """What a compaction removed."""
 
@@ -244,6 +252,16 @@ class QuickEngine(Protocol):
     def write_at_once(self, shard: ShardId, record: Record) -> Written | None:
         """Append a record if that is a matter of microseconds: no device, no network, nobody else
         is waited for. None: nothing was written, and `write` has to be called."""
+        ...
+
+
+class SharedSyncEngine(Protocol):
+    """What an engine offers besides when writes to several shards can wait for the device
+    together."""
+
+    def batch_write_parts(self, parts: Sequence[ShardPart]) -> list[Written | StoreError]:
+        """Write each part as `batch_write` does, and wait for the device once for all of them.
+        Returns, in their order, what each got, or why it was not written."""
         ...
 
 

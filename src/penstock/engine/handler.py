@@ -29,12 +29,14 @@ from penstock.engine.contract import (
     Compacted,
     Isolation,
     ShardInfo,
+    ShardPart,
     TransactionalEngine,
     Written,
 )
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.hidden_segments import behind_hidden, check_complete, without_hidden
 from penstock.engine.memory.engine import MemoryStorageEngine
+from penstock.engine.rocksdb.engine import RocksDBStorageEngine
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.shard_routing import Forwarder, ShardRouting
 from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 # A check for a Protocol looks at every method; this one is made for every batch.
 _BATCH_ENGINES: Final = (SegmentEngine,)
 _QUICK_ENGINES: Final = (SegmentEngine, MemoryStorageEngine)
+_SharedSyncEngine = SegmentEngine | RocksDBStorageEngine
+_SHARED_SYNC_ENGINES: Final = (SegmentEngine, RocksDBStorageEngine)
 _TRIES: Final = (None,) * 100
 """How often a read is made that meets an aborted transaction each time. Once is nearly always
 enough; a shard on which all of them do so is not to be read now."""
@@ -121,6 +125,35 @@ class StorageEngineHandler(ShardRouting):
             raise
         self._note_written(entry, written)
         return written
+
+    def batch_write_parts(
+        self, parts: Sequence[tuple[str, Sequence[Record]]]
+    ) -> list[Written | StoreError]:
+        """Append to several shards, to each all or none; what one engine keeps waits for the
+        device once. Returns, in their order, what each got, or why it was not written."""
+        results: list[Written | StoreError | None] = [None] * len(parts)
+        together: dict[_SharedSyncEngine, list[tuple[int, ShardEntry]]] = {}
+        for number, (name, records) in enumerate(parts):
+            try:
+                entry = self.find(name)
+                engine = entry.writer or self._find_writer(entry)
+                if isinstance(engine, _SHARED_SYNC_ENGINES):
+                    together.setdefault(engine, []).append((number, entry))
+                else:
+                    results[number] = self.batch_write(name, records)
+            except StoreError as error:
+                results[number] = error
+        for engine, members in together.items():
+            wanted = [ShardPart(entry.id, parts[number][1]) for number, entry in members]
+            for (number, entry), result in zip(
+                members, engine.batch_write_parts(wanted), strict=True
+            ):
+                results[number] = result
+                if isinstance(result, Written):
+                    self._note_written(entry, result)
+                else:
+                    entry.errors += 1
+        return [result for result in results if result is not None]
 
     def write_batch(
         self,

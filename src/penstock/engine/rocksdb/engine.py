@@ -7,10 +7,12 @@ to such shards, survive a power cut. See `keys` for the rows, `shard` for what i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Self
 
 from penstock.clock import Clock
-from penstock.engine.contract import Capabilities, ShardConfig
+from penstock.engine.arguments import check_records
+from penstock.engine.contract import Capabilities, ShardConfig, ShardPart, Written
 from penstock.engine.rocksdb.keys import (
     GENERATION_ROW,
     SHARDS,
@@ -30,7 +32,8 @@ from penstock.engine.rocksdb.rows import (
 )
 from penstock.engine.rocksdb.shard import RocksDBShard
 from penstock.engine.sharded import ShardedEngine
-from penstock.record import Flush, ShardId
+from penstock.errors import StoreError
+from penstock.record import Flush, Offset, ShardId
 from penstock.rocks.changes import Changes
 from penstock.rocks.database import Database
 from penstock.rocks.settings import DatabaseSettings
@@ -72,6 +75,31 @@ class RocksDBStorageEngine(ShardedEngine[RocksDBShard]):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(durable=True, evicts=False, power_safe=True)
+
+    def batch_write_parts(self, parts: Sequence[ShardPart]) -> list[Written | StoreError]:
+        """See `SharedSyncEngine`."""
+        results: list[Written | StoreError] = []
+        waiting: list[tuple[int, RocksDBShard, Offset]] = []
+        for number, (shard, records) in enumerate(parts):
+            try:
+                store = self._find(shard)
+                checked = check_records(records, shard, store.config.record_size_max)
+                written, waits = store.append_unsynced(records, checked, None)
+            except StoreError as error:
+                results.append(error)
+                continue
+            results.append(written)
+            if waits:
+                waiting.append((number, store, Offset(written.first + written.count)))
+        try:
+            if waiting:
+                self._database.sync()
+            for _, store, end in waiting:
+                store.show(end)
+        except StoreError as error:
+            for number, _, _ in waiting:
+                results[number] = error
+        return results
 
     def _create(self, shard: ShardId, config: ShardConfig) -> RocksDBShard:
         row = ShardRow(self._next_generation, config)

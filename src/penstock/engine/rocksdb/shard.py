@@ -146,8 +146,17 @@ class RocksDBShard:
     # Writing
 
     def append(
-        self, records: Sequence[Record], _checked: Checked, producer: Producer | None
+        self, records: Sequence[Record], checked: Checked, producer: Producer | None
     ) -> Written:
+        written, waits = self.append_unsynced(records, checked, producer)
+        if waits:
+            self._commit_until(written.first + written.count)
+        return written
+
+    def append_unsynced(
+        self, records: Sequence[Record], _checked: Checked, producer: Producer | None
+    ) -> tuple[Written, bool]:
+        """Append, and say whether the caller has to sync the database and call `show`."""
         count = len(records)
         synchronous = self._is_synchronous
         with self._lock:
@@ -164,9 +173,7 @@ class RocksDBShard:
                     self._commit = self._end.latest
             else:
                 first = known
-        if synchronous:
-            self._commit_until(first + count)
-        return Written(Offset(first), count, repeated=known is not None)
+        return Written(Offset(first), count, repeated=known is not None), synchronous
 
     def _write(self, records: Sequence[Record], producer: Producer | None) -> None:
         if not self._tail_clean:
@@ -231,8 +238,12 @@ class RocksDBShard:
     def _commit_until(self, offset: int) -> None:
         if self._commit < offset:
             self._database.sync()
-            with self._lock:
-                self._commit = max(self._commit, offset)
+            self.show(offset)
+
+    def show(self, offset: int) -> None:
+        """Let readers see what lies below `offset`, which is on the device."""
+        with self._lock:
+            self._commit = max(self._commit, offset)
 
     # Reading
 

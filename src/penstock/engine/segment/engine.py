@@ -35,6 +35,7 @@ from penstock.engine.contract import (
     Isolation,
     ShardConfig,
     ShardInfo,
+    ShardPart,
     Written,
 )
 from penstock.engine.segment.retention import RetentionPolicy
@@ -48,9 +49,10 @@ from penstock.errors import (
     BadRequestError,
     ClosedError,
     RecordTooLargeError,
+    StoreError,
     UnknownShardError,
 )
-from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
+from penstock.record import Flush, Offset, Producer, Record, ShardId, StoredRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,6 +172,30 @@ class SegmentEngine:
         # The way in looks at each record anyway, and at its size with the rest.
         first, repeated = self.store.append_once(shard, records, producer, config.record_size_max)
         return Written(Offset(first), len(records), repeated)
+
+    def batch_write_parts(self, parts: Sequence[ShardPart]) -> list[Written | StoreError]:
+        """See `SharedSyncEngine`."""
+        results: list[Written | StoreError] = []
+        waiting: list[int] = []
+        end = 0
+        for number, (shard, records) in enumerate(parts):
+            try:
+                config = self._config(shard)
+                if config.flush is Flush.ASYNC:
+                    results.append(self.batch_write(shard, records))
+                    continue
+                self._check_size(shard, config, records)
+                first, end = self.store.append_unsynced(shard, records)
+                results.append(Written(Offset(first), len(records)))
+                waiting.append(number)
+            except StoreError as error:
+                results.append(error)
+        try:
+            self.store.wait_durable(end)
+        except StoreError as error:
+            for number in waiting:
+                results[number] = error
+        return results
 
     def _check_size(self, shard: ShardId, config: ShardConfig, records: Sequence[Record]) -> None:
         """Check arguments: types by the byte loops that read them anyway, sizes here, exactly only

@@ -62,7 +62,19 @@ class ShardCommands:
 
         self._writer.run(companion, append)
 
-    def fold(self, log: ShardLog, start: int) -> None:
+    def copy(self, log: ShardLog, data: bytes | memoryview) -> int:
+        """Append records as another log holds them; return the first offset."""
+
+        def append(_: str | None) -> int:
+            start = self._log.end
+            offset = self._log.appender.append_encoded(log.handle, data, self._log.files.strict)
+            if offset >= 0:
+                self._fold(log, start)
+            return offset
+
+        return self._writer.run_for_producer(log, None, 1, append)[0]
+
+    def _fold(self, log: ShardLog, start: int) -> None:
         """Learn what records say that were copied from another node's log: producers, epochs,
         commands. They lie from `start` on; the caller holds the log's lock."""
         for command, offset in fold_appended(self._log, log, start):

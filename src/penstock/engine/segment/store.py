@@ -263,6 +263,14 @@ class SegmentStore:
             raise BadRequestError("an append needs at least one record")
         return self._writer.write_many(self._table.get(shard), records, producer, size_max)
 
+    def append_unsynced(self, shard: ShardId, records: Sequence[Record]) -> tuple[int, int]:
+        """Like `append_many`, but leave it to the caller to wait for the device (`wait_durable`),
+        up to the position that is returned with the offset."""
+        return self._writer.write_unsynced(self._table.get(shard), records)
+
+    def wait_durable(self, position: int) -> None:
+        self._log.wait_durable(position)
+
     def append_columns(
         self,
         shard: ShardId,
@@ -308,16 +316,7 @@ class SegmentStore:
     def append_encoded(self, shard: ShardId, data: bytes | memoryview) -> int:
         """Append whole records as another log holds them, keeping all their fields; return the
         first offset. They must follow on the shard's last record."""
-        log = self._table.get(shard)
-
-        def append(_: str | None) -> int:
-            start = self._log.end
-            offset = self._log.appender.append_encoded(log.handle, data, self._log.files.strict)
-            if offset >= 0:
-                self._commands.fold(log, start)
-            return offset
-
-        return self._writer.run_for_producer(log, None, 1, append)[0]
+        return self._commands.copy(self._table.get(shard), data)
 
     # Reading
 

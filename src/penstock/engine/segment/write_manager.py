@@ -175,19 +175,32 @@ class WriteManager:
         _check_not_sealed(shard)
         return append(text)
 
+    def write_unsynced(self, shard: ShardLog, records: Sequence[Record]) -> tuple[int, int]:
+        """Append a group, all or none, and wait for no device; return the first offset, and the
+        position up to which the caller has to wait."""
+        append_many = self._log.appender.append_many
+
+        def append(_: str | None) -> int:
+            return append_many(shard.handle, records, self.now(), shard.epoch, None, None)
+
+        return self._run_alone(lambda: self._append_unsealed(shard, append, None))
+
     def run(self, shard: ShardLog, append: Callable[[], int]) -> int:
         """Run `append` as the only writer, then wait for the device if the shard wants that."""
+        offset, position = self._run_alone(append)
+        if shard.flush is Flush.SYNC:
+            self._log.wait_durable(position)
+        return offset
+
+    def _run_alone(self, append: Callable[[], int]) -> tuple[int, int]:
+        """Run `append` as the only writer; return the offset, and where the log ends then."""
         lock = self._log.lock
         if not lock.acquire(DEADLINE_S):
             self._check_patience(BUSY)
         try:
-            offset = self._append(append)
-            position = self._log.end
+            return self._append(append), self._log.end
         finally:
             lock.release()
-        if shard.flush is Flush.SYNC:
-            self._log.wait_durable(position)
-        return offset
 
     def _check_answer(
         self, answer: int, shard: ShardLog, records: Sequence[Record], size_max: int
