@@ -74,7 +74,7 @@ test: lint ## lint, all tests, the store's again on the pure twins, the pipeline
 	        tests/pipeline; \
 	else echo "no java: the tests on Spark are left out"; fi
 
-BENCHES := $(filter-out %_cases __init__,$(basename $(notdir $(wildcard bench/*.py))))
+BENCHES := store engines meta kafka tiered spark
 
 bench: install ## the benchmarks, one table each
 	@for each in $(BENCHES); do echo "bench.$$each"; $(BIN)/python -m bench.$$each $(ARGS); done

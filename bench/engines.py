@@ -11,7 +11,8 @@ topic is one synced metadata entry: 1,000 a second and more with one sync for se
 Each engine is measured in a store of its own: what one leaves behind (compactions of RocksDB, pages
 to be written back) is over before the next begins. The server is a process of its own. Prints one
 table: medians and ranges by the clock, and the median by CPU time of all threads of the caller,
-which says more than the clock on a machine that others use, too.
+which says more than the clock on a machine that others use, too. Where much is written, a row
+begins with memory that the machine has in hand (`bench/memory.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Self
 
+from bench.memory import take_memory
 from bench.start_cases import first_line_of_serve, served
 from rich.console import Console
 from rich.table import Table
@@ -81,9 +83,11 @@ def remote() -> Iterator[Store]:
         yield store
 
 
-def rate(step: Callable[[], int]) -> Figure:
+def rate(step: Callable[[], int], *, fills_memory: bool = False) -> Figure:
     """Repeat `step`, which says how much it did, for some seconds; return the rates."""
     os.sync()  # What the row before wrote is its own affair.
+    if fills_memory:
+        take_memory()
     step()
     done = 0
     cpu = time.process_time()
@@ -99,11 +103,14 @@ def measure_engine(store: Store, engine: str, where: str, figures: Figures) -> N
 
     topic = store.create_topic(f"{engine}-plain", storage=engine)
     plain = [Record(BODY) for _ in range(100)]
-    note("one by one", rate(lambda: len([topic.write(BODY) for _ in range(100)])))
-    note("batches of 100", rate(lambda: len(topic.write_many(plain))))
+    fills = engine == "segment" and not where
+    one_by_one = rate(lambda: len([topic.write(BODY) for _ in range(100)]), fills_memory=fills)
+    note("one by one", one_by_one)
+    note("batches of 100", rate(lambda: len(topic.write_many(plain)), fills_memory=fills))
     keyed = store.create_topic(f"{engine}-keyed", storage=engine)
     rich = [Record(BODY, b"k%d" % number, ("tag",)) for number in range(100)]
-    note("batches of 100, key + tag", rate(lambda: len(keyed.write_many(rich))))
+    with_both = rate(lambda: len(keyed.write_many(rich)), fills_memory=fills)
+    note("batches of 100, key + tag", with_both)
     end = topic.describe().partitions[0].commit
     position = int(topic.describe().partitions[0].earliest)
 

@@ -8,7 +8,8 @@ much again: 1 to 1.5 M records/s one by one, 3 to 5 M in batches. A sync is one 
     python -m bench.store           three rounds, RocketMQ beside us if Maven and Java are there
     python -m bench.store --rounds 1 --records 200000 --no-rocketmq
 
-Both run in turns, in processes of their own, on the same disk. Prints medians and ranges.
+Both run in turns, in processes of their own, on the same disk, with memory that the machine has in
+hand (`bench/memory.py`). Prints medians and ranges.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bench.memory import take_memory
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -56,6 +58,12 @@ ROWS: Final = [
     Row("sync flush, 32 writers, records/s", "sync 32", "put SYNC_FLUSH 32 threads 1KB", 1.5),
     Row("  32 coroutines, records/s", "sync 32 tasks", "put SYNC_FLUSH 32 threads 1KB", 1.5),
     Row(
+        "  32 threads on one processor, records/s",
+        "sync 32 pinned",
+        "put SYNC_FLUSH 32 threads 1KB",
+        1.5,
+    ),
+    Row(
         "read in order, objects, records/s", "read objects", "get sequential x32 100B + decode", 0.5
     ),
     Row("read in order, Arrow, records/s", "read arrow", "get sequential x32 100B + decode", 2),
@@ -77,8 +85,10 @@ def note(figures: Figures, output: str) -> None:
 
 
 def settle() -> None:
-    """Let the device have what was written before: nobody waits for another one's bytes."""
+    """Let the device have what was written before, and the machine its memory: nobody waits for
+    another one's bytes, or for the host."""
     os.sync()
+    take_memory()
 
 
 def run_ours(figures: Figures, case: str, path: str, records: int, *, pure: bool = False) -> None:
@@ -134,6 +144,7 @@ def one_round(
             run_ours(ours, case, f"{root}/ours", records)
             if case == "sync":
                 run_ours(ours, "sync-tasks", f"{root}/ours", records)
+                run_ours(ours, "sync-pinned", f"{root}/ours", records)
             progress.advance(task)
             if oracle is not None:
                 run_theirs(

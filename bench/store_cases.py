@@ -135,22 +135,32 @@ def batch(path: str, records: int) -> None:
 
 def sync(path: str, _: int) -> None:
     """Acknowledged after the device has it, 1 KB."""
-    body = body_of(1024)
     for writers in (1, 8, 32):
-        with fresh(path, Flush.SYNC) as store:
-            counts = [0] * writers
-            deadline = time.perf_counter() + SYNC_SECONDS
+        emit(f"sync {writers}", _synced_writes(path, writers))
 
-            threads = [
-                threading.Thread(target=_write_until, args=(store, counts, number, deadline, body))
-                for number in range(writers)
-            ]
-            started = time.perf_counter()
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            emit(f"sync {writers}", sum(counts) / (time.perf_counter() - started))
+
+def sync_pinned(path: str, _: int) -> None:
+    """The same by 32 threads that run on one processor: of Python's threads one runs at a time
+    anyway, and where they all are on one, nobody wakes another that sleeps."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    emit("sync 32 pinned", _synced_writes(path, 32))
+
+
+def _synced_writes(path: str, writers: int) -> float:
+    body = body_of(1024)
+    with fresh(path, Flush.SYNC) as store:
+        counts = [0] * writers
+        deadline = time.perf_counter() + SYNC_SECONDS
+        threads = [
+            threading.Thread(target=_write_until, args=(store, counts, number, deadline, body))
+            for number in range(writers)
+        ]
+        started = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(counts) / (time.perf_counter() - started)
 
 
 def _write_until(
@@ -259,6 +269,7 @@ CASES: Final[dict[str, Case]] = {
     "batch": batch,
     "sync": sync,
     "sync-tasks": sync_tasks,
+    "sync-pinned": sync_pinned,
     "read": read,
     "recover-write": recover_write,
     "recover-open": recover_open,

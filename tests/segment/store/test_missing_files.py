@@ -56,6 +56,26 @@ def test_any_one_derived_file_may_be_empty_or_cut_in_half(written: Written) -> N
         check(rig, written.models)
 
 
+@pytest.mark.parametrize("gone", ["its files", "its directory"])
+def test_a_log_that_is_not_where_it_was_is_refused_and_nothing_is_made(
+    written: Written, gone: str
+) -> None:
+    rig = written.rig.copy()
+    log = {path: data for path, data in rig.disk.files().items() if "/commitlog/" in path}
+    for path in log:
+        rig.disk.remove(path)
+    if gone == "its directory":
+        rig.disk.remove_tree("store/commitlog")
+    rest = rig.disk.files()
+    with pytest.raises(CorruptionError, match="none of its files is here; is its disk mounted"):
+        _ = rig.store
+    assert rig.disk.files() == rest
+    for path, data in log.items():
+        rig.disk.make_directory("store/commitlog")
+        rig.disk.open(path, create=True).write_at(0, data)
+    check(rig, written.models)
+
+
 def test_whole_directories_may_be_missing(written: Written) -> None:
     for directory in (
         "consumequeue",

@@ -101,9 +101,17 @@ class FileSet:
     def load(self, *, repair: bool, synced: int = 0) -> None:
         """Find the files. A last file that a crash left short, while it was being allocated, is
         completed when `repair`; any other file of a wrong size is refused, and one that lacks
-        bytes below position `synced`, which were on the device."""
+        bytes below position `synced`, which were on the device. So is a log without any file that
+        has had some: records written now would be in the way when the files are back."""
         names = [name for name in self._disk.list(self.directory) if is_file_name(name)]
         bases = [int(name) for name in names]
+        if synced > 0 and not bases:
+            raise CorruptionError(
+                self.directory,
+                position=0,
+                reason=f"the log was on the device up to position {synced}, and none of its files "
+                "is here; is its disk mounted, and commit_log_path what it was?",
+            )
         for index, base in enumerate(bases):
             path = f"{self.directory}/{file_name(base)}"
             if base % self.file_size:
