@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.ordinary_user import ordinary_user
 
 from penstock import disk_local
 from penstock.disk_local import LocalDisk
@@ -149,12 +150,15 @@ def test_relative_paths_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert disk.list(".") == ["file", "lock", "store"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
 def test_missing_permission_is_an_error_of_the_system(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(PermissionError):
-        LocalDisk().open(str(tmp_path / "file"), create=True)
-    tmp_path.chmod(0o700)
+    own = tmp_path / "own"
+    own.mkdir()
+    with ordinary_user(own):
+        LocalDisk().open(str(own / "file"), create=True).close()
+        own.chmod(0o500)
+        with pytest.raises(PermissionError):
+            LocalDisk().open(str(own / "other"), create=True)
+        own.chmod(0o700)
 
 
 def mapped_kib(path: str) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.ordinary_user import ordinary_user
 from tests.segment.store.rig import EVENTS, ORDERS, QUIET, SIZES, Rig, create, fill, record
 from tests.segment.store.shard_model import ShardModel, check_shard
 
@@ -220,14 +220,15 @@ def test_files_of_other_names_are_left_alone() -> None:
     assert all(rig.disk.files()[path] == b"mine" for path in others)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_directory_without_permission_is_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(ReadOnlyError, match="store"):
-            SegmentStore.open(str(tmp_path / "store"), QUIET)
-    finally:
-        tmp_path.chmod(0o700)
+    own = tmp_path / "own"
+    own.mkdir()
+    with ordinary_user(own):
+        SegmentStore.open(str(own / "store"), QUIET).close()
+        own.chmod(0o500)
+        with pytest.raises(ReadOnlyError, match="other"):
+            SegmentStore.open(str(own / "other"), QUIET)
+        own.chmod(0o700)
 
 
 def test_a_disk_without_permission_is_named() -> None:
