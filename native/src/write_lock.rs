@@ -6,6 +6,8 @@
 //!
 //! Nobody who waits for the interpreter is given the lock: whoever is told that it is free asks
 //! for it again. Otherwise each hand-over would make all writers wait for a change of threads.
+//! Writers that keep the lock busy without the interpreter could go on like this for ever; so
+//! Python code that has asked in vain for a while reserves it, and native writers wait meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -16,14 +18,28 @@ use pyo3::prelude::*;
 
 /// How long a thread waits before it looks for signals: an interrupt must reach it.
 const SLICE: Duration = Duration::from_millis(500);
+/// How long Python code asks again and again before it reserves the lock: some changes of threads.
+const UNRESERVED: Duration = Duration::from_millis(20);
 
 #[pyclass(frozen, module = "penstock._native")]
 #[derive(Default)]
 pub struct WriteLock {
     is_held: AtomicBool,
     waiting: AtomicUsize,
+    /// Python code that has waited long; native writers let it go first.
+    reserved: AtomicUsize,
     mutex: Mutex<()>,
     freed: Condvar,
+}
+
+/// A claim to the lock, until dropped.
+struct Reservation<'a>(&'a WriteLock);
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.0.reserved.fetch_sub(1, SeqCst);
+        self.0.tell_waiting();
+    }
 }
 
 /// The lock, held until dropped.
@@ -39,18 +55,30 @@ impl Drop for Held<'_> {
 impl WriteLock {
     #[inline]
     pub fn try_hold(&self) -> Option<Held<'_>> {
-        self.try_take().then(|| Held(self))
+        (!self.is_reserved() && self.try_take()).then(|| Held(self))
     }
 
     /// Wait for the lock; only without the interpreter.
     pub fn hold(&self, patience: Duration) -> Option<Held<'_>> {
         let deadline = Instant::now() + patience;
-        while !self.try_take() {
-            if !self.wait(deadline) {
+        loop {
+            if let Some(held) = self.try_hold() {
+                return Some(held);
+            }
+            if !self.wait(deadline, || !self.is_held() && !self.is_reserved()) {
                 return None;
             }
         }
-        Some(Held(self))
+    }
+
+    #[inline]
+    fn is_held(&self) -> bool {
+        self.is_held.load(SeqCst)
+    }
+
+    #[inline]
+    fn is_reserved(&self) -> bool {
+        self.reserved.load(SeqCst) > 0
     }
 
     #[inline]
@@ -61,18 +89,24 @@ impl WriteLock {
     #[inline]
     fn free(&self) {
         self.is_held.store(false, SeqCst);
-        // Whoever waits has counted itself before it looked at `is_held`: one of us sees the other.
+        self.tell_waiting();
+    }
+
+    /// To be called behind each change that somebody may wait for.
+    #[inline]
+    fn tell_waiting(&self) {
+        // Whoever waits has counted itself before it looked at that: one of us sees the other.
         if self.waiting.load(SeqCst) > 0 {
             let _guard = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
             self.freed.notify_all();
         }
     }
 
-    /// Wait until the lock is free at some moment, or false at the deadline.
-    fn wait(&self, deadline: Instant) -> bool {
+    /// Wait until the lock `is_ours` to ask for at some moment, or false at the deadline.
+    fn wait(&self, deadline: Instant, is_ours: impl Fn() -> bool) -> bool {
         self.waiting.fetch_add(1, SeqCst);
         let mut guard = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut is_free = !self.is_held.load(SeqCst);
+        let mut is_free = is_ours();
         while !is_free {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -82,7 +116,7 @@ impl WriteLock {
                 Ok((guard, _)) => guard,
                 Err(poisoned) => poisoned.into_inner().0,
             };
-            is_free = !self.is_held.load(SeqCst);
+            is_free = is_ours();
         }
         drop(guard);
         self.waiting.fetch_sub(1, SeqCst);
@@ -93,19 +127,31 @@ impl WriteLock {
         if self.try_take() {
             return Ok(true);
         }
-        let deadline = patience.map(|patience| Instant::now() + patience);
+        let started = Instant::now();
+        let deadline = patience.map(|patience| started + patience);
+        let mut reservation = None;
         loop {
-            let slice = Instant::now() + SLICE;
+            let slice = if reservation.is_some() { SLICE } else { UNRESERVED };
+            let slice = Instant::now() + slice;
             let until = deadline.map_or(slice, |deadline| deadline.min(slice));
-            py.detach(|| self.wait(until));
+            py.detach(|| self.wait(until, || !self.is_held()));
             if self.try_take() {
                 return Ok(true);
             }
             py.check_signals()?;
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
                 return Ok(false);
             }
+            if reservation.is_none() && now - started >= UNRESERVED {
+                reservation = Some(self.reserve());
+            }
         }
+    }
+
+    fn reserve(&self) -> Reservation<'_> {
+        self.reserved.fetch_add(1, SeqCst);
+        Reservation(self)
     }
 }
 
@@ -122,7 +168,7 @@ impl WriteLock {
     }
 
     fn release(&self) -> PyResult<()> {
-        if !self.is_held.load(SeqCst) {
+        if !self.is_held() {
             return Err(PyRuntimeError::new_err("the lock is not held"));
         }
         self.free();
@@ -170,6 +216,24 @@ mod tests {
         }
         assert_eq!(total.load(SeqCst), 80_000);
         assert_eq!(lock.waiting.load(SeqCst), 0);
+    }
+
+    #[test]
+    fn a_reservation_keeps_native_writers_out_until_it_ends() {
+        let lock = Arc::new(WriteLock::default());
+        let reservation = lock.reserve();
+        assert!(lock.try_hold().is_none());
+        assert!(lock.hold(Duration::from_millis(5)).is_none());
+        let writer = {
+            let lock = Arc::clone(&lock);
+            std::thread::spawn(move || lock.hold(Duration::from_secs(30)).is_some())
+        };
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(lock.try_take());
+        drop(reservation);
+        assert!(!writer.is_finished());
+        lock.free();
+        assert!(writer.join().expect("no thread fails"));
     }
 
     #[test]
