@@ -268,8 +268,8 @@ class Appender(Protocol):
 
 
 class WriteLock(Protocol):
-    """Held by whoever writes the log; excludes every intake. Not reentrant. Natively, who has waited
-    for some time goes before intakes: these need no interpreter, and are always faster."""
+    """Held by whoever writes the log; excludes every intake. Not reentrant. Natively, who has
+    waited for some time goes before intakes: these need no interpreter, and are always faster."""
 
     def acquire(self, timeout_s: float) -> bool:
         """Return False when somebody else had it for so long."""
