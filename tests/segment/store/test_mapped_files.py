@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import re
 import sys
 from pathlib import Path
@@ -148,3 +149,31 @@ def test_a_file_that_is_full_is_read_with_its_neighbours(tmp_path: Path) -> None
         for position in (0, size):
             assert pages_alone(log.files.path_of(position)) == []
         assert pages_alone(log.files.path_of(log.end)) != []
+
+
+@pytest.mark.parametrize("leaves", ["unmap_idle", "remove_first", "close"])
+def test_a_file_that_is_synced_stays_open_until_it_is_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str
+) -> None:
+    files = file_set(tmp_path, 8 * SIZE)
+    files.buffer(0, writable=True)
+    wanted = (tmp_path / f"{0:020d}").stat().st_ino
+    synced: list[int] = []
+
+    def sync_late(descriptor: int) -> None:
+        for _ in range(2):
+            getattr(files, leaves)()
+        with (tmp_path / "other").open("wb"):  # it gets the number of a file that was closed
+            synced.append(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr("penstock.disk_local._sync", sync_late)
+    files.sync(0, SIZE)
+    assert synced == [wanted]
+    files.unmap_idle()
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    assert not any(each.resolve().parent == tmp_path for each in open_files())
+    files.close()
+
+
+def open_files() -> list[Path]:
+    return list(Path("/proc/self/fd").iterdir())

@@ -36,15 +36,18 @@ def is_file_name(name: str) -> bool:
 
 
 class _Open:
-    __slots__ = ("file", "mapping", "writable")
+    __slots__ = ("file", "mapping", "syncs", "writable")
 
     def __init__(self, file: File, mapping: Mapping, *, writable: bool) -> None:
         self.file = file
         self.mapping = mapping
         self.writable = writable
+        self.syncs = 0
+        """How many are putting it on the device at the moment."""
 
     def release(self) -> bool:
-        if not self.mapping.release():
+        """Unmap and close it, unless somebody uses it."""
+        if self.syncs or not self.mapping.release():
             return False
         self.file.close()
         return True
@@ -72,6 +75,8 @@ class FileSet:
         self._open: OrderedDict[int, _Open] = OrderedDict()
         self._used: set[int] = set()
         """Asked for since `unmap_idle` last looked."""
+        self._leaving: list[_Open] = []
+        """Not ours any more, and still in use when they were to be released."""
         self._lock: Final = threading.RLock()
 
     @property
@@ -207,7 +212,7 @@ class FileSet:
     def _map(self, base: int, *, writable: bool) -> _Open:
         old = self._open.pop(base, None)
         if old is not None:
-            old.release()
+            self._leave(old)
         file = self._disk.open(self.path_of(base), writable=writable)
         opened = _Open(file, file.map(writable=writable), writable=writable)
         self._open[base] = opened
@@ -227,18 +232,36 @@ class FileSet:
         while base < end:
             with self._lock:
                 opened = self._open.get(base)
-            if opened is None or not opened.writable:
-                file = self._disk.open(self.path_of(base))
-                try:
+                if opened is not None and opened.writable:
+                    # Released meanwhile, its number may be another file's.
+                    opened.syncs += 1
+                else:
+                    opened = None
+            if opened is None:
+                with closing(self._disk.open(self.path_of(base))) as file:
                     file.sync()
-                finally:
-                    file.close()
             else:
-                if end - start >= _LET_GO_SIZE_MIN:
-                    first, last = max(start - base, 0), min(end - base, self.file_size)
-                    opened.mapping.let_go(first, last)
-                opened.file.sync()
+                try:
+                    if end - start >= _LET_GO_SIZE_MIN:
+                        first, last = max(start - base, 0), min(end - base, self.file_size)
+                        opened.mapping.let_go(first, last)
+                    opened.file.sync()
+                finally:
+                    self._end_sync(opened)
             base += self.file_size
+
+    def _end_sync(self, opened: _Open) -> None:
+        with self._lock:
+            opened.syncs -= 1
+            self._release_leaving()
+
+    def _release_leaving(self) -> None:
+        if self._leaving:
+            self._leaving = [each for each in self._leaving if not each.release()]
+
+    def _leave(self, opened: _Open) -> None:
+        if not opened.release():
+            self._leaving.append(opened)
 
     def set_readahead(self, start: int, end: int, *, wanted: bool) -> None:
         """See `Mapping.set_readahead`; for what is mapped of the bytes [start, end)."""
@@ -288,7 +311,7 @@ class FileSet:
     def _drop(self, base: int) -> None:
         opened = self._open.pop(base, None)
         if opened is not None:
-            opened.release()
+            self._leave(opened)
         self._disk.remove(self.path_of(base))
 
     def unmap_idle(self) -> None:
@@ -298,6 +321,7 @@ class FileSet:
                 if self._open[base].release():
                     del self._open[base]
             self._used.clear()
+            self._release_leaving()
 
     @property
     def mapped_bytes(self) -> int:
@@ -306,5 +330,6 @@ class FileSet:
     def close(self) -> None:
         with self._lock:
             for opened in self._open.values():
-                opened.release()
+                self._leave(opened)
             self._open.clear()
+            self._release_leaving()
