@@ -447,12 +447,14 @@ def test_times_that_hide_a_record_are_named(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_anywhere_is_found_and_its_file_named(copy: Path) -> None:
-    """Unused bytes are left out: what follows a blank record, padding, and topics.json, which
-    is RocketMQ's to read."""
+    """Unused bytes are left out: what follows a blank record, padding, the reserve, and
+    topics.json, which is RocketMQ's to read."""
     unseen: list[str] = []
+    unused = {"checkpoint", "store.properties", "config/topics.json"}
+    unused |= {"penstock/durable", "penstock/reserve"}
     for path in sorted(each for each in copy.rglob("*") if each.is_file()):
         name = str(path.relative_to(copy))
-        if name in {"checkpoint", "store.properties", "penstock/durable", "config/topics.json"}:
+        if name in unused:
             continue
         whole = path.read_bytes()
         used = whole.rstrip(b"\0") if name.startswith("commitlog") else whole

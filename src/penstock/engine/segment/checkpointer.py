@@ -34,11 +34,12 @@ from penstock.engine.segment.disk_errors import is_full
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.paths import StorePaths, sums_path
+from penstock.engine.segment.reserve import Reserve
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_moves import changed_places
 from penstock.engine.segment.shard_table import ShardTable
 from penstock.engine.segment.state_files import PackableState, StateFiles
-from penstock.errors import StoreError
+from penstock.errors import DiskFullError, StoreError
 from penstock.log import get_logger
 from penstock.record import ShardId
 
@@ -104,6 +105,7 @@ class Checkpointer:
         self._sums: Final = sums
         self._states: Final = StateFiles(disk, paths.shards, paths.copies)
         self._live: Final = StateFiles(disk, paths.live)
+        self._reserve: Final = Reserve(disk, paths.reserve)
         self.pause: Final = threading.Lock()
         """Held while a checkpoint is taken, and while a shard is cut; before the log's lock."""
         self._unsaved: set[ShardId] = set()
@@ -185,39 +187,48 @@ class Checkpointer:
             dirty, self._unsaved = self._unsaved | shards, set()
         return dirty
 
-    def checkpoint(self, *, clean: bool = False) -> None:
-        """Put everything derived on the device and remember how far the log is then."""
+    def checkpoint(self, *, clean: bool = False, frees_room: bool = False) -> None:
+        """Put everything derived on the device and remember how far the log is then. One behind
+        which files can be removed (`frees_room`) may use the last room that there is."""
         with self.pause:
-            self._index.seal_full(self._log.appender)
-            with self._log.lock:
-                position = self._log.end
-                ends = self._log.appender.next_offsets()
-                timestamp_ms = self._log.appender.last_store_timestamp_ms
-                begun = self._index.begin_mark()
-            self._drain()
-            dirty = self._take_unsaved(ends)
             try:
-                packed = self._states.pack(dirty, _States(self._table, ends, position))
-                self._log.flush()
-                self._sync_shards(dirty)
-                self._index.sync()
-                mark = self._index.finish_mark(begun, clean=clean)
-                self._check_running()
-                self._states.write(packed, durable=True)
-                point = DerivedPoint(
-                    position,
-                    clean,
-                    mark,
-                    timestamp_ms,
-                    buckets=tuple(self._states.buckets),
-                    ends_total=sum(memoryview(ends).cast("q")),
-                )
-                write_derived(self._disk, self._paths.derived, point)
-            except BaseException:
-                self._note(dirty)
-                raise
-            self.position, self._saved_ends = position, ends
-            self._tell_rocketmq(position, timestamp_ms)
+                self._checkpoint(clean=clean)
+            except (OSError, DiskFullError) as error:
+                if not (frees_room and self._reserve.give_up_for(error)):
+                    raise
+                self._checkpoint(clean=clean)
+
+    def _checkpoint(self, *, clean: bool) -> None:
+        self._index.seal_full(self._log.appender)
+        with self._log.lock:
+            position = self._log.end
+            ends = self._log.appender.next_offsets()
+            timestamp_ms = self._log.appender.last_store_timestamp_ms
+            begun = self._index.begin_mark()
+        self._drain()
+        dirty = self._take_unsaved(ends)
+        try:
+            packed = self._states.pack(dirty, _States(self._table, ends, position))
+            self._log.flush()
+            self._sync_shards(dirty)
+            self._index.sync()
+            mark = self._index.finish_mark(begun, clean=clean)
+            self._check_running()
+            self._states.write(packed, durable=True)
+            point = DerivedPoint(
+                position,
+                clean,
+                mark,
+                timestamp_ms,
+                buckets=tuple(self._states.buckets),
+                ends_total=sum(memoryview(ends).cast("q")),
+            )
+            write_derived(self._disk, self._paths.derived, point)
+        except BaseException:
+            self._note(dirty)
+            raise
+        self.position, self._saved_ends = position, ends
+        self._tell_rocketmq(position, timestamp_ms)
 
     def _tell_rocketmq(self, position: int, timestamp_ms: int) -> None:
         """Keep RocketMQ's own checkpoint. An old one only makes it look at more of the log: on a

@@ -35,6 +35,7 @@ from penstock.engine.segment.recovery import (
     clear_tail,
     offsets_max,
 )
+from penstock.engine.segment.reserve import Reserve
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.shard_directories import remove_directories, remove_files
@@ -52,6 +53,7 @@ from penstock.engine.segment.store_sizes import (
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.unit_files import OpenFiles
 from penstock.engine.segment.write_manager import WriteManager
+from penstock.errors import DiskFullError
 from penstock.log import get_logger
 from penstock.metrics import SegmentMetrics
 from penstock.record import QueueKind, ShardId
@@ -103,15 +105,43 @@ def open_parts(
         disk.make_directory(paths.root)
         lock = disk.lock(paths.lock)
         try:
-            parts = _build(paths, settings, disk, clock, metrics, lock, exists=exists)
+            reserve = Reserve(disk, paths.reserve)
             try:
-                _recover(parts, progress)
-            except BaseException:
-                parts.let_go()
-                raise
+                parts = _build_and_recover(
+                    paths, settings, disk, clock, metrics, lock, progress, exists=exists
+                )
+            except (OSError, DiskFullError) as error:
+                # Once open, the store can remove what is old.
+                if not reserve.give_up_for(error):
+                    raise
+                parts = _build_and_recover(
+                    paths, settings, disk, clock, metrics, lock, progress, exists=exists
+                )
+            else:
+                reserve.keep(parts.sizes)
         except BaseException:
             lock.release()
             raise
+    return parts
+
+
+def _build_and_recover(
+    paths: StorePaths,
+    settings: SegmentSettings,
+    disk: Disk,
+    clock: Clock,
+    metrics: SegmentMetrics,
+    lock: Lock,
+    progress: Progress | None,
+    *,
+    exists: bool,
+) -> StoreParts:
+    parts = _build(paths, settings, disk, clock, metrics, lock, exists=exists)
+    try:
+        _recover(parts, progress)
+    except BaseException:
+        parts.let_go()
+        raise
     return parts
 
 

@@ -13,6 +13,7 @@ DIR/penstock/             what RocketMQ's files cannot say:
     live/                     the same, refreshed for readers in other processes
     times/ sums/ dispatch/    block maxima of timestamps, page checksums, dispatchers' positions
     index/                    keys inside batches
+    reserve                   room on the disk, given up when there is none
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class StorePaths:
         self.sums: Final = f"{self.own}/sums"
         self.dispatch: Final = f"{self.own}/dispatch"
         self.batch_index: Final = f"{self.own}/index"
+        self.reserve: Final = f"{self.own}/reserve"
 
     def queue_root(self, kind: QueueKind) -> str:
         return self.consume_queue if kind is QueueKind.SIMPLE else self.batch_queue

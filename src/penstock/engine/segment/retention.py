@@ -24,6 +24,7 @@ from penstock.engine.segment.control import is_control
 from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.format import TIME_BLOCK, Damage
 from penstock.engine.segment.opening import StoreParts
+from penstock.engine.segment.reserve import Reserve
 from penstock.engine.segment.shard_log import ShardLog, UnitRow
 from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.twin import core
@@ -64,7 +65,7 @@ class Retention:
         self,
         parts: StoreParts,
         purge: ShardPurge,
-        delete_before: Callable[[ShardId, int], int],
+        delete_before: Callable[[ShardLog, int], bool],
         read_between: Callable[[ShardLog, int, int], list[StoredRecord]],
     ) -> None:
         """`read_between` returns the live records of a range of offsets."""
@@ -76,6 +77,7 @@ class Retention:
         self._sized: dict[ShardId, int] = {}
         self._lock: Final = threading.Lock()
         self._hour: Final = _hour_of(parts.settings.delete_when)
+        self._reserve: Final = Reserve(parts.disk, parts.paths.reserve)
         self.keep_from: Callable[[ShardId], int | None] = _keep_nothing
         """Tells from which offset on a shard's records are needed here, because a tier lacks them;
         None: no tier is concerned."""
@@ -149,14 +151,8 @@ class Retention:
         return needed
 
     def _raise_floor(self, log: ShardLog, floor: int) -> None:
-        """Write down in the log that a shard begins later now; on a full disk, which this may
-        help to free, only in its state."""
-        try:
-            self._delete_before(log.shard, floor)
-        except DiskFullError:
-            with log.lock:
-                log.state.drop_before(floor)
-            self._parts.checkpointer.touch(log)
+        """Let a shard begin later; files go behind a checkpoint, which saves its state."""
+        self._delete_before(log, min(floor, log.commit))
 
     def _floor_of(self, log: ShardLog, policy: RetentionPolicy) -> int:
         floor = 0
@@ -267,7 +263,7 @@ class Retention:
     def _remove_first(self, report: RetentionReport) -> None:
         parts = self._parts
         self._move_control_floors()
-        parts.checkpointer.checkpoint()
+        parts.checkpointer.checkpoint(frees_room=True)
         start = parts.log.files.remove_first()
         report.files += 1
         report.size += parts.log.files.file_size
@@ -311,9 +307,11 @@ class Retention:
                     "writes are refused until there is room, reads go on"
                 )
             )
-        elif not full and isinstance(parts.log.blocked, DiskFullError):
-            _log.info("writes_taken_again", disk_used_percent=round(ratio, 1))
-            parts.log.accept()
+        elif not full:
+            self._reserve.keep(parts.sizes)
+            if isinstance(parts.log.blocked, DiskFullError):
+                _log.info("writes_taken_again", disk_used_percent=round(ratio, 1))
+                parts.log.accept()
 
     def _used_percent(self, path: str | None = None) -> float:
         return 100 * self._parts.disk.usage(path or self._parts.paths.commit_log).ratio

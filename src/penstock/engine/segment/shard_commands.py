@@ -117,6 +117,19 @@ class ShardCommands:
             return False
         return True
 
+    def delete_before(self, log: ShardLog, offset: int) -> bool:
+        """Let a shard begin at `offset`; return whether the log says so. On a full disk, which
+        this may help to free, only the state does: the caller must save it."""
+        try:
+            self.run(log, control.DeleteBefore(offset=Offset(offset)))
+        except DiskFullError:
+            with log.lock:
+                log.state.drop_before(offset)
+                log.note_state()
+            self._checkpointer.touch(log)
+            return False
+        return True
+
     def _forget(self, log: ShardLog) -> None:
         for each in (log, self._table.find(control.control_shard(log.shard))):
             if each is not None and not each.state.dropped:

@@ -38,12 +38,12 @@ class ShardPurge:
         with self._lock:
             self._marked.append(log)
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, frees_room: bool = False) -> None:
         """Make a checkpoint, and let the files go of what was deleted before it."""
         with self._lock:
             marked, self._marked = self._marked, []
         try:
-            self._parts.checkpointer.checkpoint()
+            self._parts.checkpointer.checkpoint(frees_room=frees_room)
         except BaseException:
             with self._lock:
                 self._marked += marked

@@ -99,7 +99,7 @@ class SegmentStore:
         if not parts.report.was_in_order:
             self._topics.note_change()
         self.retention: Final = Retention(
-            parts, purge, self.delete_before, self._reader.live_between
+            parts, purge, self._commands.delete_before, self._reader.live_between
         )
         self.dispatch: Final = DispatchPipeline(
             parts.disk,
@@ -201,7 +201,7 @@ class SegmentStore:
         self._note_cut(shard, 0)
         self._topics.note_deleted(shard.topic)
         if not written:
-            self.checkpoint()
+            self.checkpoint(frees_room=True)
             return
         if flush is Flush.SYNC:
             self._log.wait_durable(self._log.end)
@@ -439,8 +439,8 @@ class SegmentStore:
         """Let the shard begin at `offset`, at most at its commit offset; return where it does."""
         log = self._table.get(shard)
         target = min(offset, log.commit)
-        if target > log.earliest:
-            self._commands.run(log, control.DeleteBefore(offset=Offset(target)))
+        if target > log.earliest and not self._commands.delete_before(log, target):
+            self.checkpoint(frees_room=True)
         return log.earliest
 
     def seal(self, shard: ShardId) -> None:
@@ -499,11 +499,11 @@ class SegmentStore:
             with disk_errors(self._parts.paths.root):
                 self._parts.checkpointer.publish()
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, frees_room: bool = False) -> None:
         """Put everything derived on the device, too: the next start begins here."""
         self._check_not_closed()
         with disk_errors(self._parts.paths.root):
-            self._upkeep.checkpoint()
+            self._upkeep.checkpoint(frees_room=frees_room)
 
     def run_upkeep(self) -> None:
         """Do at once what the background does by and by."""

@@ -91,10 +91,11 @@ class Upkeep:
             pass
         self._dispatch.run_once()
 
-    def checkpoint(self) -> None:
-        self._topics.save()
-        self._parts.writer.save_index()
-        self._purge.checkpoint()
+    def checkpoint(self, *, frees_room: bool = False) -> None:
+        if not frees_room:  # else the disk is full, and nothing is written that need not be
+            self._topics.save()
+            self._parts.writer.save_index()
+        self._purge.checkpoint(frees_room=frees_room)
         self._checkpointed = self._parts.clock.monotonic()
 
     def publish_soon(self) -> None:
