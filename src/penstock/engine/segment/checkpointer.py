@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from typing import Final
 
 from penstock.disk import Disk
@@ -42,6 +43,10 @@ from penstock.engine.segment.state_files import PackableState, StateFiles
 from penstock.errors import DiskFullError, StoreError
 from penstock.log import get_logger
 from penstock.record import ShardId
+
+_SEALED_TOGETHER: Final = 64
+"""Queue files that share the syncs of their checksums. A busy shard fills many between two
+checkpoints, and nobody else may cut a shard, or make a checkpoint, meanwhile."""
 
 _log: Final = get_logger(__name__)
 
@@ -256,17 +261,22 @@ class Checkpointer:
                 log.units.sync()
                 log.times.sync()
                 # Checksums over bytes that nobody can vouch for would hide the damage.
-                for path in log.units.filled if log.check_units() else ():
-                    self._seal(log, path)
+                filled = log.units.filled if log.check_units() else []
+                for at in range(0, len(filled), _SEALED_TOGETHER):
+                    self._seal(log, filled[at : at + _SEALED_TOGETHER])
 
-    def _seal(self, log: ShardLog, path: str) -> None:
-        """Keep checksums of a queue file that takes no more units."""
-        file = self._disk.open(path, writable=False)
-        try:
-            self._sums.seal(sums_path(log.shard, log.kind, path), file)
-        finally:
-            file.close()
-        log.units.note_sealed(path)
+    def _seal(self, log: ShardLog, paths: list[str]) -> None:
+        """Keep checksums of queue files that take no more units."""
+        with ExitStack() as opened:
+            files = {
+                sums_path(log.shard, log.kind, path): opened.enter_context(
+                    closing(self._disk.open(path, writable=False))
+                )
+                for path in paths
+            }
+            self._sums.seal_together(files)
+        for path in paths:
+            log.units.note_sealed(path)
 
     def forget(self) -> None:
         """Drop the checkpoint before derived files are rebuilt: a crash in between must start

@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, Self
 
 from penstock.disk import Disk, File
@@ -129,6 +129,12 @@ class PageSums:
     def seal(self, relative_path: str, file: File, *, durable: bool = True) -> None:
         """Compute and keep the sums of a file that will not change any more."""
         self._disk.replace(self.path_of(relative_path), compute(file), durable=durable)
+
+    def seal_together(self, files: Mapping[str, File]) -> None:
+        """Do the same for several files, whose syncs wait for the device together."""
+        self._disk.replace_together(
+            [(self.path_of(relative), compute(file)) for relative, file in files.items()]
+        )
 
     def load(self, relative_path: str) -> Sums | None:
         """Return the sums of a file, or None when it was not sealed; raise CorruptionError when
