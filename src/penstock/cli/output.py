@@ -1,7 +1,7 @@
 """How commands print: tables for people, JSON lines for programs, progress on stderr.
 
-Bytes that are text are printed as text; control characters are escaped, so that no record can
-play tricks with a terminal. In JSON, bytes that are not UTF-8 are `{"base64": …}`.
+Bytes that are text are printed as text; control characters are escaped, so that no record and no
+name can play tricks with a terminal. In JSON, bytes that are not UTF-8 are `{"base64": …}`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[Cell]], title: s
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, title=_title(title), title_justify="left", pad_edge=False)
     for name in columns:
         number = name.startswith("#")
         table.add_column(name.removeprefix("#"), justify="right" if number else "left")
@@ -53,16 +53,16 @@ def print_fields(fields: Iterable[tuple[str, Cell]], title: str = "") -> None:
     """Print names and values, one pair per line."""
     from rich.table import Table
 
-    table = Table(box=None, show_header=False, title=title or None, title_justify="left")
+    table = Table(box=None, show_header=False, title=_title(title), title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in fields:
-        table.add_row(name, _cell(value))
+        table.add_row(_cell(name), _cell(value))
     console().print(table)
 
 
 def print_line(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(printable(text) + "\n")
 
 
 def console() -> Console:
@@ -75,9 +75,18 @@ def console() -> Console:
 
 
 def _cell(value: Cell) -> Text:
+    # Never a string: rich would look for its markup in it.
     from rich.text import Text
 
-    return value if isinstance(value, Text) else Text("" if value is None else str(value))
+    if isinstance(value, Text):
+        return value
+    return Text("" if value is None else printable(str(value)))
+
+
+def _title(text: str) -> Text | None:
+    from rich.text import Text
+
+    return Text(printable(text), style="table.title") if text else None
 
 
 @contextmanager
@@ -114,6 +123,8 @@ def printable(data: bytes | str | None, limit: int | None = None) -> str:
     text = data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else data
     if limit is not None and len(text) > limit:
         text = text[: limit - 1] + "…"
+    if text.isprintable():
+        return text
     return "".join(each if each.isprintable() else _escape(each) for each in text)
 
 

@@ -132,7 +132,7 @@ def _print_stats(result: StatsResult) -> None:
         ("topic", "#shards", "#rows", "#at most", "#size", "#largest", "first", "last"),
         (
             (
-                printable(each.topic),
+                each.topic,
                 each.shards,
                 each.rows,
                 each.rows_bound,
@@ -148,7 +148,7 @@ def _print_stats(result: StatsResult) -> None:
         ("topic", "from", "#rows", "#size", "#rows/s", "#bytes/s"),
         (
             (
-                printable(each.topic),
+                each.topic,
                 time_text(each.start_ms),
                 each.rows,
                 size_text(each.bytes),
@@ -161,7 +161,7 @@ def _print_stats(result: StatsResult) -> None:
     print_table(
         ("topic", "key", "#rows", "#size"),
         (
-            (printable(each.topic), printable(each.key, 60), each.rows, size_text(each.bytes))
+            (each.topic, printable(each.key, 60), each.rows, size_text(each.bytes))
             for each in result.top_keys
         ),
     )
@@ -210,7 +210,7 @@ def verify(
             )
         store_output.print_verify(result.report, as_json=False)
         for problem in result.problems:
-            print_line(printable(problem))
+            print_line(problem)
     sys.exit(0 if result.is_whole else DAMAGED)
 
 

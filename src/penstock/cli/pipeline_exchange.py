@@ -11,7 +11,6 @@ from penstock.cli.output import (
     print_fields,
     print_json,
     print_table,
-    printable,
     progress_bar,
     size_text,
 )
@@ -307,7 +306,7 @@ def _print_kafka_import(result: KafkaImportResult, *, as_json: bool) -> None:
     print_table(
         ("topic", "#partition", "#from", "#to", "#lost"),
         (
-            (printable(each.topic), each.partition, each.start, each.end, each.lost)
+            (each.topic, each.partition, each.start, each.end, each.lost)
             for each in result.partitions
         ),
     )

@@ -64,7 +64,9 @@ def print_info(found: StoreInfo, names: Names, *, as_json: bool) -> None:
     )
     print_shards(found.shards, names, as_json=False)
     for path in found.damaged:
-        console().print(Text(f"damaged: {path}; shards may be missing above", style="red"))
+        console().print(
+            Text(printable(f"damaged: {path}; shards may be missing above"), style="red")
+        )
 
 
 def _or_none(value: int | str | None) -> Cell:
@@ -98,8 +100,8 @@ def print_topics(found: Iterable[TopicInfo], names: Names, *, as_json: bool) -> 
         ("topic", *(["name"] if names else []), "kind", "#shards", "#records"),
         (
             (
-                printable(each.topic),
-                *([printable(names.get(each.topic, ""))] if names else []),
+                each.topic,
+                *([names.get(each.topic, "")] if names else []),
                 *(each.kind, each.shards, each.records),
             )
             for each in found
@@ -118,8 +120,8 @@ def print_shards(found: Iterable[ShardInfo], names: Names, *, as_json: bool) -> 
         ),
         (
             (
-                printable(each.shard),
-                *([printable(names.get(each.topic, ""))] if names else []),
+                each.shard,
+                *([names.get(each.topic, "")] if names else []),
                 each.kind,
                 each.earliest,
                 each.commit,
@@ -139,7 +141,7 @@ def print_files(found: Iterable[FileInfo], *, as_json: bool) -> None:
     print_table(
         ("part", "path", "#size", "modified (UTC)"),
         (
-            (each.part, printable(each.path), size_text(each.size), time_text(each.modified_ms))
+            (each.part, each.path, size_text(each.size), time_text(each.modified_ms))
             for each in found
         ),
     )
@@ -165,12 +167,12 @@ def print_detail(detail: RecordDetail, *, as_json: bool) -> None:
         return
     record, entry = detail.record, detail.entry
     fields: list[tuple[str, Cell]] = [
-        ("shard", printable(detail.shard.name)),
+        ("shard", detail.shard.name),
         ("offset", record.offset),
         ("key", Text("(none)", style="dim") if record.key is None else printable(record.key)),
         ("value", value_text(record.value)),
-        *(("tag", printable(tag)) for tag in record.tags),
-        *((f"header {printable(name)}", value_text(value)) for name, value in record.headers),
+        *(("tag", tag) for tag in record.tags),
+        *((f"header {name}", value_text(value)) for name, value in record.headers),
         ("timestamp", f"{record.timestamp_ms}  {time_text(record.timestamp_ms)}"),
         ("expires", time_text(record.expires_at_ms) or Text("never", style="dim")),
         ("stored", f"{record.store_timestamp_ms}  {time_text(record.store_timestamp_ms)}"),
@@ -188,10 +190,7 @@ def print_detail(detail: RecordDetail, *, as_json: bool) -> None:
             "yes: the fields below the epoch are the batch's" if detail.in_batch else "",
         ),
     ]
-    fields += [
-        (f"property {printable(name)}", printable(value))
-        for name, value in entry.properties.items()
-    ]
+    fields += [(f"property {name}", value) for name, value in entry.properties.items()]
     print_fields(each for each in fields if each[1] != "")
 
 
@@ -231,7 +230,7 @@ def print_hits(found: Iterable[Hit], *, as_json: bool) -> None:
 def _hit_row(hit: Hit) -> tuple[Cell, ...]:
     record = hit.record
     return (
-        printable(hit.shard.name),
+        hit.shard.name,
         record.offset,
         time_text(record.timestamp_ms),
         printable(record.key, PREVIEW_MAX),
@@ -254,7 +253,7 @@ def print_verify(report: VerifyReport, *, as_json: bool) -> None:
     if report.findings_left_out:
         print_line(f"and {report.findings_left_out} findings more")
     for lost in report.lost:
-        print_line(f"lost: offsets {lost.first} to {lost.end - 1} of {printable(lost.shard)}")
+        print_line(f"lost: offsets {lost.first} to {lost.end - 1} of {lost.shard}")
     tail = report.torn_tail
     if tail is not None:
         print_line(
@@ -265,7 +264,9 @@ def print_verify(report: VerifyReport, *, as_json: bool) -> None:
     count = len(report.findings) + report.findings_left_out
     verdict = f"{count} {'finding' if count == 1 else 'findings'}" if count else "whole"
     style = "bold red" if count else "bold green"
-    console().print(Text(f"{report.path}: {verdict}, {report.seconds:.1f} s", style=style))
+    console().print(
+        Text(printable(f"{report.path}: {verdict}, {report.seconds:.1f} s"), style=style)
+    )
 
 
 def _verify_lines(report: VerifyReport) -> Iterator[dict[str, object]]:

@@ -16,7 +16,6 @@ from penstock.cli.output import (
     print_json,
     print_line,
     print_table,
-    printable,
     progress_bar,
     size_text,
     time_text,
@@ -84,7 +83,7 @@ def status(url: Url, options: Options = None, as_json: AsJson = False) -> None:
         ("shard", "#start", "#end", "#segments", "#chunks", "#size", "#epoch", "state"),
         (
             (
-                printable(one.shard),
+                one.shard,
                 one.start_offset,
                 one.end_offset,
                 one.segments,
@@ -110,7 +109,7 @@ def ls(url: Url, shard: OneShard = None, options: Options = None, as_json: AsJso
         ("shard", "chunk", "#first", "#end", "#size", "oldest", "youngest"),
         (
             (
-                printable(one.shard),
+                one.shard,
                 one.name,
                 one.first_offset,
                 one.end_offset,
@@ -146,7 +145,7 @@ def verify(
             f"{size_text(report.size)}"
         )
         for sentence in report.damage:
-            print_line(printable(sentence))
+            print_line(sentence)
     raise typer.Exit(DAMAGED if report.damage else 0)
 
 
@@ -165,7 +164,7 @@ def gc(
             ("bytes freed", size_text(report.deleted_size)),
             ("too young to go", report.waiting),
             ("unfinished parts removed", report.leftovers),
-            ("not Penstock's", ", ".join(printable(key) for key in report.foreign)),
+            ("not Penstock's", ", ".join(report.foreign)),
         )
     )
 
