@@ -6,10 +6,13 @@ that needs more than that is missing a library function. Each group of commands 
     exit code 0   done
               1   a check found damage
               2   the command could not be carried out; one sentence on stderr says why
+            130   Ctrl-C or SIGTERM came first; `serve` and `consume --follow` end so, with 0
+            141   whoever read the output has gone (`| head`): as programs end by SIGPIPE
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,10 +20,12 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
+from penstock.cli.output import printable
 from penstock.cli.starting import without_collecting
 from penstock.errors import StoreError
 
 FAILED: Final = 2
+READER_GONE: Final = 141
 
 
 def _add_serve(app: typer.Typer) -> None:
@@ -150,20 +155,47 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if not __debug__:
         _fail("python -O switches off the checks that protect the store; run it without")
     words = sys.argv[1:] if arguments is None else list(arguments)
+    # gRPC's own lines say less than our sentences, and come between them.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     app = build(words[0] if words else None)
     try:
-        app(args=words, prog_name="penstock")
+        _run(app, words)
     except StoreError as error:
         _fail(str(error))
     except BrokenPipeError:
-        # Whoever read the output has enough; nothing more may be written to it at the exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(FAILED)
+        _drop_output()
+        sys.exit(READER_GONE)
     except OSError as error:
+        _drop_output()
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     sys.exit(0)
 
 
+def _run(app: typer.Typer, words: list[str]) -> None:
+    try:
+        app(args=words, prog_name="penstock")
+    except SystemExit as ended:
+        # typer has 1 for these two, which says here that a check found damage.
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise ended.__context__ from None
+        if isinstance(ended.__context__, typer.Abort):
+            sys.exit(FAILED)
+        raise
+    finally:
+        # Not left to the interpreter's end, which can only print that it failed.
+        if sys.stdout is not None:  # as for those that were started without one
+            sys.stdout.flush()
+
+
+def _drop_output() -> None:
+    """What could not be written is not tried again at the exit, which would fail there."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(sentence: str) -> NoReturn:
-    typer.echo(f"penstock: {sentence}", err=True)
+    lines = [printable(line) for line in sentence.split("\n")]
+    typer.echo("penstock: " + "\n".join(lines), err=True)
     sys.exit(FAILED)
