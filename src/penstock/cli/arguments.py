@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from penstock.engine.arguments import INT64_MAX
 from penstock.errors import BadRequestError
 from penstock.record import ShardId
 
@@ -30,14 +31,42 @@ def read_shard(name: str) -> ShardId:
     return ShardId.parse(name)
 
 
+_DIGITS_MAX: Final = len(str(INT64_MAX))
+
+
+def read_offset(text: str) -> int | None:
+    """Return the offset that a text of digits is; None for any other text."""
+    if not _is_digits(text):
+        return None
+    offset = _read_digits(text)
+    if offset is None:
+        raise BadRequestError(f"no offset is above {INT64_MAX}; say latest for the end")
+    return offset
+
+
+def _is_digits(text: str) -> bool:
+    # There are digits that are not ASCII, and that `int` does not read.
+    return text.isascii() and text.isdigit()
+
+
+def _read_digits(text: str) -> int | None:
+    """Return the number; None if it has more than 63 bits. `int` refuses thousands of digits."""
+    digits = text.lstrip("0")
+    number = int(digits or "0") if len(digits) <= _DIGITS_MAX else None
+    return None if number is None or number > INT64_MAX else number
+
+
 def read_time(text: str | None) -> int | None:
     """Return milliseconds since 1970 for a number of them, or for a time in ISO form; it is UTC
     unless it says otherwise."""
     if text is None:
         return None
     digits = text.removeprefix("-")
-    if digits.isascii() and digits.isdigit():
-        return int(text)
+    if _is_digits(digits):
+        moment_ms = _read_digits(digits)
+        if moment_ms is None:
+            raise BadRequestError(f"no time is above {INT64_MAX} milliseconds since 1970")
+        return moment_ms if digits == text else -moment_ms
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Generator, Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final
 
 import typer
 from msgspec import Struct
 
 from penstock.adapter.locations import Message
-from penstock.api import Store, Topic
-from penstock.cli.arguments import AsJson, TopicName, read_key, read_time
+from penstock.api import Consumer, Topic
+from penstock.cli.arguments import AsJson, TopicName, read_key, read_offset, read_time
 from penstock.cli.output import json_bytes, print_json
+from penstock.cli.stopping import Interrupts, interrupts
 from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError
+from penstock.record import Offset
 
 COMMIT_RECORDS: Final = 500
 COMMIT_S: Final = 1.0
@@ -68,7 +69,7 @@ def consume(
         int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many records.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for new records, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Wait for new records, until Ctrl-C or SIGTERM.")
     ] = False,
     as_json: AsJson = False,
     server: Server = None,
@@ -89,13 +90,19 @@ def consume(
         follow=follow,
     )
     _check(wanted)
+    output = _Output(wanted, limit, as_json=as_json)
     with (
-        contextlib.suppress(KeyboardInterrupt),
+        contextlib.suppress(*([KeyboardInterrupt] if follow else [])),
+        interrupts() as signals,
         open_target(server, data, namespace) as store,
-        contextlib.closing(_messages(store, topic, wanted)) as messages,
     ):
-        for message in islice(filter(wanted.matches, messages), limit):
-            _print(message, as_json=as_json)
+        if group is not None:
+            _print_for_group(store.consumer(group, [topic]), output, signals, follow=follow)
+            return
+        for message in _of_topic(store.topic(topic), wanted):
+            output.take(message)
+            if output.is_full:
+                break
 
 
 def _check(wanted: Wanted) -> None:
@@ -108,43 +115,97 @@ def _check(wanted: Wanted) -> None:
         return
     if wanted.since_ms is not None:
         raise BadRequestError("give --offset or --since, not both")
-    is_number = wanted.offset.isascii() and wanted.offset.isdigit()
-    if wanted.offset not in ("earliest", "latest") and not is_number:
+    if wanted.offset not in ("earliest", "latest") and read_offset(wanted.offset) is None:
         raise BadRequestError(
             f"{wanted.offset!r} is no place; say earliest, latest or an offset from 0 on"
         )
 
 
-def _messages(store: Store, topic: str, wanted: Wanted) -> Generator[Message, None, None]:
-    if wanted.group is not None:
-        return _of_group(store, topic, wanted.group, follow=wanted.follow)
-    return _of_topic(store.topic(topic), wanted)
+class _Output:
+    """Prints the records that are wanted, until there are enough."""
+
+    def __init__(self, wanted: Wanted, limit: int | None, *, as_json: bool) -> None:
+        self._wanted: Final = wanted
+        self._left = limit
+        self._as_json: Final = as_json
+
+    @property
+    def is_full(self) -> bool:
+        return self._left == 0
+
+    def take(self, message: Message) -> None:
+        """When this returns, the record is out, or is not wanted."""
+        if not self._wanted.matches(message):
+            return
+        _print(message, as_json=self._as_json)
+        if self._left is not None:
+            self._left -= 1
 
 
-def _of_group(
-    store: Store, topic: str, group: str, *, follow: bool
-) -> Generator[Message, None, None]:
-    with store.consumer(group, [topic]) as consumer:
+class _Progress:
+    """How far a group's records are out, and what the group has saved of that."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer: Final = consumer
         # All partitions, those without a record, too: then its lag is known.
-        printed: dict[tuple[str, int], int] = dict(consumer.positions)
-        count, saved = 0, time.monotonic()
+        self._printed = dict(consumer.positions)
+        self._saved: dict[tuple[str, int], Offset] = {}
+        self._count, self._saved_at = 0, time.monotonic()
+
+    def begin(self, page: Sequence[Message]) -> None:
+        """Everything before a page is out. The consumer stands behind it, and has seen partitions
+        that are new, deleted records, and a topic that was made anew."""
+        self._printed = dict(self._consumer.positions)
+        for message in reversed(page):
+            self._printed[message.topic, message.partition] = message.offset
+
+    def is_out(self, message: Message) -> None:
+        self._printed[message.topic, message.partition] = Offset(message.offset + 1)
+        self._count += 1
+        if self._count >= COMMIT_RECORDS:
+            self.save()
+
+    def save_in_time(self) -> None:
+        if time.monotonic() - self._saved_at >= COMMIT_S:
+            self.save()
+
+    def save(self) -> None:
+        if self._saved != self._printed:
+            self._consumer.commit(self._printed)
+            self._saved = dict(self._printed)
+        self._count, self._saved_at = 0, time.monotonic()
+
+
+def _print_for_group(
+    consumer: Consumer, output: _Output, signals: Interrupts, *, follow: bool
+) -> None:
+    """Print what a group has not had yet, and commit it: a record that could not be printed is
+    not committed."""
+    with consumer:
+        progress = _Progress(consumer)
         try:
-            for message in consumer.follow() if follow else iter(consumer):
-                try:
-                    yield message
-                except GeneratorExit:
-                    printed[topic, message.partition] = message.record.offset + 1
-                    raise
-                printed[topic, message.partition] = message.record.offset + 1
-                count += 1
-                if count >= COMMIT_RECORDS or time.monotonic() - saved >= COMMIT_S:
-                    consumer.commit(printed)
-                    count, saved = 0, time.monotonic()
+            while page := _next_page(consumer, progress, follow=follow):
+                for message in page:
+                    with signals.held():  # what is out is not printed again
+                        output.take(message)
+                        progress.is_out(message)
+                    if output.is_full:
+                        return
+                    progress.save_in_time()
         finally:
-            consumer.commit(printed)
+            progress.save()
 
 
-def _of_topic(topic: Topic, wanted: Wanted) -> Generator[Message, None, None]:
+def _next_page(consumer: Consumer, progress: _Progress, *, follow: bool) -> list[Message]:
+    while True:
+        page = consumer.poll(COMMIT_S if follow else 0.0)
+        progress.begin(page)
+        if page or not follow:
+            return page
+        progress.save()
+
+
+def _of_topic(topic: Topic, wanted: Wanted) -> Iterator[Message]:
     positions = _starts(topic, wanted)
     for message in topic.records(wanted.partition, start=dict(positions), tag=wanted.tag):
         positions[message.partition] = message.record.offset + 1
@@ -163,7 +224,7 @@ def _starts(topic: Topic, wanted: Wanted) -> dict[int, int]:
     elif wanted.offset == "latest":
         found = {one.partition: int(one.commit) for one in topic.describe().bounded}
     else:
-        first = 0 if wanted.offset in (None, "earliest") else int(wanted.offset or 0)
+        first = read_offset(wanted.offset or "") or 0
         found = dict.fromkeys(range(topic.partitions), first)
     if wanted.partition is None:
         return found
@@ -205,8 +266,10 @@ def _print(message: Message, *, as_json: bool) -> None:
                 "timestamp_ms": record.timestamp_ms,
                 "key": json_bytes(record.key),
                 "value": json_bytes(record.value),
-                "tags": list(record.tags),
-                "headers": [[name, json_bytes(value)] for name, value in record.headers],
+                "tags": [json_bytes(tag) for tag in record.tags],
+                "headers": [
+                    [json_bytes(name), json_bytes(value)] for name, value in record.headers
+                ],
             }
         ]
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.api import Store
-from penstock.cli.arguments import AsJson, TopicName, read_time
+from penstock.cli.arguments import AsJson, TopicName, read_offset, read_time
 from penstock.cli.output import print_json, print_line, print_table, time_text
 from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError
@@ -98,14 +98,14 @@ def _targets(
         assert moment is not None
         at = store.topic(topic).offsets_at(moment)
         return {(topic, one.partition): int(at[one.partition]) for one in chosen}
-    if to not in ("earliest", "latest") and not to.isdigit():
+    if to == "earliest":
+        return {(topic, one.partition): int(one.earliest) for one in chosen}
+    if to == "latest":
+        return {(topic, one.partition): int(one.commit) for one in chosen}
+    offset = read_offset(to)
+    if offset is None:
         raise BadRequestError(f"{to!r} is no place; say earliest, latest, an offset or @time")
-    return {
-        (topic, one.partition): int(
-            one.earliest if to == "earliest" else one.commit if to == "latest" else to
-        )
-        for one in chosen
-    }
+    return {(topic, one.partition): offset for one in chosen}
 
 
 @app.command()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Final
 
 import typer
 
 from penstock.cli.arguments import TopicName, read_key
-from penstock.cli.output import count_text, print_line
+from penstock.cli.batches import batches_of_files, batches_of_lines
+from penstock.cli.output import count_text, print_line, printable
+from penstock.cli.stopping import stopping
 from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError
 from penstock.record import Record
 
-BATCH: Final = 500
+INTERRUPTED: Final = 130
 
 
 def produce(
@@ -47,22 +48,32 @@ def produce(
 ) -> None:
     """Write records: one per line of the standard input, or one per file.
 
+    A line is written as soon as no other follows. Ctrl-C or SIGTERM: what was read is written.
+
     echo "3 apples" | penstock produce orders --key o-17 --tag eu
+
+    tail -f access.log | penstock produce logs
     """
     shape = _Shape(read_key(key, None), tuple(tags), _headers(headers), separator)
-    count = 0
-    with open_target(server, data, namespace) as store:
-        batch: list[Record] = []
-        for value in _contents(files) if files else _lines(sys.stdin.buffer):
-            batch.append(shape.record(value, is_line=not files))
-            if len(batch) == BATCH:
-                store.topic(topic).write_many(batch, partition=partition)
-                count += len(batch)
-                batch = []
-        if batch:
-            store.topic(topic).write_many(batch, partition=partition)
-            count += len(batch)
-    typer.echo(f"wrote {count_text(count, 'record')} to {topic}", err=True)
+    written = 0
+    with open_target(server, data, namespace) as store, stopping() as stop:
+        try:
+            for batch in (
+                batches_of_files(files, stop) if files else batches_of_lines(sys.stdin.buffer, stop)
+            ):
+                records = [shape.record(value, is_line=not files) for value in batch]
+                written += len(store.topic(topic).write_many(records, partition=partition))
+        except BaseException:
+            if written:
+                _tell(written, topic)
+            raise
+    _tell(written, topic)
+    if stop.is_asked:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _tell(written: int, topic: str) -> None:
+    typer.echo(f"wrote {count_text(written, 'record')} to {printable(topic)}", err=True)
 
 
 class _Shape:
@@ -77,10 +88,14 @@ class _Shape:
     ) -> None:
         if key is not None and separator is not None:
             raise BadRequestError("give --key or --key-separator, not both")
+        if separator == "":
+            raise BadRequestError("--key-separator is the text between key and value, not empty")
         self._key = key
         self._tags = tags
         self._headers = headers
-        self._separator = None if separator is None else separator.encode()
+        self._separator = (
+            None if separator is None else separator.encode("utf-8", "surrogateescape")
+        )
 
     def record(self, value: bytes, *, is_line: bool) -> Record:
         key = self._key
@@ -99,17 +114,6 @@ def _headers(given: list[str]) -> tuple[tuple[str, bytes | None], ...]:
             raise BadRequestError(f"{pair!r} is no header; write NAME=VALUE")
         pairs.append((name, value.encode("utf-8", "surrogateescape")))
     return tuple(pairs)
-
-
-def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    for line in stream:
-        yield line.removesuffix(b"\n").removesuffix(b"\r")
-
-
-def _contents(paths: list[str]) -> Iterator[bytes]:
-    for path in paths:
-        with open(path, "rb") as file:
-            yield file.read()
 
 
 def retention_run(
