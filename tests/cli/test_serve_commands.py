@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import signal
@@ -244,6 +245,83 @@ def test_a_missing_directory_is_not_made_by_looking_at_it(tmp_path: Path, run: R
     assert not missing.exists()
 
 
+def test_a_file_is_no_data_directory(tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"mine")
+    for words in (("topic", "list"), ("topic", "create", "t"), ("consume", "t")):
+        assert f"{file} is no directory" in run(*words, "--data", str(file), code=2)
+    assert file.read_bytes() == b"mine"
+
+
+def test_json_has_names_for_the_options_of_a_topic(at: tuple[str, str], run: Run) -> None:
+    name = f"named-{secrets.token_hex(4)}"
+    tiered = ("--set", "tiering=on", "--set", "tiering.local_retention_ms=60000")
+    run("topic", "create", *at, name, "--set", "retention_ms=5000", *tiered)
+    listed = [json.loads(line) for line in run("topic", "list", *at, "--json").splitlines()]
+    described = json.loads(run("topic", "describe", *at, name, "--json"))
+    for info in (described, *(one for one in listed if one["name"] == name)):
+        assert info["config"]["retention_ms"] == 5000
+        assert info["config"]["tiering"]["local_retention_ms"] == 60_000
+    run("topic", "alter", *at, name, "--set", "tiering=none")
+    assert json.loads(run("topic", "describe", *at, name, "--json"))["config"]["tiering"] is None
+
+
+def test_names_of_topics_and_groups_play_no_tricks(at: tuple[str, str], run: Run) -> None:
+    for name, shown in (("[/a]", "[/a]"), ("[red]b", "[red]b"), ("c\x1b[31m", "c\\x1b[31m")):
+        assert f"created {shown}:" in run("topic", "create", *at, name)
+        run("produce", *at, name, stdin="v\n")
+        run("consume", *at, name, "-g", name)
+        for words in (
+            ("topic", "list"),
+            ("topic", "describe", name),
+            ("groups", "list"),
+            ("groups", "describe", name),
+            ("groups", "reset", name, name),
+            ("groups", "delete", name),
+            ("topic", "delete", "-y", name),
+        ):
+            out = run(*words, *at)
+            assert shown in out
+            assert "\x1b" not in out
+
+
+def test_texts_that_are_not_unicode_are_read_and_shown(
+    at: tuple[str, str], topic: str, run: Run
+) -> None:
+    text = os.fsdecode(b"\xff")
+    run("produce", *at, topic, "-t", text, "-H", f"{text}={text}", "-k", text, stdin="odd\n")
+    run("produce", *at, topic, "-K", "é", stdin="kévalue\n")
+    run("produce", *at, topic, "-K", text, stdin="no key\n")
+    found = [json.loads(line) for line in run("consume", *at, topic, "--json").splitlines()]
+    by_value = {one["value"]: one for one in found}
+    base64 = {"base64": "/w=="}
+    assert by_value["odd"]["tags"] == [base64]
+    assert by_value["odd"]["headers"] == [[base64, base64]]
+    assert by_value["odd"]["key"] == base64
+    assert by_value["value"]["key"] == "k"
+    assert by_value["no key"]["key"] is None
+    assert run("consume", *at, topic, "-t", text) == "odd\n"
+    assert "--key-separator" in run("produce", *at, topic, "-K", "", stdin="a:b\n", code=2)
+
+
+def test_a_number_that_is_none_or_too_large_is_refused(
+    at: tuple[str, str], topic: str, run: Run
+) -> None:
+    group = f"of-{topic}"
+    run("groups", "reset", *at, group, topic, "--to", str(2**63 - 1))
+    for wrong in ("²", str(2**63), "9" * 5000):
+        for words in (
+            ("groups", "reset", group, topic, "--to", wrong),
+            ("groups", "reset", group, topic, "--to", f"@{wrong}"),
+            ("consume", topic, "-o", wrong),
+            ("consume", topic, "--since", wrong),
+        ):
+            assert run(*words, *at, code=2).count("\n") == 1
+    described = run("groups", "describe", *at, group, "--json").splitlines()
+    assert {json.loads(line)["offset"] for line in described} == {2**63 - 1}
+    run("groups", "delete", *at, group)
+
+
 def test_topics_are_described_altered_and_deleted_by_commands(
     at: tuple[str, str], run: Run
 ) -> None:
@@ -269,6 +347,21 @@ def test_a_stopped_server_has_lost_nothing(
     code, errors = served.stop(number)
     assert (code, "stopped" in errors) == (0, True)
     assert run("consume", "--data", str(served.data), "t") == "kept\n"
+
+
+def test_a_busy_port_is_all_that_is_said(shared: Served, tmp_path: Path) -> None:
+    options = ("--port", shared.port, "--http-port", "0", "--set", "log.level=error")
+    ran = subprocess.run(
+        command("serve", "--data", str(tmp_path), *options, "--set", "kafka.enabled=false"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
+        env={name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"},
+    )
+    assert ran.returncode == 2
+    assert "choose another port" in ran.stderr
+    assert ran.stderr.count("\n") == 1
 
 
 def test_a_busy_port_and_a_busy_directory_are_refused_in_a_sentence(

@@ -42,7 +42,9 @@ def open_target(
     if data is not None and server not in (None, os.environ.get(_VARIABLE)):
         raise typer.BadParameter("give --server or --data, not both")
     if data is not None:
-        if not create and not os.path.isdir(data):
+        if os.path.exists(data) and not os.path.isdir(data):
+            raise NotAStoreError(f"{data} is no directory; --data names that of a store")
+        if not create and not os.path.exists(data):
             raise NotAStoreError(
                 f"{data} does not exist; `penstock topic create --data {data} NAME` makes it"
             )

@@ -95,7 +95,7 @@ def list_topics(
     with open_target(server, data, namespace) as store:
         found = store.list_topics()
     if as_json:
-        print_json(found)
+        print_json(map(_json_info, found))
         return
     rows = [(info.name, info.partition_count, info.storage, info.topic_id) for info in found]
     print_table(("topic", "#partitions", "storage", "id"), rows)
@@ -113,9 +113,17 @@ def describe(
     with open_target(server, data, namespace) as store:
         info = store.topic(name).describe()
     if as_json:
-        print_json([info])
+        print_json([_json_info(info)])
         return
     _print_info(info)
+
+
+def _json_info(info: TopicInfo) -> dict[str, object]:
+    """Return a topic with names for all of its options: as they are stored, they have none."""
+    config = msgspec.structs.asdict(info.config)
+    if info.config.tiering is not None:
+        config[TIERING] = msgspec.structs.asdict(info.config.tiering)
+    return {**msgspec.structs.asdict(info), "config": config}
 
 
 def _print_info(info: TopicInfo) -> None:
