@@ -4,6 +4,7 @@
     ├── RequestError              the caller's request cannot be met; fix the request
     │   ├── BadRequestError           an argument makes no sense
     │   ├── UnknownTopicError / UnknownShardError / UnknownGroupError
+    │   ├── TopicReplacedError        the name stands for another topic by now
     │   ├── AlreadyExistsError
     │   ├── RecordTooLargeError
     │   ├── ShardSealedError
@@ -59,6 +60,15 @@ class BadRequestError(RequestError, ValueError):
 class UnknownTopicError(RequestError, LookupError):
     def __init__(self, topic: str) -> None:
         super().__init__(f"topic {topic!r} does not exist")
+        self.topic = topic
+
+
+class TopicReplacedError(RequestError):
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic!r} was deleted and created again; offsets of the old one mean nothing "
+            "in the new one"
+        )
         self.topic = topic
 
 

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from penstock.adapter.topic_routes import TopicRoutes
+from penstock.errors import TopicReplacedError
 from penstock.meta.client import DEFAULT_NAMESPACE
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import OffsetCommit
 from penstock.record import Offset, ShardId
 
 TopicPartition = tuple[str, int]
+_ANY: Final[Mapping[str, str]] = {}
 
 
 class TopicOffsets:
@@ -28,18 +30,20 @@ class TopicOffsets:
         *,
         namespace: str = DEFAULT_NAMESPACE,
         enable_cache: bool | None = None,
+        topic_ids: Mapping[str, str] = _ANY,
     ) -> None:
-        """Commit offsets of a group, all or none."""
+        """Commit offsets of a group, all or none. Of topics in `topic_ids`, by name, only those
+        with that id are meant; `TopicReplacedError` if another has the name by now."""
         if len(offsets) == 1:  # the commonest case: nothing around it
             (((topic, partition), offset),) = offsets.items()
-            shard = self._routes.find(topic, namespace).id(partition)
+            shard = self._shard(topic, partition, namespace, topic_ids)
             self.manager.commit_offset(
                 group, shard, offset, namespace=namespace, enable_cache=enable_cache
             )
             if not self._routes.has_topic(shard.topic):
                 self.manager.forget_topic(shard.topic)
             return
-        commits = self._by_shard(offsets, namespace)
+        commits = self._by_shard(offsets, namespace, topic_ids)
         self.manager.commit_offsets(group, commits, namespace=namespace, enable_cache=enable_cache)
         self._forget_deleted(commits)
 
@@ -80,10 +84,23 @@ class TopicOffsets:
                 self.manager.forget_topic(topic_id)
 
     def _by_shard(
-        self, offsets: Mapping[TopicPartition, int], namespace: str
+        self,
+        offsets: Mapping[TopicPartition, int],
+        namespace: str,
+        topic_ids: Mapping[str, str] = _ANY,
     ) -> dict[ShardId, OffsetCommit]:
         commits: dict[ShardId, OffsetCommit] = {}
         for (topic, partition), offset in offsets.items():
-            shard = self._routes.find(topic, namespace).id(partition)
+            shard = self._shard(topic, partition, namespace, topic_ids)
             commits[shard] = OffsetCommit(Offset(offset))
         return commits
+
+    def _shard(
+        self, topic: str, partition: int, namespace: str, topic_ids: Mapping[str, str]
+    ) -> ShardId:
+        """Return whose offset is meant. From here on it has an id, and goes nowhere else, whatever
+        becomes of the name."""
+        route = self._routes.find(topic, namespace)
+        if topic_ids.get(topic, route.topic.topic_id) != route.topic.topic_id:
+            raise TopicReplacedError(topic)
+        return route.id(partition)

@@ -93,7 +93,8 @@ class AsyncConsumer:
         return await self._calls.run(consumer.committed)
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
-        (await self._opened()).seek(topic, partition, offset)
+        consumer = await self._opened()
+        await self._calls.run(consumer.seek, topic, partition, offset)
 
     async def seek_to(self, start: Start) -> None:
         consumer = await self._opened()

@@ -141,8 +141,16 @@ class Backend(Protocol):
     # Groups
 
     def commit(
-        self, namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]
-    ) -> None: ...
+        self,
+        namespace: str,
+        group: str,
+        offsets: Mapping[TopicPartition, Offset],
+        topic_ids: Mapping[str, str],
+    ) -> None:
+        """Commit offsets, all or none. `topic_ids` says of topics by name which ones are meant:
+        `TopicReplacedError` when the name is another's by now. One that is not there is taken by
+        its name."""
+        ...
 
     def committed(
         self, namespace: str, group: str, topics: Sequence[str] | None

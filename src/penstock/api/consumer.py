@@ -12,6 +12,9 @@ The consumer has all partitions of its topics, also those that a topic gets late
 move with what it hands out; `commit` makes them the group's. What was handed out and not committed
 is read again by the next consumer of the group: every record is handled at least once.
 
+A topic that is deleted and created again is another one. Positions belong to one topic and never
+become those of the next that has its name: that one is read from its beginning.
+
 A consumer is used from one thread at a time; a group is as many consumers as there are.
 """
 
@@ -29,13 +32,16 @@ from penstock.api.moments import as_ms
 from penstock.clock import SystemClock
 from penstock.engine.arguments import check_limit, check_offset
 from penstock.engine.contract import SIZE_PER_READ, AdapterOffsetStrategy
-from penstock.errors import BadRequestError, ClosedError
+from penstock.errors import BadRequestError, BusyError, ClosedError, TopicReplacedError
 from penstock.record import Offset, StoredRecord
 
 Start = Literal["earliest", "latest"] | int | datetime
 
 PAGE: Final = 500
 _FOLLOW_S: Final = 10.0
+_COMMIT_TRIES: Final = 10
+_NOWHERE: Final = Offset(-1)
+"""What no position is."""
 
 
 class Consumer:
@@ -63,6 +69,9 @@ class Consumer:
         self._positions: dict[TopicPartition, Offset] = {}
         self._committed: dict[TopicPartition, Offset] = {}
         self._topic_ids: dict[str, str] = {}
+        """Whose the positions are, by name."""
+        self._expected: dict[TopicPartition, Offset] = {}
+        """The positions as the page that is being handed out left them."""
         self._clock: Final = SystemClock()
         self._turn = 0
         self._closed = False
@@ -100,24 +109,23 @@ class Consumer:
         return dict(self._positions)
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Make the positions, or the offsets given, those of the group."""
+        """Make the positions, or the offsets given, those of the group.
+
+        Positions in a topic that was deleted and created again are forgotten, and the new one
+        begins. Offsets that are given are for the topics that have the names now.
+        """
         self._check_open()
         if offsets is None:
-            news = {
-                at: offset
-                for at, offset in self._positions.items()
-                if self._committed.get(at) != offset
-            }
-        else:
-            check_mapping(offsets)
-            news = {at: Offset(offset) for at, offset in offsets.items()}
+            self._commit_positions()
+            return
+        check_mapping(offsets)
+        news = {at: Offset(offset) for at, offset in offsets.items()}
         if news:
             try:
-                self._backend.commit(self._namespace, self.group, news)
+                self._commit(news, {})
             except (TypeError, ValueError):
                 check_places(news)  # only now: commits are many, and mistakes are few
                 raise
-            self._committed.update(news)
 
     def committed(self) -> dict[TopicPartition, Offset]:
         """Return what the group has committed; partitions without are left out."""
@@ -125,8 +133,12 @@ class Consumer:
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Read on from `offset`."""
+        self._check_open()
         check_partition(partition)
         check_offset(offset)
+        if topic not in self.topics:
+            raise BadRequestError(f"this consumer does not read a topic {topic!r}")
+        self._assign_topic(topic)  # where to read on is said of the topic that is there now
         at = (topic, partition)
         if at not in self._positions:
             raise BadRequestError(f"this consumer does not read partition {partition} of {topic!r}")
@@ -134,13 +146,16 @@ class Consumer:
 
     def seek_to(self, start: Start) -> None:
         """Read on from the beginning, the end or a moment, in all partitions."""
+        self._check_open()
         _check_start(start)
+        self._assign()
         for topic in self.topics:
             partitions = [p for name, p in self._positions if name == topic]
             self._positions.update(self._starts(topic, partitions, start))
 
     def lag(self) -> dict[TopicPartition, int]:
         """Return how many offsets lie between each position and the end."""
+        self._assign()
         found = {}
         for (topic, partition), offset in self._positions.items():
             info = self._backend.partition_info(self._namespace, topic, partition)
@@ -177,11 +192,11 @@ class Consumer:
 
     def hand_out(self, page: Sequence[Message]) -> Iterator[Message]:
         """Yield what `fetch` returned; a position moves when its record is handed out."""
-        expected = dict(self._positions)
+        expected = self._expected = dict(self._positions)
         for message in page:
             at = (message.topic, message.partition)
             if self._positions.get(at) != expected.get(at):
-                continue  # somebody has sought: the rest of this partition is not wanted
+                continue  # sought, or another topic: the rest of this partition is not wanted
             self._positions[at] = expected[at] = Offset(message.offset + 1)
             yield message
             if self._closed:
@@ -192,6 +207,7 @@ class Consumer:
         records out by themselves."""
         deadline = self._clock.monotonic() + timeout
         while True:
+            self._check_open()
             self._assign()
             found = self._read(max_records)
             left = deadline - self._clock.monotonic()
@@ -229,31 +245,62 @@ class Consumer:
             if end > position and not self._read_partition(topic, partition, 1):
                 self._positions[topic, partition] = end
 
+    def _commit_positions(self) -> None:
+        for _ in range(_COMMIT_TRIES):
+            news = {
+                at: offset
+                for at, offset in self._positions.items()
+                if self._committed.get(at) != offset
+            }
+            if not news:
+                return
+            try:
+                self._commit(news, self._topic_ids)
+            except TopicReplacedError:
+                self._assign()
+            else:
+                return
+        raise BusyError(
+            f"a topic of {', '.join(self.topics)} is deleted and created again all the time; "
+            "nothing was committed, try again"
+        )
+
+    def _commit(self, news: dict[TopicPartition, Offset], topic_ids: Mapping[str, str]) -> None:
+        self._backend.commit(self._namespace, self.group, news, topic_ids)
+        self._committed.update(news)
+
     def _assign(self) -> None:
+        for topic in self.topics:
+            self._assign_topic(topic)
+
+    def _assign_topic(self, topic: str) -> None:
         """Take partitions that are new, with the group's offset or the start; begin anew with a
         topic that was deleted and created again."""
-        self._check_open()
-        for topic in self.topics:
-            topic_id, count = self._backend.locate_topic(self._namespace, topic)
-            if self._topic_ids.setdefault(topic, topic_id) != topic_id:
-                self._topic_ids[topic] = topic_id
-                self._forget(topic)
-            fresh = [p for p in range(count) if (topic, p) not in self._positions]
-            if not fresh:
-                continue
-            committed = self._backend.committed(self._namespace, self.group, [topic])
-            known = {at: offset for at, offset in committed.items() if at[1] in fresh}
-            missing = [p for p in fresh if (topic, p) not in known]
-            # A partition that came later is read from its beginning, whatever the start was.
-            start = self._start if len(fresh) == count else "earliest"
-            self._positions.update(known)
-            self._committed.update(known)
-            self._positions.update(self._starts(topic, missing, start))
+        topic_id, count = self._backend.locate_topic(self._namespace, topic)
+        known_id = self._topic_ids.get(topic)
+        is_known = known_id == topic_id
+        fresh = [p for p in range(count) if not is_known or (topic, p) not in self._positions]
+        if not fresh:
+            return
+        committed = self._backend.committed(self._namespace, self.group, [topic])
+        known = {at: offset for at, offset in committed.items() if at[1] in fresh}
+        missing = [p for p in fresh if (topic, p) not in known]
+        # What came later, a partition or another topic, is read from its beginning, whatever the
+        # start was.
+        start = self._start if known_id is None else "earliest"
+        begun = {**known, **self._starts(topic, missing, start)}
+        # All at once: when one of the calls above fails, the old positions keep their topic.
+        if not is_known:
+            self._forget(topic)
+        self._topic_ids[topic] = topic_id
+        self._positions.update(begun)
+        self._committed.update(known)
 
     def _forget(self, topic: str) -> None:
         for at in [at for at in self._positions if at[0] == topic]:
             del self._positions[at]
             self._committed.pop(at, None)
+            self._expected[at] = _NOWHERE
 
     def _starts(
         self, topic: str, partitions: Sequence[int], start: Start

@@ -212,8 +212,14 @@ class EmbeddedBackend:
 
     # Groups
 
-    def commit(self, namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
-        self._offsets.commit_offset(group, offsets, namespace=namespace)
+    def commit(
+        self,
+        namespace: str,
+        group: str,
+        offsets: Mapping[TopicPartition, Offset],
+        topic_ids: Mapping[str, str],
+    ) -> None:
+        self._offsets.commit_offset(group, offsets, namespace=namespace, topic_ids=topic_ids)
 
     def committed(
         self, namespace: str, group: str, topics: Sequence[str] | None

@@ -326,7 +326,7 @@ class RemoteBackend:
         self, namespace: str, positions: Mapping[TopicPartition, Offset], seconds: float
     ) -> bool:
         request = pb.WaitRequest(
-            namespace=namespace, positions=_positions(positions), seconds=seconds
+            namespace=namespace, positions=_positions(positions, {}), seconds=seconds
         )
         deadline_s = seconds + _WAIT_MARGIN_S
         started = time.monotonic()
@@ -338,8 +338,14 @@ class RemoteBackend:
 
     # Groups
 
-    def commit(self, namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
-        self._call("Commit", _group_offsets(namespace, group, offsets), pb.Nothing)
+    def commit(
+        self,
+        namespace: str,
+        group: str,
+        offsets: Mapping[TopicPartition, Offset],
+        topic_ids: Mapping[str, str],
+    ) -> None:
+        self._call("Commit", _group_offsets(namespace, group, offsets, topic_ids), pb.Nothing)
 
     def committed(
         self, namespace: str, group: str, topics: Sequence[str] | None
@@ -353,7 +359,7 @@ class RemoteBackend:
         return wire.positions_from_wire(reply.positions)
 
     def reset(self, namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
-        self._call("Reset", _group_offsets(namespace, group, offsets), pb.Nothing)
+        self._call("Reset", _group_offsets(namespace, group, offsets, {}), pb.Nothing)
 
     def list_groups(self, namespace: str | None) -> list[GroupInfo]:
         reply = self._call("ListGroups", pb.ListRequest(namespace=namespace), pb.GroupsReply)
@@ -445,20 +451,25 @@ def _topic_request(
 
 
 def _group_offsets(
-    namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]
+    namespace: str,
+    group: str,
+    offsets: Mapping[TopicPartition, Offset],
+    topic_ids: Mapping[str, str],
 ) -> pb.GroupOffsets:
     return pb.GroupOffsets(
         name=_group(namespace, group),
-        positions=_positions(offsets),
+        positions=_positions(offsets, topic_ids),
     )
 
 
-def _positions(offsets: Mapping[TopicPartition, Offset]) -> Sequence[pb.TopicPosition]:
+def _positions(
+    offsets: Mapping[TopicPartition, Offset], topic_ids: Mapping[str, str]
+) -> Sequence[pb.TopicPosition]:
     check_places(offsets)
     for _, partition in offsets:
         _check_place(partition)
     return wire.positions_to_wire(
-        {at: Offset(min(offset, _INT64_MAX)) for at, offset in offsets.items()}
+        {at: Offset(min(offset, _INT64_MAX)) for at, offset in offsets.items()}, topic_ids
     )
 
 

@@ -241,7 +241,8 @@ class StorageService:
 
     def commit(self, request: pb.GroupOffsets) -> pb.Nothing:
         positions = wire.positions_from_wire(request.positions)
-        self._backend.commit(request.name.namespace, request.name.group, positions)
+        topic_ids = wire.topic_ids_from_wire(request.positions)
+        self._backend.commit(request.name.namespace, request.name.group, positions, topic_ids)
         return pb.Nothing()
 
     def committed(self, request: pb.CommittedRequest) -> pb.GroupOffsets:

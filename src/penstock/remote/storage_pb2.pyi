@@ -261,14 +261,16 @@ class PartitionOffsets(_message.Message):
     def __init__(self, offsets: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class TopicPosition(_message.Message):
-    __slots__ = ("topic", "partition", "offset")
+    __slots__ = ("topic", "partition", "offset", "topic_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     offset: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    topic_id: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class WaitRequest(_message.Message):
     __slots__ = ("namespace", "positions", "seconds")

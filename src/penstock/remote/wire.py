@@ -23,6 +23,7 @@ ERROR_KEY: Final = "penstock-error-bin"
 """Trailing metadata that holds a serialized `Error`."""
 
 TopicPartition = tuple[str, int]
+_ANY: Final[Mapping[str, str]] = {}
 _KINDS: Final[dict[str, type[errors.StoreError]]] = {
     name: kind
     for name, kind in vars(errors).items()
@@ -151,15 +152,30 @@ def producer_from_wire(request: pb.WriteRequest) -> Producer | None:
     return Producer(request.producer.id, request.producer.epoch, request.producer.sequence)
 
 
-def positions_to_wire(positions: Mapping[TopicPartition, int]) -> list[pb.TopicPosition]:
+def positions_to_wire(
+    positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] = _ANY
+) -> list[pb.TopicPosition]:
     return [
-        pb.TopicPosition(topic=topic, partition=partition, offset=offset)
+        pb.TopicPosition(
+            topic=topic, partition=partition, offset=offset, topic_id=topic_ids.get(topic)
+        )
         for (topic, partition), offset in positions.items()
     ]
 
 
 def positions_from_wire(positions: Iterable[pb.TopicPosition]) -> dict[TopicPartition, Offset]:
     return {(each.topic, each.partition): Offset(each.offset) for each in positions}
+
+
+def topic_ids_from_wire(positions: Iterable[pb.TopicPosition]) -> dict[str, str]:
+    """Return which topics are meant, by name; those without an id are left out."""
+    found: dict[str, str] = {}
+    for each in positions:
+        if each.HasField("topic_id") and found.setdefault(each.topic, each.topic_id) != (
+            each.topic_id
+        ):
+            raise errors.BadRequestError(f"positions of {each.topic!r} name two ids of it")
+    return found
 
 
 # Made here, for msgspec must not look at a type for the first time in two threads at once.
