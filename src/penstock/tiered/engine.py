@@ -332,7 +332,7 @@ class TieredSegmentEngine(SegmentEngine):
         cold = flat.reader.offset_by_time(timestamp_ms, self._start_of_log(shard))
         if cold is not None:
             return Offset(cold)
-        nothing = self.store.offset_by_timestamp(shard, max(-_FAR, min(timestamp_ms, _FAR))) is None
+        nothing = self._offset_at(shard, timestamp_ms) is None
         if nothing and strategy is AdapterOffsetStrategy.EARLIEST:
             return self.shard_info(shard).earliest
         return found

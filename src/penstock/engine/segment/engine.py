@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.engine.arguments import (
+    INT64_MAX,
+    INT64_MIN,
     check_key,
     check_limit,
     check_offset,
@@ -329,13 +331,18 @@ class SegmentEngine:
         check_time(timestamp_ms, "timestamp_ms")
         if not isinstance(strategy, AdapterOffsetStrategy):
             raise BadRequestError(f"strategy must be an AdapterOffsetStrategy, not {strategy!r}")
-        wanted = max(-_FAR, min(timestamp_ms, _FAR))
-        found = self.store.offset_by_timestamp(shard, wanted)
+        found = self._offset_at(shard, timestamp_ms)
         if found is not None:
             return Offset(found)
         bounds = self.store.bounds(shard)
         earliest = strategy is AdapterOffsetStrategy.EARLIEST
         return bounds.earliest if earliest else bounds.next
+
+    def _offset_at(self, shard: ShardId, timestamp_ms: int) -> int | None:
+        """Return the offset in the log of the first record that is not older, if there is one."""
+        if timestamp_ms > INT64_MAX:
+            return None  # no record can be so young
+        return self.store.offset_by_timestamp(shard, max(INT64_MIN, timestamp_ms))
 
     # Deleting
 

@@ -40,6 +40,16 @@ class Times(Conformance):
             assert earliest(engine, timestamp_ms) == 1
             assert latest(engine, timestamp_ms) == 3
 
+    def test_the_largest_moments_are_told_apart(self, engine: StorageEngine) -> None:
+        """Nothing is rounded to a number that is far enough: no record is older than asked for."""
+        times = [1_000, -(1 << 63), 1 << 60, (1 << 60) + 1, 1 << 62, 5, (1 << 63) - 1]
+        put(engine, *dated(*times))
+        for moment in sorted({*times, -(1 << 61), 1 << 61, 1 << 63, FAR, -FAR}):
+            for wanted in (moment - 1, moment, moment + 1):
+                first = next((o for o, t in enumerate(times) if t >= wanted), None)
+                assert latest(engine, wanted) == (len(times) if first is None else first)
+                assert earliest(engine, wanted) == (0 if first is None else first)
+
     def test_timestamps_may_come_in_any_order(self, engine: StorageEngine) -> None:
         times = [50, 10, 90, 20, 90, 5, 70]
         put(engine, *dated(*times))
