@@ -91,10 +91,8 @@ class AsyncStore:
         await self._calls.run(self._store.run_upkeep)
 
     async def close(self) -> None:
-        try:
-            await self._calls.run(self._store.close)
-        finally:
-            self._calls.close()
+        """Close the store; see `penstock.Store.close`. Closing twice does nothing."""
+        await self._calls.close(self._store.close)
 
     async def __aenter__(self) -> Self:
         return self
