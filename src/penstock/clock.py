@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+_WAIT_S_MAX: Final = 3_600.0
+"""In one go: threads cannot wait for every number of seconds, and nobody notices the pause."""
 
 
 class Clock(Protocol):
@@ -21,7 +24,8 @@ class Clock(Protocol):
         ...
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait until `event` is set or `seconds` have passed; return whether it is set."""
+        """Wait until `event` is set or `seconds`, which may be infinite, have passed; return
+        whether it is set."""
         ...
 
 
@@ -35,4 +39,8 @@ class SystemClock:
         return time.monotonic()
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
+        while seconds > _WAIT_S_MAX:
+            if event.wait(_WAIT_S_MAX):
+                return True
+            seconds -= _WAIT_S_MAX
         return event.wait(seconds)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.api import Store
+from penstock.api.checks import as_seconds, check_name
 from penstock.errors import BadRequestError
 from penstock.remote.client import DEADLINE_S, RemoteBackend
 
 __all__ = ["connect"]
+
+_PORT_MAX: Final = 65535
+_DEADLINE_S_MAX: Final = 366 * 24 * 3600.0
+"""gRPC has no room for every number of seconds."""
 
 
 def connect(address: str, *, deadline_s: float = DEADLINE_S) -> Store:
@@ -14,9 +21,18 @@ def connect(address: str, *, deadline_s: float = DEADLINE_S) -> Store:
 
     Raises `DeadlineError` when nobody answers there. Every later call ends after `deadline_s`.
     """
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdigit():
-        raise BadRequestError(f"{address!r} is no address; expected host:port, like 127.0.0.1:9190")
-    backend = RemoteBackend(address, deadline_s=deadline_s)
+    wait_s = as_seconds(deadline_s, "deadline_s")
+    if wait_s <= 0:
+        raise BadRequestError(f"deadline_s is a number of seconds above 0, not {deadline_s!r}")
+    backend = RemoteBackend(_checked(address), deadline_s=min(wait_s, _DEADLINE_S_MAX))
     backend.check_connection()
     return Store(backend)
+
+
+def _checked(address: str) -> str:
+    check_name(address, "an address")
+    host, _, port = address.rpartition(":")
+    is_number = port.isascii() and port.isdecimal()
+    if not host or not is_number or int(port[:6]) > _PORT_MAX:
+        raise BadRequestError(f"{address!r} is no address; expected host:port, like 127.0.0.1:9190")
+    return address

@@ -42,6 +42,7 @@ from penstock.adapter.topic_offsets import TopicOffsets
 from penstock.adapter.topic_routes import TopicRoutes
 from penstock.adapter.topic_storage import TopicStorage
 from penstock.clock import Clock, SystemClock
+from penstock.data_directory import LOCK, check_path, lock_directory
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
 from penstock.engine.contract import StorageEngine
@@ -65,7 +66,7 @@ from penstock.engine.shard_routing import Forwarder
 from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.storage_cache import StorageCacheManager, share_topics
 from penstock.engine.transaction_limits import TransactionLimits
-from penstock.errors import NotAStoreError, RetryableError
+from penstock.errors import RetryableError
 from penstock.log import get_logger
 from penstock.meta.client import TopicConfig, Update
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
@@ -93,14 +94,13 @@ MEMORY: Final = STORAGE_ALIASES["memory"]
 ROCKSDB: Final = STORAGE_ALIASES["rocksdb"]
 SEGMENT: Final = STORAGE_ALIASES["segment"]
 
-_LOCK: Final = "penstock.lock"
 _RECONCILED: Final = "reconciled"
 _STORE_ID: Final = "store-id"
 _NEW_STORE_ID: Final = "store-id.new"
 """Chosen, and perhaps not registered yet."""
 _OURS: Final = frozenset(
     {
-        _LOCK,
+        LOCK,
         _RECONCILED,
         _STORE_ID,
         _NEW_STORE_ID,
@@ -130,7 +130,7 @@ class Node:
 
     def __init__(
         self,
-        path: str,
+        path: str | os.PathLike[str],
         settings: Settings = EMBEDDED,
         *,
         clock: Clock | None = None,
@@ -142,11 +142,11 @@ class Node:
     ) -> None:
         """Start on the data in `path`, created when there is none.
 
-        Raises `LockedError` when another process uses it, `NotAStoreError` for a directory that
-        holds something else. `background=False` starts no upkeep of shards: for tests. `stopping`
-        ends the wait for a cluster.
+        Raises `BadRequestError` for what is no path, and what `lock_directory` raises.
+        `background=False` starts no upkeep of shards: for tests. `stopping` ends the wait for a
+        cluster.
         """
-        self.path: Final = path.rstrip("/") or "/"
+        self.path: Final = check_path(path)
         self.settings: Final = settings
         self.clock: Final = clock if clock is not None else SystemClock()
         self.registry: Final = registry if registry is not None else CollectorRegistry()
@@ -228,14 +228,7 @@ class Node:
     # Starting
 
     def _lock_directory(self) -> None:
-        others = sorted(set(self._disk.list(self.path)) - _OURS)
-        if others and not self._disk.exists(f"{self.path}/{_LOCK}"):
-            raise NotAStoreError(
-                f"{self.path} is not empty and no data directory of Penstock: it holds "
-                f"{', '.join(others[:3])}{', …' if len(others) > 3 else ''}; "
-                "choose an empty or a new directory"
-            )
-        lock = self._disk.lock(f"{self.path}/{_LOCK}")
+        lock = lock_directory(self._disk, self.path, _OURS)
         self._stack.callback(lock.release)
 
     def _open_meta(

@@ -20,7 +20,7 @@ def open(path: str | os.PathLike[str], **settings: object) -> Store:  # noqa: A0
     at a time can have it open (`LockedError`). It is closed by `close`, by the end of a `with`
     block, or by the end of the program.
     """
-    node = Node(os.fspath(path), load_settings(base=EMBEDDED, overrides=settings))
+    node = Node(path, load_settings(base=EMBEDDED, overrides=settings))
     backend = EmbeddedBackend(node)
     # Held by the store and by every topic and consumer of it: nobody of them is cut off.
     weakref.finalize(backend, node.close)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,16 +15,19 @@ from tests.api.conftest import KINDS
 import penstock
 from penstock import Producer, Record, Store, StoreError, aio
 from penstock.api import Consumer, Topic
-from penstock.errors import RequestError
+from penstock.errors import BadRequestError, RequestError
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 NOT_TEXTS: Final = (None, 1, b"t", ["t"], "", "\ud800")
+NOT_NAMES: Final = (None, 5, b"t", ["t"], "\udcff", "\ud800")
 NOT_KEYS: Final = ("k", 1, ["k"], bytearray(b"k"))
 NOT_COUNTS: Final = (0, -1, "1", 1.5, b"1", [1], -(1 << 70))
 NOT_OFFSETS: Final = (-1, "1", 1.5, None, b"1", [1], -(1 << 70))
 NOT_PARTITIONS: Final = (-1, 2, 1 << 70, "0", 1.5, b"0", [0])
-NOT_MOMENTS: Final = ("now", None, 1.5, [1])
+TOO_EARLY: Final = datetime.min  # noqa: DTZ901 - local time, on purpose
+NOT_MOMENTS: Final = ("now", None, 1.5, [1], TOO_EARLY)
+NOT_SECONDS: Final = ("1", None, [1], float("nan"), True)
 NOT_VALUES: Final = ("text", 1, 1.5, ["v"], {"v": 1}, object())
 NOT_PRODUCERS: Final = (1, "p", (1, 0), Producer(1, -1, 0), Producer(1, 0, -1), Producer(-1, 0, 0))
 NOT_PLACES: Final[tuple[object, ...]] = (
@@ -51,8 +55,8 @@ TOPIC: Final[dict[str, Call]] = {
             "key": NOT_KEYS,
             "tags": ("eu", 1, [1], [b"t"], ["\ud800"]),
             "headers": (1, "h", [("h",)], {1: b"v"}, {"h": "v"}, [1]),
-            "timestamp": ("now", 1.5, [1], 1 << 63),
-            "expires": ("now", 1.5, [1], 1 << 63),
+            "timestamp": ("now", 1.5, [1], 1 << 63, TOO_EARLY),
+            "expires": ("now", 1.5, [1], 1 << 63, TOO_EARLY),
             "partition": NOT_PARTITIONS,
             "producer": NOT_PRODUCERS,
         },
@@ -79,7 +83,7 @@ TOPIC: Final[dict[str, Call]] = {
         {
             "tag": (None, 1, b"t", ["t"], "\ud800"),
             "partition": NOT_PARTITIONS,
-            "start_offset": (*NOT_OFFSETS, {0: -1}, {0: "1"}),
+            "start_offset": (*NOT_OFFSETS, {0: -1}, {0: "1"}, {5: -1}),
             "max_records": (None, *NOT_COUNTS),
             "max_size": (None, *NOT_COUNTS),
         },
@@ -90,7 +94,7 @@ TOPIC: Final[dict[str, Call]] = {
         {
             "key": (None, *NOT_KEYS),
             "since": NOT_MOMENTS,
-            "until": ("now", 1.5, [1]),
+            "until": ("now", 1.5, [1], TOO_EARLY),
             "limit": (None, *NOT_COUNTS),
         },
     ),
@@ -103,7 +107,7 @@ TOPIC: Final[dict[str, Call]] = {
         {"positions": {0: 0}, "seconds": 0.0},
         {
             "positions": ({0: -1}, {9: 0}, {0: "1"}, {"0": 0}, None, 1),
-            "seconds": ("1", None, [1], float("nan")),
+            "seconds": NOT_SECONDS,
         },
     ),
     "delete_by_key": Call({"key": b"k"}, {"key": (None, *NOT_KEYS)}),
@@ -119,14 +123,16 @@ TOPIC: Final[dict[str, Call]] = {
         {},
         {
             "partitions": (0, -1, 1, "3", 1.5, [3], 1 << 40),
-            "retention_ms": ("1", 0, -1, 1.5),
-            "retention_bytes": ("1", 0, -1),
+            "retention_ms": ("1", 0, -1, 1.5, "\udcff", "\ud800"),
+            "retention_bytes": ("1", 0, -1, "\udcff"),
             "retention_records": ("1", 0, -1),
             "flush": ("often", 1, None),
             "cleanup": ("burn", 1, None, "delete,compact"),
             "tombstone_retention_ms": ("1", -1, 1.5, None),
             "compaction_lag_ms": ("1", -1, 1.5, None),
-            "tag_header": (1, "a\x01b", "x" * 256),
+            "tag_header": (1, "a\x01b", "x" * 256, "\udcff"),
+            "tiering": (object(), 1, 1.5, "perhaps", "\udcff", {}, [1]),
+            "tiering.provider": (1, "\udcff"),
             "storage": ("memory",),
             "colour": ("red",),
         },
@@ -144,9 +150,12 @@ STORE: Final[dict[str, Call]] = {
             "partitions": (0, -1, "3", 1.5, [3], 1 << 40),
             "storage": ("paper", 1, b"memory"),
             "partitioner": ("dice", 1),
-            "retention_ms": ("1", 0, -1, 1.5),
-            "memory_records_max": ("1", 0, -1),
-            "record_size_max": ("1", 0, -1, 1 << 40),
+            "retention_ms": ("1", 0, -1, 1.5, "\udcff"),
+            "memory_records_max": ("1", 0, -1, "\udcff"),
+            "record_size_max": ("1", 0, -1, 1 << 40, "\udcff"),
+            "replication": ("1", 0, -1, 2, "\udcff"),
+            "flush": ("often", 1, None, "\udcff"),
+            "tiering": (object(), 1, 1.5, "perhaps", "\udcff", {}, [1]),
             "colour": ("red",),
         },
     ),
@@ -154,6 +163,9 @@ STORE: Final[dict[str, Call]] = {
         {"batch": [("t", b"v")]},
         {"batch": ([], [("none", b"v")], [("t", 7)], [(7, b"v")], [b"v"], [7], None, 7)},
     ),
+    "topic": Call({"name": "t"}, {"name": NOT_NAMES}),
+    "namespace": Call({"name": "n"}, {"name": NOT_NAMES}),
+    "__contains__": Call({"name": "t"}, {"name": NOT_NAMES}),
     "describe_group": Call({"group": "g"}, {"group": (*NOT_TEXTS, "nobody")}),
     "delete_group": Call({"group": "g"}, {"group": NOT_TEXTS}),
     "reset_group": Call(
@@ -165,7 +177,7 @@ STORE: Final[dict[str, Call]] = {
 CONSUMER: Final[dict[str, Call]] = {
     "poll": Call(
         {"timeout": 0.0, "max_records": 1},
-        {"timeout": ("1", None, [1]), "max_records": (None, *NOT_COUNTS)},
+        {"timeout": NOT_SECONDS, "max_records": (None, *NOT_COUNTS)},
     ),
     "commit": Call(
         {"offsets": {("t", 0): 0}},
@@ -174,12 +186,15 @@ CONSUMER: Final[dict[str, Call]] = {
     "seek": Call(
         {"topic": "t", "partition": 0, "offset": 0},
         {
-            "topic": ("none", 1, None),
+            "topic": ("none", 1, None, ["t"]),
             "partition": (None, *NOT_PARTITIONS),
             "offset": NOT_OFFSETS,
         },
     ),
-    "seek_to": Call({"start": "earliest"}, {"start": ("noon", None, 1.5, [1])}),
+    "seek_to": Call(
+        {"start": "earliest"},
+        {"start": ("noon", None, 1.5, [1], TOO_EARLY)},
+    ),
 }
 
 NO_CALLS: Final = {"pages", "records", "partitions", "query_message_by_key"}
@@ -212,6 +227,8 @@ def try_everything(
     failures = []
     for owner, method, arguments, what in tries(kind):
         assert isinstance(owner, type)
+        if not hasattr(owners[owner], method):
+            continue  # coroutines have no `in`
         try:
             answer = settle(getattr(owners[owner], method)(**arguments), loop)
         except RequestError as error:
@@ -357,4 +374,21 @@ def test_iterators_refuse_what_is_wrong(
     for wrong in ({"partition": 9}, {"start": -1}, {"tag": 7}, {"start": {0: "1"}}):
         found = getattr(any_store.topic("t"), "records")(**wrong)  # noqa: B009 - wrong on purpose
         with pytest.raises(StoreError):
+            settle(_all(found), loop) if isinstance(found, AsyncIterator) else list(found)
+
+
+def test_a_consumer_is_made_of_names(
+    any_store: Store | aio.AsyncStore, loop: asyncio.AbstractEventLoop
+) -> None:
+    settle(any_store.create_topic("t"), loop)
+    made = getattr(any_store, "consumer")  # noqa: B009 - wrong on purpose
+    for group in (*NOT_TEXTS, "\udcff"):
+        with pytest.raises(BadRequestError):
+            settle(made(group, ["t"]).poll(), loop)
+    for topics in (1, None, [], [["t"]], [None], ["t", 1], ["\udcff"]):
+        with pytest.raises(BadRequestError):
+            settle(made("g", topics).poll(), loop)
+    for timeout in NOT_SECONDS[0], NOT_SECONDS[3]:
+        found = made("g", ["t"]).follow(timeout)
+        with pytest.raises(BadRequestError):
             settle(_all(found), loop) if isinstance(found, AsyncIterator) else list(found)

@@ -30,8 +30,12 @@ def change_policy(before: TieringPolicy | None, options: Mapping[str, object]) -
     policy: object = before
     if TIERING in options:
         given = options[TIERING]
-        is_word = isinstance(given, str | bool)
-        policy = _switched(before, given) if is_word else given
+        if isinstance(given, str | bool):
+            policy = _switched(before, given)
+        elif given is None or isinstance(given, TieringPolicy | list | tuple):
+            policy = given  # over a network a policy is the list of its fields
+        else:
+            raise BadRequestError(f"tiering is on, off, none or a TieringPolicy, not {given!r}")
     named = {name: value for name, value in options.items() if name in NAMES}
     if not named:
         return policy

@@ -90,10 +90,12 @@ def _changed(
     tiering = {name: given for name, given in options.items() if name.startswith(TIERING)}
     for name, given in options.items():
         if name in TIERING_NAMES:
+            _check_unicode(given, name)
             continue
         if name not in names:
             known = names | TIERING_NAMES if name.startswith(TIERING) else names
             raise BadRequestError(f"a topic has no option {name!r}{suggest(name, known)}")
+        _check_unicode(given, name)
         words = _WORDS.get(name, {})
         value = words.get(given, given) if isinstance(given, str) else given
         changes[_FIELDS.get(name, name)] = value
@@ -106,6 +108,14 @@ def _changed(
         return msgspec.convert(fields, TopicConfig, from_attributes=True)
     except msgspec.ValidationError as error:
         raise BadRequestError(_explain(error, options)) from error
+
+
+def _check_unicode(given: object, name: str) -> None:
+    if isinstance(given, str) and not given.isascii():
+        try:
+            given.encode()
+        except UnicodeEncodeError as error:
+            raise BadRequestError(f"{name}: {given!r} is not Unicode: {error.reason}") from error
 
 
 def suggest(name: str, names: frozenset[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Final, Self
 from penstock.adapter.locations import Message
 from penstock.aio.calls import Calls
 from penstock.api import Consumer
+from penstock.api.checks import as_seconds
 from penstock.api.consumer import PAGE, Start
 from penstock.record import Offset
 
@@ -39,8 +40,8 @@ class AsyncConsumer:
     async def poll(self, timeout: float = 0.0, *, max_records: int = PAGE) -> list[Message]:  # noqa: ASYNC109 - as penstock.Consumer.poll
         """Return the next records; when there are none, wait for some, up to `timeout` seconds."""
         consumer = await self._opened()
-        consumer.check_poll(timeout, max_records)
-        page = await self._fetch(consumer, timeout, max_records)
+        seconds = consumer.check_poll(timeout, max_records)
+        page = await self._fetch(consumer, seconds, max_records)
         for _ in consumer.hand_out(page):
             pass
         return page
@@ -54,8 +55,9 @@ class AsyncConsumer:
     async def follow(self, timeout: float | None = None) -> AsyncIterator[Message]:  # noqa: ASYNC109 - as penstock.Consumer.follow
         """Iterate for ever, waiting for records; with `timeout`, until none came for so many
         seconds."""
+        seconds = _SLICE_S if timeout is None else as_seconds(timeout, "timeout")
         while not self._closed:
-            async for message in self._messages(_SLICE_S if timeout is None else timeout):
+            async for message in self._messages(seconds):
                 yield message
             if timeout is not None:
                 return

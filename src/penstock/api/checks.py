@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from penstock.engine.arguments import check_offset
+from penstock.engine.arguments import check_offset, check_text
 from penstock.errors import BadRequestError
 
 T = TypeVar("T")
@@ -20,15 +20,32 @@ def as_list(values: Iterable[T], name: str) -> list[T]:
         raise BadRequestError(f"{name} are several, as in a list, not {values!r}") from error
 
 
+def check_name(name: object, what: str) -> None:
+    """Check the name of a topic, a group or a namespace: it is text that every store can keep."""
+    check_text(name, what)
+    assert isinstance(name, str)
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise BadRequestError(f"{what} {name!r} is not Unicode: {error.reason}") from error
+
+
 def check_partition(partition: object) -> None:
     if not isinstance(partition, int) or isinstance(partition, bool):
         raise BadRequestError(f"a partition is a number from 0 on, not {partition!r}")
 
 
-def check_seconds(seconds: object, name: str) -> None:
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or math.isnan(seconds):  # type: ignore[arg-type] # a number by now
-        raise BadRequestError(f"{name} is a number of seconds, not {seconds!r}")
+def as_seconds(seconds: object, name: str) -> float:
+    """Return a time to wait; no number is too large for it."""
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool):
+        try:
+            found = float(seconds)
+        except OverflowError:
+            return math.inf if seconds > 0 else 0.0
+        if not math.isnan(found):
+            return found
+    raise BadRequestError(f"{name} is a number of seconds, not {seconds!r}")
 
 
 def check_start(start: object) -> None:

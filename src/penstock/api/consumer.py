@@ -27,8 +27,15 @@ from typing import Final, Literal, Self
 
 from penstock.adapter.locations import Message
 from penstock.api.backend import Backend, TopicPartition
-from penstock.api.checks import check_mapping, check_partition, check_places, check_seconds
+from penstock.api.checks import (
+    as_seconds,
+    check_mapping,
+    check_name,
+    check_partition,
+    check_places,
+)
 from penstock.api.moments import as_ms
+from penstock.api.waiting import SLICE_S
 from penstock.clock import SystemClock
 from penstock.engine.arguments import check_limit, check_offset
 from penstock.engine.contract import SIZE_PER_READ, AdapterOffsetStrategy
@@ -38,7 +45,6 @@ from penstock.record import Offset, StoredRecord
 Start = Literal["earliest", "latest"] | int | datetime
 
 PAGE: Final = 500
-_FOLLOW_S: Final = 10.0
 _COMMIT_TRIES: Final = 10
 _NOWHERE: Final = Offset(-1)
 """What no position is."""
@@ -58,8 +64,11 @@ class Consumer:
     ) -> None:
         if not topics:
             raise BadRequestError("a consumer reads at least one topic")
+        check_name(group, "a group")
         if not group:
             raise BadRequestError("a group has a name")
+        for topic in topics:
+            check_name(topic, "a topic's name")
         _check_start(start)
         self.group: Final = group
         self.topics: Final = tuple(dict.fromkeys(topics))
@@ -82,8 +91,7 @@ class Consumer:
     def poll(self, timeout: float = 0.0, *, max_records: int = PAGE) -> list[Message]:
         """Return the next records, at most `max_records`; when there are none, wait for some, up to
         `timeout` seconds."""
-        self.check_poll(timeout, max_records)
-        page = self.fetch(timeout, max_records)
+        page = self.fetch(self.check_poll(timeout, max_records), max_records)
         for _ in self.hand_out(page):
             pass
         return page
@@ -96,8 +104,9 @@ class Consumer:
     def follow(self, timeout: float | None = None) -> Iterator[Message]:
         """Iterate for ever, waiting for records; with `timeout`, until none came for so many
         seconds."""
+        seconds = SLICE_S if timeout is None else as_seconds(timeout, "timeout")
         while not self._closed:
-            yield from self._messages(_FOLLOW_S if timeout is None else timeout)
+            yield from self._messages(seconds)
             if timeout is not None:
                 return
 
@@ -186,9 +195,10 @@ class Consumer:
                 return
 
     @staticmethod
-    def check_poll(timeout: object, max_records: object) -> None:
-        check_seconds(timeout, "timeout")
+    def check_poll(timeout: object, max_records: object) -> float:
+        """Check what `poll` was asked for; return how many seconds it waits."""
         check_limit(max_records, "max_records")
+        return as_seconds(timeout, "timeout")
 
     def hand_out(self, page: Sequence[Message]) -> Iterator[Message]:
         """Yield what `fetch` returned; a position moves when its record is handed out."""
@@ -213,7 +223,8 @@ class Consumer:
             left = deadline - self._clock.monotonic()
             if found or left <= 0:
                 return found
-            if self._backend.wait_for_records(self._namespace, self._positions, left):
+            slice_s = min(left, SLICE_S)
+            if self._backend.wait_for_records(self._namespace, self._positions, slice_s):
                 found = self._read(max_records)
                 if found:
                     return found

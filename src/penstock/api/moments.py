@@ -10,7 +10,13 @@ from penstock.errors import BadRequestError
 def as_ms(moment: object) -> int:
     """Return a moment in milliseconds; a datetime without a time zone is local time."""
     if isinstance(moment, datetime):
-        return round(moment.timestamp() * 1000)
+        try:
+            return round(moment.timestamp() * 1000)
+        except (ValueError, OverflowError, OSError) as error:
+            raise BadRequestError(
+                f"the moment {moment} is out of reach of this machine's local time; "
+                "give it a time zone"
+            ) from error
     if isinstance(moment, int) and not isinstance(moment, bool):
         return moment
     raise BadRequestError(

@@ -18,7 +18,7 @@ from typing import Final, Self, Unpack
 
 from penstock.adapter.topic_options import TopicOptions
 from penstock.api.backend import Backend
-from penstock.api.checks import as_list, check_places
+from penstock.api.checks import as_list, check_name, check_places
 from penstock.api.consumer import Consumer, Start
 from penstock.api.topic import Topic, as_record
 from penstock.api.topic_info import GroupInfo, TopicInfo
@@ -71,6 +71,7 @@ class Store:
 
     def topic(self, name: str) -> Topic:
         """Return a handle on a topic; whether it exists shows when it is used."""
+        check_name(name, "a topic's name")
         return Topic(self._backend, self._namespace, name)
 
     __getitem__ = topic
@@ -83,6 +84,7 @@ class Store:
         return self._backend.list_topics(self._namespace)
 
     def __contains__(self, name: str) -> bool:
+        check_name(name, "a topic's name")
         try:
             self._backend.locate_topic(self._namespace, name)
         except UnknownTopicError:
@@ -133,6 +135,7 @@ class Store:
     def namespace(self, name: str) -> Store:
         """Return the same store with the topics and groups of another namespace. Closing either
         closes both."""
+        check_name(name, "a namespace")
         return Store(self._backend, name)
 
     def allocate_producer_id(self) -> int:

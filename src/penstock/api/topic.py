@@ -18,9 +18,11 @@ from typing import Final, TypeGuard, Unpack
 from penstock.adapter.locations import Message
 from penstock.adapter.topic_options import AlterOptions
 from penstock.api.backend import Backend
-from penstock.api.checks import as_list, check_partition, check_seconds, check_start
+from penstock.api.checks import as_list, as_seconds, check_partition, check_start
 from penstock.api.moments import as_ms
 from penstock.api.topic_info import TopicInfo
+from penstock.api.waiting import wait_for_records
+from penstock.clock import SystemClock
 from penstock.engine.arguments import check_text
 from penstock.engine.contract import (
     RECORDS_PER_READ,
@@ -150,6 +152,7 @@ class Topic:
         max_size: int = SIZE_PER_READ,
     ) -> list[Message]:
         """Return records that carry exactly `tag`; see `records(tag=…)` to iterate over all."""
+        check_start(start_offset)
         start = (
             {one: Offset(offset) for one, offset in start_offset.items()}
             if isinstance(start_offset, Mapping)
@@ -196,9 +199,9 @@ class Topic:
         if not isinstance(positions, Mapping):
             raise BadRequestError(f"positions are {{partition: offset}}, not {positions!r}")
         check_start(positions)
-        check_seconds(seconds, "seconds")
+        wait_s = as_seconds(seconds, "seconds")
         wanted = {(self.name, one): Offset(offset) for one, offset in positions.items()}
-        return self._backend.wait_for_records(self._namespace, wanted, seconds)
+        return wait_for_records(self._backend, self._namespace, wanted, wait_s, SystemClock())
 
     # Deleting
 

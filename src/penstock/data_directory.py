@@ -1,0 +1,51 @@
+"""The directory that a node keeps its data in: what can be one, and that one process has it.
+
+Nothing is made or changed in a directory that holds something else.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from penstock.disk import Disk, Lock
+from penstock.errors import BadRequestError, NotAStoreError, SetupError
+
+LOCK: Final = "penstock.lock"
+
+
+def check_path(path: object) -> str:
+    """Return the path of a data directory, given as text or as a `pathlib.Path`."""
+    found = path.__fspath__() if isinstance(path, os.PathLike) else path
+    if not isinstance(found, str):
+        raise BadRequestError(
+            f"path is that of a data directory, as text or as a pathlib.Path, not {path!r}"
+        )
+    if not found:
+        raise BadRequestError("path is empty; name the data directory, '.' is the current one")
+    if "\0" in found:
+        raise BadRequestError(f"path is {found!r}: no path has a null character")
+    return found.rstrip("/") or "/"
+
+
+def lock_directory(disk: Disk, path: str, ours: frozenset[str]) -> Lock:
+    """Take the directory, made when there is none, for this process. `ours` are the names that a
+    data directory can have in it.
+
+    Raises `LockedError` when another process has it, `NotAStoreError` for what is no directory or
+    holds something else, `SetupError` for one that cannot be used.
+    """
+    try:
+        others = sorted(set(disk.list(path)) - ours)
+        if others and not disk.exists(f"{path}/{LOCK}"):
+            raise NotAStoreError(
+                f"{path} is not empty and no data directory of Penstock: it holds "
+                f"{', '.join(others[:3])}{', …' if len(others) > 3 else ''}; "
+                "choose an empty or a new directory"
+            )
+        return disk.lock(f"{path}/{LOCK}")
+    except (NotADirectoryError, FileExistsError) as error:
+        raise NotAStoreError(f"{path} is no directory; choose an empty or a new one") from error
+    except (OSError, UnicodeEncodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.reason
+        raise SetupError(f"{path!r} cannot be a data directory: {reason}") from error
