@@ -6,12 +6,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.api.conftest import KINDS
 
 import penstock
 from penstock.errors import SettingsError
 from penstock.settings import EMBEDDED, SERVE, load_settings, merge_settings
 from penstock.settings.document import as_markdown
 
+YEAR_MS = 366 * 24 * 3_600_000
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
@@ -113,6 +115,63 @@ def test_a_mistake_in_the_environment_is_named_with_its_variable(
         load_settings(environment={name: value})
     assert message in str(caught.value)
     assert f"environment variable {name}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ['["1@a:1","2@b:2"]', ' [ "1@a:1", "2@b:2" ]', "1@a:1,2@b:2", "1@a:1, 2@b:2,"]
+)
+def test_lists_are_given_as_text_in_json_or_with_commas(text: str) -> None:
+    peers = ("1@a:1", "2@b:2")
+    found = load_settings(environment={"PENSTOCK_NODE__PEERS": text, "PENSTOCK_NODE__ROLES": ""})
+    assert (found.node.peers, found.node.roles) == (peers, ())
+    assert load_settings(environment={}, overrides={"node.peers": text}).node.peers == peers
+    assert load_settings(environment={}, overrides={"node.peers": [*peers]}).node.peers == peers
+
+
+@pytest.mark.parametrize("text", ['["1@a:1"', "[1]", '[["a"]]'])
+def test_what_is_no_list_of_texts_is_said_with_its_variable(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"variable PENSTOCK_NODE__PEERS: node.peers is \S"):
+        load_settings(environment={"PENSTOCK_NODE__PEERS": text})
+
+
+def numbers() -> list[str]:
+    return [
+        f"{section}.{key}"
+        for section, keys in msgspec.to_builtins(SERVE).items()
+        for key, value in keys.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+
+
+@pytest.mark.parametrize("name", numbers())
+def test_no_number_goes_beyond_what_the_store_can_reckon_with(name: str) -> None:
+    variable = "PENSTOCK_" + name.replace(".", "__").upper()
+    for wrong in (10**30, -(10**30), 1 << 63, float("inf"), float("-inf"), float("nan"), "nan"):
+        with pytest.raises(SettingsError, match=name):
+            merge_settings(SERVE, {name: wrong})
+        with pytest.raises(SettingsError, match=name):
+            load_settings(environment={variable: str(wrong)})
+
+
+def test_a_store_works_with_the_largest_numbers(directory: Path) -> None:
+    largest = {
+        **dict.fromkeys(("engine.flush_interval_ms", "engine.upkeep_interval_ms"), YEAR_MS),
+        **dict.fromkeys(("offsets.flush_interval_ms", "offsets.commit_timeout_ms"), YEAR_MS),
+        **dict.fromkeys(("engine.segment_size", "engine.mapped_bytes_max"), 1 << 60),
+        **dict.fromkeys(("engine.memory_records_max", "engine.memory_bytes_max"), 1 << 60),
+        **dict.fromkeys(("broker.file_reserved_time", "engine.segment_age_h"), 1_000_000),
+        **dict.fromkeys(("offsets.idle_group_h", "tiering.segment_age_h"), 1_000_000),
+        **dict.fromkeys(("engine.rocksdb_block_cache_size", "offsets.pending_max"), 1 << 60),
+        "node.id": (1 << 31) - 1,
+    }
+    for number in (1, 2):
+        with penstock.open(directory, **largest) as store:
+            for kind in KINDS:
+                topic = store.create_topic(kind, storage=kind, exist_ok=True)
+                topic.write(b"v", key=b"k")
+            store.consumer("g", KINDS).commit()
+            store.run_upkeep()
+            assert len(store["segment"].query(b"k")) == len(store["rocksdb"].query(b"k")) == number
 
 
 def test_a_missing_or_binary_file_is_an_error(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from msgspec.inspect import (
     StrType,
     StructType,
     Type,
+    VarTupleType,
     type_info,
 )
 
@@ -26,7 +27,9 @@ _HEAD: Final = f"""# Configuration
 Settings come from a TOML file, from the environment and from the caller; later ones win. The
 environment spells a key `{PREFIX}SECTION__KEY`, as in `{PREFIX}BROKER__FLUSH_DISK_TYPE=SYNC_FLUSH`;
 `penstock.open` takes `broker__flush_disk_type="SYNC_FLUSH"` or
-`broker={{"flush_disk_type": "SYNC_FLUSH"}}`. An unknown key is refused, with a suggestion.
+`broker={{"flush_disk_type": "SYNC_FLUSH"}}`. A list that is given as text is JSON, or has commas
+between its values: `{PREFIX}NODE__PEERS=1@a:9290,2@b:9290`. An unknown key is refused, with a
+suggestion, and so is a value out of its bounds.
 
 `penstock serve` and `penstock.open` start from different defaults where files and memory are
 concerned; the tables show both where they differ (server / embedded).
@@ -73,12 +76,21 @@ def _values(kind: Type) -> str:
             return ", ".join(f"`{value}`" for value in values)
         case IntType(gt, ge, lt, le) | FloatType(gt, ge, lt, le):
             bounds = [("> ", gt), ("≥ ", ge), ("< ", lt), ("≤ ", le)]
-            return ", ".join(f"{sign}{_toml(bound)}" for sign, bound in bounds if bound is not None)
+            return ", ".join(
+                f"{sign}{_bound(bound)}" for sign, bound in bounds if bound is not None
+            )
         case BoolType():
             return "`true`, `false`"
         case StrType():
             return "text"
+        case VarTupleType():
+            return "list of texts"
     return ""
+
+
+def _bound(number: float) -> str:
+    is_power = isinstance(number, int) and number > 0 and number & (number - 1) == 0
+    return f"2^{int(number).bit_length() - 1}" if is_power and number >= 1 << 30 else _toml(number)
 
 
 def _toml(value: object) -> str:

@@ -109,8 +109,20 @@ def _put(
         meant = elsewhere or get_close_matches(key, tree[section], n=1)
         hint = f"; did you mean {meant[0]!r}?" if meant else ""
         raise SettingsError(f"{source}: there is no setting {section}.{key}{hint}")
-    tree[section][key] = value
+    is_list = isinstance(getattr(getattr(SERVE, section), key), tuple)
+    tree[section][key] = _listed(value) if is_list and isinstance(value, str) else value
     sources[section, key] = source
+
+
+def _listed(text: str) -> object:
+    """Return the values of a list that is given as text: in JSON, or with commas between. What is
+    meant for JSON and is none stays what it is, and is refused as such."""
+    if text.lstrip().startswith("["):
+        try:
+            return msgspec.json.decode(text, type=object)
+        except msgspec.DecodeError:
+            return text
+    return [one.strip() for one in text.split(",") if one.strip()]
 
 
 def _check_section(tree: Mapping[str, object], section: str, source: str) -> None:
@@ -126,7 +138,7 @@ def _check(tree: dict[str, dict[str, object]], sources: _Sources) -> Settings:
         settings = msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `$.")
-        section, _, key = place.rstrip("`").partition(".")
+        section, _, key = place.rstrip("`").partition("[")[0].partition(".")
         source = sources.get((section, key), "settings")
         given = tree.get(section, {}).get(key)
         raise SettingsError(f"{source}: {section}.{key} is {given!r}: {reason}") from error

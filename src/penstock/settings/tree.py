@@ -15,14 +15,27 @@ from msgspec.structs import replace
 
 MIB: Final = 1 << 20
 
+# How far each kind of number goes. Larger ones are mistakes, which clocks, formats and libraries
+# meet in ways of their own; infinity and what is no number are above every bound.
 Percent = Annotated[int, Meta(ge=1, le=100)]
+Milliseconds = Annotated[int, Meta(le=366 * 24 * 3_600_000)]
+"""A year."""
+Hours = Annotated[float, Meta(gt=0, le=1_000_000)]
+"""More than a century."""
+Large = Annotated[int, Meta(le=1 << 60)]
+"""Bytes, and things of which there may be any number: with room below 64 bits to reckon."""
+
+# A slot takes 4 bytes and an entry 20; RocketMQ's files end below 2 GiB, and so do these.
+_INDEX_SLOTS_MAX: Final = 100_000_000
+_INDEX_ENTRIES_MAX: Final = 80_000_000
 
 
 class NodeSettings(Struct, frozen=True, kw_only=True):
     """Which node this is."""
 
     id: Annotated[
-        int, Meta(ge=1, description="Number of this node; fixed when its data is created.")
+        int,
+        Meta(ge=1, lt=1 << 31, description="Number of this node; fixed when its data is created."),
     ] = 1
     peers: Annotated[
         tuple[str, ...],
@@ -99,46 +112,51 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
         int, Meta(ge=1024, lt=1 << 31, description="Bytes of one request; a larger one closes it.")
     ] = 100 * MIB
     connections_max: Annotated[
-        int, Meta(ge=1, description="Connections at once; further ones are closed.")
+        Large, Meta(ge=1, description="Connections at once; further ones are closed.")
     ] = 20_000
     idle_timeout_ms: Annotated[
-        int, Meta(ge=1, description="How long a connection may be silent before it is closed.")
+        Milliseconds,
+        Meta(ge=1, description="How long a connection may be silent before it is closed."),
     ] = 600_000
     slow_timeout_ms: Annotated[
-        int,
+        Milliseconds,
         Meta(ge=1, description="How long a client may take to send a request, or take an answer."),
     ] = 300_000
     sweep_interval_ms: Annotated[
-        int, Meta(ge=1, description="How often silent connections are looked for.")
+        Milliseconds, Meta(ge=1, description="How often silent connections are looked for.")
     ] = 5_000
     buffer_size_max: Annotated[
-        int, Meta(ge=MIB, description="Bytes of requests that are only partly there, all together.")
+        Large,
+        Meta(ge=MIB, description="Bytes of requests that are only partly there, all together."),
     ] = 512 * MIB
     tag_header: Annotated[
         str, Meta(description="Header whose values are a record's tags; empty: none are.")
     ] = "tag"
     converted_cache_size: Annotated[
-        int,
+        Large,
         Meta(ge=0, description="Bytes of batches kept that were made of records of other doors."),
     ] = 16 * MIB
     group_initial_delay_ms: Annotated[
-        int,
+        Milliseconds,
         Meta(ge=0, description="How long an empty group waits for further members to join."),
     ] = 500
     group_session_timeout_min_ms: Annotated[
-        int, Meta(ge=1, description="The shortest session timeout that a member may ask for.")
+        Milliseconds,
+        Meta(ge=1, description="The shortest session timeout that a member may ask for."),
     ] = 6_000
     group_session_timeout_max_ms: Annotated[
-        int, Meta(ge=1, description="The longest session timeout that a member may ask for.")
+        Milliseconds,
+        Meta(ge=1, description="The longest session timeout that a member may ask for."),
     ] = 1_800_000
     group_members_max: Annotated[
-        int, Meta(ge=1, description="Members of one group; further ones are refused.")
+        Large, Meta(ge=1, description="Members of one group; further ones are refused.")
     ] = 2_000
     transaction_timeout_max_ms: Annotated[
-        int, Meta(ge=1, description="The longest transaction that a producer may ask for.")
+        Milliseconds, Meta(ge=1, description="The longest transaction that a producer may ask for.")
     ] = 900_000
     transaction_check_interval_ms: Annotated[
-        int, Meta(ge=1, description="How often transactions are looked at for their timeout.")
+        Milliseconds,
+        Meta(ge=1, description="How often transactions are looked at for their timeout."),
     ] = 1_000
 
 
@@ -178,8 +196,8 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = "DiskFull"
     file_reserved_time: Annotated[
-        float,
-        Meta(gt=0, description="Hours that a topic without a retention of its own is kept."),
+        Hours,
+        Meta(description="Hours that a topic without a retention of its own is kept."),
     ] = 72
     disk_max_used_space_ratio: Annotated[
         Percent,
@@ -199,37 +217,46 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
         Meta(ge=1, lt=1 << 30, description="Bytes of a record that any topic may allow."),
     ] = 4 * MIB
     flush_interval_ms: Annotated[
-        int,
+        Milliseconds,
         Meta(ge=1, description="How long an ASYNC_FLUSH write stays in the page cache alone."),
     ] = 500
     segment_size: Annotated[
-        int, Meta(ge=1, description="Bytes after which a shard's segment is sealed.")
+        Large, Meta(ge=1, description="Bytes after which a shard's segment is sealed.")
     ] = 1024 * MIB
     segment_age_h: Annotated[
-        float, Meta(gt=0, description="Hours after which a shard's segment is sealed.")
+        Hours, Meta(description="Hours after which a shard's segment is sealed.")
     ] = 24
     upkeep_interval_ms: Annotated[
-        int, Meta(ge=1, description="How often segments and retention are looked at.")
+        Milliseconds, Meta(ge=1, description="How often segments and retention are looked at.")
     ] = 10_000
     compact_interval_ms: Annotated[
-        int, Meta(ge=1, description="How often topics with `cleanup = compact` are compacted.")
+        Milliseconds,
+        Meta(ge=1, description="How often topics with `cleanup = compact` are compacted."),
     ] = 60_000
     index_slots: Annotated[
         int,
-        Meta(ge=1, description="Hash slots of a key index file. Counts when the store is created."),
+        Meta(
+            ge=1,
+            le=_INDEX_SLOTS_MAX,
+            description="Hash slots of a key index file. Counts when the store is created.",
+        ),
     ] = 5_000_000
     index_entries_max: Annotated[
         int,
-        Meta(ge=2, description="Entries of a key index file. Counts when the store is created."),
+        Meta(
+            ge=2,
+            le=_INDEX_ENTRIES_MAX,
+            description="Entries of a key index file. Counts when the store is created.",
+        ),
     ] = 20_000_000
     mapped_bytes_max: Annotated[
-        int, Meta(ge=1, description="Bytes of log files that may be mapped at once.")
+        Large, Meta(ge=1, description="Bytes of log files that may be mapped at once.")
     ] = 4096 * MIB
     memory_records_max: Annotated[
-        int, Meta(ge=1, description="Records of one shard of a memory topic that does not say.")
+        Large, Meta(ge=1, description="Records of one shard of a memory topic that does not say.")
     ] = 1_000_000
     memory_bytes_max: Annotated[
-        int, Meta(ge=1, description="Bytes of one shard of a memory topic that does not say.")
+        Large, Meta(ge=1, description="Bytes of one shard of a memory topic that does not say.")
     ] = 256 * MIB
     memory_evict: Annotated[
         bool,
@@ -239,10 +266,11 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = True
     rocksdb_block_cache_size: Annotated[
-        int, Meta(ge=0, description="Bytes of RocksDB's block cache.")
+        Large, Meta(ge=0, description="Bytes of RocksDB's block cache.")
     ] = 64 * MIB
     rocksdb_write_buffer_size: Annotated[
-        int, Meta(ge=64 << 10, description="Bytes of one of RocksDB's write buffers.")
+        int,
+        Meta(ge=64 << 10, le=64 << 30, description="Bytes of one of RocksDB's write buffers."),
     ] = 32 * MIB
     threads: Annotated[
         int, Meta(ge=1, le=1024, description="Threads for calls that may block.")
@@ -260,17 +288,18 @@ class OffsetSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = True
     flush_interval_ms: Annotated[
-        int, Meta(ge=1, description="How often cached commits are saved.")
+        Milliseconds, Meta(ge=1, description="How often cached commits are saved.")
     ] = 100
     pending_max: Annotated[
-        int, Meta(ge=1, description="Cached offsets that may wait to be saved.")
+        Large, Meta(ge=1, description="Cached offsets that may wait to be saved.")
     ] = 10_000
     commit_timeout_ms: Annotated[
-        int, Meta(ge=1, description="How long a commit waits for room before it is refused.")
+        Milliseconds,
+        Meta(ge=1, description="How long a commit waits for room before it is refused."),
     ] = 30_000
     idle_group_h: Annotated[
-        float,
-        Meta(gt=0, description="Hours after its last commit at which a group is forgotten."),
+        Hours,
+        Meta(description="Hours after its last commit at which a group is forgotten."),
     ] = 7 * 24
 
 
@@ -326,19 +355,18 @@ class TieringSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = "broker"
     upload_interval_ms: Annotated[
-        int, Meta(ge=1, description="How long a committed record waits at most to be uploaded.")
+        Milliseconds,
+        Meta(ge=1, description="How long a committed record waits at most to be uploaded."),
     ] = 60_000
     chunk_size: Annotated[
         int, Meta(ge=4096, le=1 << 30, description="Bytes of records in one object.")
     ] = 17 * MIB // 4
     segment_size: Annotated[
-        int, Meta(ge=4096, description="Bytes after which a segment is sealed.")
+        Large, Meta(ge=4096, description="Bytes after which a segment is sealed.")
     ] = 256 * MIB
-    segment_age_h: Annotated[
-        float, Meta(gt=0, description="Hours after which a segment is sealed.")
-    ] = 24
+    segment_age_h: Annotated[Hours, Meta(description="Hours after which a segment is sealed.")] = 24
     grace_ms: Annotated[
-        int,
+        Milliseconds,
         Meta(
             ge=0,
             description="How long objects stay that nothing refers to any more; 0 only where "
@@ -346,10 +374,10 @@ class TieringSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = 3_600_000
     cache_size: Annotated[
-        int, Meta(ge=0, description="Bytes of the tier kept in memory for readers.")
+        Large, Meta(ge=0, description="Bytes of the tier kept in memory for readers.")
     ] = 64 * MIB
     disk_cache_size: Annotated[
-        int,
+        Large,
         Meta(
             ge=0,
             description="Bytes of each tier kept on the local disk for readers, in the directory "
@@ -360,16 +388,18 @@ class TieringSettings(Struct, frozen=True, kw_only=True):
         int, Meta(ge=2, le=64, description="Requests of one cold read at the same time.")
     ] = 8
     read_size: Annotated[
-        int, Meta(ge=64 << 10, description="Bytes of one request of a cold read.")
+        Large, Meta(ge=64 << 10, description="Bytes of one request of a cold read.")
     ] = 4 * MIB
     upkeep_interval_ms: Annotated[
-        int, Meta(ge=1, description="How often expiry, sealing and scrubbing are looked at.")
+        Milliseconds,
+        Meta(ge=1, description="How often expiry, sealing and scrubbing are looked at."),
     ] = 60_000
     garbage_interval_ms: Annotated[
-        int, Meta(ge=1, description="How often objects without a reference are looked for.")
+        Milliseconds,
+        Meta(ge=1, description="How often objects without a reference are looked for."),
     ] = 3_600_000
     scrub_size: Annotated[
-        int, Meta(ge=0, description="Bytes of the tier verified in each round; 0: none.")
+        Large, Meta(ge=0, description="Bytes of the tier verified in each round; 0: none.")
     ] = 16 * MIB
 
 
