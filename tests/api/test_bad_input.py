@@ -298,6 +298,7 @@ def test_the_table_of_calls_has_every_method() -> None:
             "lag",
             "fetch",
             "hand_out",
+            "commit_handled",
             "check_poll",
         }
         assert methods - without == set(calls)
@@ -305,7 +306,7 @@ def test_the_table_of_calls_has_every_method() -> None:
 
 NOT_FOR_COROUTINES: Final = {
     *("create_topic_info", "alter_topic_info"),
-    *("pages", "fetch", "hand_out", "check_poll"),
+    *("pages", "fetch", "hand_out", "commit_handled", "check_poll"),
 }
 
 

@@ -183,3 +183,15 @@ def test_ids_travel_with_positions_where_they_are_known() -> None:
     two = [pb.TopicPosition(topic="a", topic_id=topic_id) for topic_id in ("a-1", "a-2")]
     with pytest.raises(BadRequestError, match="two ids"):
         wire.topic_ids_from_wire(two)
+
+
+def test_what_was_handled_of_the_old_topic_is_not_committed_for_the_new_one(store: Store) -> None:
+    replace(store, "t", 100)
+    consumer = store.consumer("g", ["t"])
+    handled = consumer.poll(max_records=10)[-1].offset + 1
+    assert consumer.commit_handled({("t", 0): Offset(handled)})
+    assert rest(store, "t") == 90
+    replace(store, "t", 50)
+    assert not consumer.commit_handled({("t", 0): Offset(handled)})
+    assert rest(store, "t") == 50
+    assert len(list(consumer)) == 50

@@ -212,6 +212,17 @@ class Consumer:
             if self._closed:
                 return
 
+    def commit_handled(self, offsets: Mapping[TopicPartition, Offset]) -> bool:
+        """Commit how far what this consumer returned was handled: for those who handle records by
+        themselves. False: a topic was created again since; nothing was committed, and the next
+        records are the new one's."""
+        try:
+            self._commit(dict(offsets), self._topic_ids)
+        except TopicReplacedError:
+            self._assign()
+            return False
+        return True
+
     def fetch(self, timeout: float, max_records: int) -> list[Message]:
         """Return what `poll` returns and leave the positions where they are: for those who hand the
         records out by themselves."""

@@ -171,7 +171,8 @@ class _Progress:
 
     def save(self) -> None:
         if self._saved != self._printed:
-            self._consumer.commit(self._printed)
+            if not self._consumer.commit_handled(self._printed):
+                self._printed = dict(self._consumer.positions)
             self._saved = dict(self._printed)
         self._count, self._saved_at = 0, time.monotonic()
 
