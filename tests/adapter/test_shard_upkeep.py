@@ -12,6 +12,7 @@ import pytest
 from tests.adapter.bench import Bench
 from tests.engine.quick_directory import quick_directory
 
+import penstock
 from penstock.engine.contract import Capabilities
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.rocksdb import RocksDBStorageEngine
@@ -151,6 +152,26 @@ def test_compacted_topics_are_compacted_when_something_was_written(bench: Bench)
     assert upkeep.run_once(thorough=True).compacted == 0
     bench.topics.write("table", Record(b"5", key=b"k"))
     assert upkeep.run_once(thorough=True).compacted == 1
+
+
+def test_a_round_leaves_nothing_to_the_next(bench: Bench) -> None:
+    upkeep = ShardUpkeep(bench.handler, bench.meta, UpkeepLimits(roll_size=300))
+    bench.create("table", cleanup="compact,delete", retention_ms=100_000)
+    for number in range(5):
+        bench.topics.write("table", Record(b"%d" % number, key=b"k"))
+        upkeep.run_once(thorough=True)
+        assert bench.topics.shard_info("table", 0).earliest == number
+
+
+@pytest.mark.parametrize("storage", ["memory", "rocksdb", "segment"])
+def test_topics_of_every_engine_begin_alike_after_one_round(tmp_path: Path, storage: str) -> None:
+    with penstock.open(str(tmp_path / "data")) as store:
+        both = store.create_topic(
+            "both", storage=storage, cleanup="compact,delete", retention_ms=100_000_000
+        )
+        both.write_many([penstock.Record(b"v", key=b"k")] * 5)
+        store.run_upkeep()
+        assert both.describe().partitions[0].earliest == 4
 
 
 def test_an_idle_compacted_topic_loses_its_tombstones_in_time(bench: Bench) -> None:

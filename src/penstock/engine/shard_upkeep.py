@@ -8,7 +8,7 @@
     retention   age, size and number of records, for engines that do not look after that themselves
     compaction  shards that are compacted: what was written to since the last time, or has
                 tombstones that are old enough; and the room of expired records. Less often, for
-                both read a lot
+                both read a lot; when it is due, before retention
 
 Rolling concerns durable engines only: what a start loses has no past to describe.
 
@@ -123,11 +123,12 @@ class ShardUpkeep:
                 self._try(entry, report, self._roll_if_due)
             is_thorough = thorough or self._clock.monotonic() >= self._next_compaction
             for entry in self._handler.cache.entries():
+                if is_thorough:
+                    self._try(entry, report, self._compact)
+                # Behind compaction: what that removed is nothing that a shard may begin with.
                 self._try(entry, report, self._remove_old)
                 if len(entry.segments) > 1:
                     self._try(entry, report, self._trim)
-                if is_thorough:
-                    self._try(entry, report, self._compact)
             if is_thorough:
                 self._do_chores(report)
                 pause_s = self._limits.compact_interval_ms / 1000

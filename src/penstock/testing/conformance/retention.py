@@ -169,6 +169,18 @@ class Retention(Conformance):
         assert engine.apply_retention(compacted) == 2
         assert offsets(read_all(engine, compacted)) == [2, 3, 4, 5]
 
+    def test_what_compaction_removed_is_nothing_that_a_shard_begins_with(
+        self, harness: EngineHarness, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        config = harness.config(cleanup=Cleanup.BOTH)
+        engine.alter_shard(compacted, replace(config, retention_ms=100))
+        now_ms = harness.clock.now_ms()
+        record = Record(value=b"v", key=b"k", timestamp_ms=now_ms)
+        put(engine, *[record] * 5, shard=compacted)
+        assert engine.apply_retention(compacted) == 0
+        assert engine.compact(compacted).records == 4
+        assert engine.apply_retention(compacted) == 4
+
     def test_what_retention_removed_stays_away_after_a_restart(
         self, harness: EngineHarness, engine: StorageEngine
     ) -> None:
