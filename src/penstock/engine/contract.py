@@ -154,7 +154,7 @@ class ShardPart(NamedTuple):
 
 
 class Compacted(Struct, frozen=True):
-    """What a compaction removed."""
+    """What a compaction removed; a record that log and tier held counts once."""
 
     records: int
     size: int

@@ -101,7 +101,8 @@ def delete_superseded(
     start_of_log = int(store.bounds(flat.shard).earliest)
     reached, young_ms = until, None
     found = _Superseded(progress, start_of_log, aborted)
-    found.gone.extend(progress.take_old(rules, start_of_log))
+    for offset in progress.take_old(rules, start_of_log):
+        found.remove(offset, 0)
     since = progress.since
     for record in _everything(store, flat, since, start_of_log):
         if record.offset >= until:
@@ -111,17 +112,15 @@ def delete_superseded(
             break
         found.take(record)
     for record in _older(flat, manifest, found.newest, since):
-        found.gone.append(record.offset)
-        found.size += _size(record)
+        found.remove(record.offset, _size(record))
     if found.gone:
         flat.upkeep.delete_ranges((offset, offset + 1) for offset in found.gone)
     progress.since = max(since, reached)
-    return Compacted(len(found.gone), found.size, rules.again(None, young_ms))
+    return Compacted(found.count, found.size, rules.again(None, young_ms))
 
 
 class _Superseded:
-    """Takes the records of tier and log, oldest first, and finds those that go and that only the
-    tier holds."""
+    """Takes the records of tier and log, oldest first, and finds those of the tier that go."""
 
     def __init__(self, progress: TierProgress, start_of_log: int, aborted: Ranges) -> None:
         self._progress: Final = progress
@@ -130,6 +129,8 @@ class _Superseded:
         self.newest: Final[dict[bytes, tuple[int, int]]] = {}
         """The offset and the size of the newest record of each key."""
         self.gone: Final[list[int]] = []
+        self.count = 0
+        """Those of the gone that only the tier holds: the log counts its own."""
         self.size = 0
 
     def take(self, record: StoredRecord) -> None:
@@ -148,7 +149,12 @@ class _Superseded:
 
     def drop(self, offset: int, size: int) -> None:
         if offset < self._start_of_log:
-            self.gone.append(offset)
+            self.remove(offset, size)
+
+    def remove(self, offset: int, size: int) -> None:
+        self.gone.append(offset)
+        if offset < self._start_of_log:
+            self.count += 1
             self.size += size
 
 

@@ -51,6 +51,18 @@ class Compaction(Conformance):
         put(engine, *[keyed(b"a")] * 3, shard=compacted)
         assert [engine.compact(compacted).records for _ in range(3)] == [2, 0, 0]
 
+    def test_each_removed_record_is_counted_once(
+        self, engine: StorageEngine, compacted: ShardId
+    ) -> None:
+        for key in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"):
+            put(engine, keyed(key), shard=compacted)
+        assert engine.compact(compacted).records == 0
+        put(engine, keyed(b"h"), shard=compacted)
+        assert engine.compact(compacted).records == 1
+        put(engine, keyed(b"a"), keyed(b"h"), shard=compacted)
+        assert engine.compact(compacted).records == 2
+        assert offsets(read_all(engine, compacted)) == [1, 2, 3, 4, 5, 6, 9, 10]
+
     def test_records_without_a_key_stay(self, engine: StorageEngine, compacted: ShardId) -> None:
         put(engine, keyed(None), keyed(b""), keyed(None), keyed(b""), shard=compacted)
         assert engine.compact(compacted).records == 1
