@@ -59,6 +59,37 @@ def test_a_mistake_is_told_by_its_name(options: dict[str, object], told: str) ->
         alter_config(TopicConfig(), options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tiering.provider": "s3:/typo"},
+        {"tiering.provider": "tier", "tiering": "off"},
+        {"tiering.provider": "file:///tier?region=x"},
+        {"tiering": TieringPolicy(provider="file:relative")},
+        {"tiering": ["x"]},
+    ],
+)
+def test_an_address_that_makes_no_sense_is_told_when_it_is_given(
+    options: dict[str, object],
+) -> None:
+    told = r"tiering\.provider: .*(://|file:///)"
+    with pytest.raises(BadRequestError, match=told):
+        build_config(options)
+    with pytest.raises(BadRequestError, match=told):
+        alter_config(build_config({"tiering.provider": "file:///t"}), options)
+
+
+def test_an_address_that_an_earlier_version_let_through_is_in_the_way_of_nothing_else() -> None:
+    before = TopicConfig(tiering=TieringPolicy(provider="s3:/typo"))
+    assert alter_config(before, {"retention_ms": 5}).retention_ms == 5
+    off = alter_config(before, {"tiering": "off"})
+    assert alter_config(off, {"tiering": None}).tiering is None
+    mended = alter_config(before, {"tiering.provider": ""}).tiering
+    assert mended == TieringPolicy()
+    with pytest.raises(BadRequestError, match=r"tiering\.provider"):
+        alter_config(off, {"tiering": "on"})
+
+
 def test_a_policy_is_shown_as_the_options_that_make_it() -> None:
     options = {"tiering": "on", "tiering.upload_bytes": 5000, "tiering.provider": "file:///t"}
     policy = build_config(options).tiering

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.errors import BadRequestError
+from penstock.errors import BadRequestError, TierSetupError
 from penstock.meta.state.model import TieringPolicy
+from penstock.tiered.providers import check_new_address
 
 TIERING: Final = "tiering"
 PREFIX: Final = f"{TIERING}."
@@ -44,6 +45,21 @@ def change_policy(before: TieringPolicy | None, options: Mapping[str, object]) -
     fields = _fields(policy)
     fields.update({name.removeprefix(PREFIX): value for name, value in named.items()})
     return [fields[field] for field in FIELDS]
+
+
+def check_policy(before: TieringPolicy | None, after: TieringPolicy | None) -> None:
+    """Raise `BadRequestError` for an address of a tier that makes no sense. One that stays as it
+    was is let through, so that a topic that has it can be altered, and its tier switched off."""
+    if after is None or not after.provider:
+        return
+    is_as_before = before is not None and before.provider == after.provider
+    is_switched_on = after.storage_level != OFF and (before is None or before.storage_level == OFF)
+    if is_as_before and not is_switched_on:
+        return
+    try:
+        check_new_address(after.provider)
+    except TierSetupError as error:
+        raise BadRequestError(f"{PREFIX}provider: {error}") from error
 
 
 def _switched(before: TieringPolicy | None, given: object) -> TieringPolicy:

@@ -19,7 +19,7 @@ from typing import Final, TypedDict, get_type_hints
 import msgspec
 
 from penstock.adapter.tiering_options import NAMES as TIERING_NAMES
-from penstock.adapter.tiering_options import TIERING, change_policy
+from penstock.adapter.tiering_options import TIERING, change_policy, check_policy
 from penstock.errors import BadRequestError
 from penstock.meta.client import TopicConfig
 from penstock.meta.state.model import TieringPolicy
@@ -72,7 +72,9 @@ msgspec.json.Decoder(TopicConfig)
 
 def build_config(options: Mapping[str, object], defaults: TopicConfig | None = None) -> TopicConfig:
     """Return the configuration of a new topic."""
-    return _changed(defaults if defaults is not None else TopicConfig(), options, CREATE_NAMES)
+    made = _changed(defaults if defaults is not None else TopicConfig(), options, CREATE_NAMES)
+    check_policy(None, made.tiering)
+    return made
 
 
 def alter_config(config: TopicConfig, options: Mapping[str, object]) -> TopicConfig:
@@ -80,7 +82,9 @@ def alter_config(config: TopicConfig, options: Mapping[str, object]) -> TopicCon
     fixed = sorted(options.keys() & (CREATE_NAMES - ALTER_NAMES))
     if fixed:
         raise BadRequestError(f"{', '.join(fixed)} cannot be altered; create another topic")
-    return _changed(config, options, ALTER_NAMES)
+    changed = _changed(config, options, ALTER_NAMES)
+    check_policy(config.tiering, changed.tiering)
+    return changed
 
 
 def _changed(

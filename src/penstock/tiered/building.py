@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from penstock.clock import Clock
 from penstock.engine.segment.store import SegmentStore
+from penstock.errors import TierSetupError
 from penstock.tiered.dispatcher import TieredDispatcher, UploadLease
 from penstock.tiered.engine import TieredSegmentEngine
+from penstock.tiered.providers import check_address
 from penstock.tiered.rocks_metadata import RocksDbMetadataStore
 from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_metrics import TierMetrics
@@ -25,7 +27,12 @@ def build_tiered_engine(
     background: bool = True,
 ) -> TieredSegmentEngine:
     """Return the engine over a store and its tiers. Until the first shard has a tier, it is the
-    segment engine: no thread, no file, no connection."""
+    segment engine: no thread, no file, no connection. Raises `TierSetupError` for an address that
+    no tier can have: most of its shards would be without one."""
+    try:
+        check_address(config.url)
+    except TierSetupError as error:
+        raise TierSetupError(f"tiering.url: {error}") from error
     metrics = metrics or TierMetrics()
     tiers = TierSet(
         config, metadata_store=RocksDbMetadataStore(metadata_path, clock=clock), clock=clock

@@ -24,7 +24,6 @@ from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import (
     ClosedError,
-    RetryableError,
     StaleWriteError,
     StoreError,
     UnknownShardError,
@@ -171,14 +170,19 @@ class TieredDispatcher:
             self._upload_one(shard)
         return len(done)
 
-    def upload_all(self) -> None:
+    def upload_all(self) -> dict[str, str]:
         """Bring every shard that this node uploads up to what is committed now; wait for uploads
-        under way. What fails is tried again later."""
+        under way. Return by name what failed, and why; that is tried again later."""
+        failed: dict[str, str] = {}
         for shard in self._own_shards():
             try:
                 self.upload(shard)
-            except StoreError as error:
+            except UnknownShardError:
+                continue  # deleted meanwhile
+            except Exception as error:  # noqa: BLE001 - one shard's trouble keeps no other waiting
                 self._note_failure(shard, _Pending(since=self._clock.monotonic()), error)
+                failed[shard.name] = str(error)
+        return failed
 
     def _run(self) -> None:
         while not self._stopping:
@@ -210,7 +214,7 @@ class TieredDispatcher:
             is_mine = self.upload(shard)
         except (ClosedError, UnknownShardError):
             return  # deleted, or the store is closing: there is nothing to upload to
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - the thread is needed for the other shards
             self._note_failure(shard, pending, error)
         else:
             if not is_mine:
@@ -247,7 +251,7 @@ class TieredDispatcher:
             flat.reset()
             raise
 
-    def _note_failure(self, shard: ShardId, before: _Pending, error: StoreError) -> None:
+    def _note_failure(self, shard: ShardId, before: _Pending, error: Exception) -> None:
         failures = before.failures + 1
         pause_s = min(RETRY_FIRST_S * 2 ** (failures - 1), RETRY_MAX_S)
         if failures == 1:
@@ -273,17 +277,18 @@ class TieredDispatcher:
             return {shard: one.reason for shard, one in self._pending.items() if one.failures}
 
     def keep_from(self, shard: ShardId) -> int | None:
-        """Return from which offset on the log is needed, because the tier lacks it."""
-        flat = self._tiers.flat(shard)
-        if flat is None:
-            return None
+        """Return from which offset on the log is needed, because the tier lacks it. Whatever is
+        wrong with the tier, the log is kept; uploads and upkeep tell of it."""
         try:
+            flat = self._tiers.flat(shard)
+            if flat is None:
+                return None
             # What another has uploaded only the tier itself knows.
             found = flat.current() if self._is_own(shard) else flat.refresh()
             if found is None or not found.initialized:
                 return 0
             sync_deleted(self._store, flat)
-        except (RetryableError, StaleWriteError):
+        except Exception:  # noqa: BLE001 - else no shard's log would be looked after
             return 0
         return flat.commit_offset
 

@@ -36,6 +36,8 @@ from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.transacted import transacted_in
 from penstock.engine.segment.twin import core
+from penstock.errors import SetupError
+from penstock.log import get_logger
 from penstock.record import Offset, ShardId, StoredRecord
 from penstock.tiered.cold_batches import read_cold_batches
 from penstock.tiered.composite_flat_file import CompositeFlatFile
@@ -46,7 +48,7 @@ from penstock.tiered.tier_compaction import TierProgress, delete_superseded
 from penstock.tiered.tier_metrics import TierMetrics
 from penstock.tiered.tier_reader import TierQuery
 from penstock.tiered.tier_set import TierSet
-from penstock.tiered.tier_upkeep import TierLimits, TierUpkeep, kept_in_tier_ms
+from penstock.tiered.tier_upkeep import TierLimits, TierReport, TierUpkeep, kept_in_tier_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 SPARK_BY_SETTING: Final = "spark by setting"
 """The uploader of a shard whose topic leaves it to the node, which leaves it to Spark."""
 _FAR: Final = 1 << 60
+_log: Final = get_logger(__name__)
 
 
 class TieredSegmentEngine(SegmentEngine):
@@ -140,28 +143,33 @@ class TieredSegmentEngine(SegmentEngine):
             if self._background:
                 self.dispatcher.start()
 
-    def upload_now(self) -> None:
-        """Bring all tiers up to what is committed, and do their upkeep."""
-        self.dispatcher.upload_all()
-        self.tier_upkeep.run_once()
+    def upload_now(self) -> TierReport:
+        """Bring all tiers up to what is committed, and do their upkeep; return what failed, of
+        which each shard's trouble is its own."""
+        not_uploaded = self.dispatcher.upload_all()
+        report = self.tier_upkeep.run_once()
+        report.failed.update(not_uploaded)
+        return report
 
     def delete_shard(self, shard: ShardId) -> None:
         self.dispatcher.forget(shard)
         super().delete_shard(shard)
         self._compacted.pop(shard, None)
-        flat = self.tiers.forget(shard)
-        if flat is not None:
-            flat.destroy()
+        try:
+            flat = self.tiers.forget(shard)
+            if flat is not None:
+                flat.destroy()
+        except SetupError as error:
+            # Its address makes no sense, or it refuses: no later attempt would get further.
+            _log.warning("tier_not_emptied", shard=shard.name, reason=str(error))
 
     def shard_info(self, shard: ShardId) -> ShardInfo:
         info = super().shard_info(shard)
-        flat = self.tiers.flat(shard)
-        if flat is None:
-            return info
         start, end = self.tiers.bounds(shard)
         if not start < info.earliest <= end:
             return info
-        found = flat.manifest.current
+        flat = self.tiers.opened(shard)
+        found = None if flat is None else flat.manifest.current
         size = 0 if found is None else found.data_size
         return replace(
             info, earliest=Offset(start), size=max(info.size, size), log_start=info.earliest
@@ -172,8 +180,7 @@ class TieredSegmentEngine(SegmentEngine):
 
     def _cold(self, shard: ShardId) -> CompositeFlatFile | None:
         """Return the flat file when the log does not hold all of the shard."""
-        flat = self.tiers.flat(shard)
-        return flat if flat is not None and self._start_of_log(shard) > 0 else None
+        return self.tiers.flat(shard) if self._start_of_log(shard) > 0 else None
 
     # Reading
 
@@ -340,6 +347,7 @@ class TieredSegmentEngine(SegmentEngine):
     # Deleting
 
     def delete_by_key(self, shard: ShardId, key: bytes) -> int:
+        self._config(shard)
         flat = self._cold(shard)
         deleted = 0
         if flat is not None:

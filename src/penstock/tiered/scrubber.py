@@ -7,6 +7,7 @@ follow on each other, and every object that the manifest names is there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Final
 
 from msgspec import Struct
@@ -97,11 +98,17 @@ class Scrubber:
         if not shards or self._slice_size <= 0:
             return report
         later = [shard for shard in shards if self._shard is None or shard >= self._shard]
-        for shard in later or shards:
+        for shard, following in pairwise([*(later or shards), None]):
+            assert shard is not None
             if shard != self._shard:
                 self._shard, self._offset = shard, 0
-            if self._step_shard(shard, report):
-                return report
+            try:
+                if self._step_shard(shard, report):
+                    return report
+            except Exception:
+                # The next step goes on behind it: else none of those would ever be verified.
+                self._shard, self._offset = following, 0
+                raise
         self._shard, self._offset = None, 0
         return report
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from penstock.clock import Clock, SystemClock
 from penstock.engine.contract import ShardConfig, ShardTiering
-from penstock.errors import TierUnavailableError
+from penstock.errors import SetupError, TierUnavailableError
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.fetcher import Fetcher, FetchSettings
@@ -67,7 +67,8 @@ class TierSet:
         return self.config.chunk_size if own is None else min(max(least, own), most)
 
     def flat(self, shard: ShardId) -> CompositeFlatFile | None:
-        """Return the flat file of a shard; None when it has no tier. Opens no connection."""
+        """Return the flat file of a shard; None when it has no tier. Opens no connection; raises
+        `TierSetupError` for an address that makes no sense."""
         found = self._flats.get(shard)
         if found is not None:
             return found
@@ -76,18 +77,27 @@ class TierSet:
             if config is None or config.tiering is None:
                 return None
             if shard not in self._flats:
-                url = config.tiering.url or self.config.url
-                provider, fetcher = self._open(url)
-                self._flats[shard] = CompositeFlatFile(
-                    replace(self.config, url=url, chunk_size=self._chunk_size(config)),
-                    shard,
-                    config.kind,
-                    provider=provider,
-                    fetcher=fetcher,
-                    metadata_store=self.metadata_store,
-                    clock=self.clock,
-                )
+                self._flats[shard] = self._make(shard, config, config.tiering)
             return self._flats[shard]
+
+    def opened(self, shard: ShardId) -> CompositeFlatFile | None:
+        """Return the flat file of a shard if it was asked for before."""
+        return self._flats.get(shard)
+
+    def _make(
+        self, shard: ShardId, config: ShardConfig, tiering: ShardTiering
+    ) -> CompositeFlatFile:
+        url = tiering.url or self.config.url
+        provider, fetcher = self._open(url)
+        return CompositeFlatFile(
+            replace(self.config, url=url, chunk_size=self._chunk_size(config)),
+            shard,
+            config.kind,
+            provider=provider,
+            fetcher=fetcher,
+            metadata_store=self.metadata_store,
+            clock=self.clock,
+        )
 
     def _open(self, url: str) -> tuple[TierProvider, Fetcher]:
         if url not in self._opened:
@@ -104,22 +114,22 @@ class TierSet:
         return replace(found, disk_cache_path=f"{found.disk_cache_path}/{len(self._opened)}")
 
     def forget(self, shard: ShardId) -> CompositeFlatFile | None:
-        """Return the flat file of a shard for the last time."""
-        flat = self.flat(shard)
+        """Return the flat file of a shard for the last time. It is forgotten also when its tier
+        cannot be opened, which is told."""
         with self._lock:
-            self._configs.pop(shard, None)
-            self._flats.pop(shard, None)
-        return flat
+            config = self._configs.pop(shard, None)
+            flat = self._flats.pop(shard, None)
+            if flat is not None or config is None or config.tiering is None:
+                return flat
+            return self._make(shard, config, config.tiering)
 
     def bounds(self, shard: ShardId) -> tuple[int, int]:
         """Return [start, end) of what the tier holds, as last seen; from the metadata store when
-        the tier does not answer."""
-        flat = self.flat(shard)
-        if flat is None:
-            return (0, 0)
+        the tier does not answer, or cannot be used as it is set up."""
         try:
-            found = flat.current()
-        except TierUnavailableError:
+            flat = self.flat(shard)
+            found = None if flat is None else flat.current()
+        except (TierUnavailableError, SetupError):
             known = None if self.metadata_store is None else self.metadata_store.get_queue(shard)
             return (0, 0) if known is None else (known.min_offset, known.max_offset)
         return (0, 0) if found is None else (found.start_offset, found.end_offset)

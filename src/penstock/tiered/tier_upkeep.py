@@ -7,13 +7,14 @@ the next round. Nothing here is needed for correctness: a node that never gets t
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
 
 from penstock.engine.contract import ShardConfig
-from penstock.errors import StaleWriteError, StoreError
 from penstock.log import get_logger
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
@@ -42,6 +43,13 @@ class TierLimits(Struct, frozen=True, kw_only=True):
     """Bytes verified in each round; 0: none."""
 
 
+class TierReport(Struct):
+    """What one round could not do."""
+
+    failed: dict[str, str] = {}
+    """Why, by the name of the shard or the address of the tier."""
+
+
 class TierUpkeep:
     def __init__(
         self,
@@ -57,6 +65,7 @@ class TierUpkeep:
         self._next = tiers.clock.monotonic() + self._limits.interval_ms / 1000
         self._next_garbage = tiers.clock.monotonic() + self._limits.garbage_interval_ms / 1000
         self._failing: set[str] = set()
+        """What failed the last time: it is logged once."""
 
     def run_if_due(self) -> None:
         """Do a round when it is time; while another thread does one, nothing."""
@@ -69,24 +78,27 @@ class TierUpkeep:
         finally:
             self._working.release()
 
-    def run_once(self) -> None:
+    def run_once(self) -> TierReport:
         """Do everything now."""
         with self._working:
-            self._run(garbage=True)
+            return self._run(garbage=True)
 
-    def _run(self, *, garbage: bool) -> None:
+    def _run(self, *, garbage: bool) -> TierReport:
+        report = TierReport()
         for shard in self._tiers.shards():
-            flat, config = self._tiers.flat(shard), self._tiers.config_of(shard)
-            if flat is not None and config is not None:
-                self._try(shard.name, lambda f=flat, c=config: self._keep(f, c, garbage))
+            self._try(report, shard.name, partial(self._keep, shard, garbage))
         if garbage:
             pause_s = self._limits.garbage_interval_ms / 1000
             self._next_garbage = self._tiers.clock.monotonic() + pause_s
             for provider in self._tiers.providers():
-                self._try(provider.url, lambda p=provider: self._finish_destroyed(p))
-        self._try("scrubber", self._scrubber.step)
+                self._try(report, provider.url, partial(self._remove_dead, report, provider))
+        self._try(report, "scrubber", self._scrubber.step)
+        return report
 
-    def _keep(self, flat: CompositeFlatFile, config: ShardConfig, garbage: bool) -> None:
+    def _keep(self, shard: ShardId, garbage: bool) -> None:
+        flat, config = self._tiers.flat(shard), self._tiers.config_of(shard)
+        if flat is None or config is None:
+            return
         if flat.epoch is None:
             flat.refresh()  # somebody else uploads: what they added is to be seen here, too
         if flat.current() is None:
@@ -101,24 +113,37 @@ class TierUpkeep:
                 report = flat.upkeep.collect_garbage()
             self._metrics.deleted_objects.inc(report.deleted)
 
-    def _finish_destroyed(self, provider: TierProvider) -> None:
-        """Remove what deleted topics left behind, after their grace period."""
-        for flat in flats_of(self._tiers.config, provider):
-            found = flat.manifest.load()
-            if found is not None and found.destroyed_ms is not None:
-                flat.destroy()
+    def _remove_dead(self, report: TierReport, provider: TierProvider) -> None:
+        """Remove what deleted topics and cut uploads left behind, after their grace period."""
+        with closing(self._tiers.config.fetcher(provider)) as fetcher:
+            for shard in shards_in(provider):
+                flat = CompositeFlatFile(
+                    self._tiers.config,
+                    shard,
+                    provider=provider,
+                    fetcher=fetcher,
+                    clock=self._tiers.clock,
+                )
+                what = f"{provider.url}/{shard.name}"
+                self._try(report, what, partial(_finish_destroyed, flat))
         remove_leftovers(provider, self._tiers.clock.now_ms() - self._tiers.config.grace_ms)
 
-    def _try(self, what: str, step: object) -> None:
-        assert callable(step)
+    def _try(self, report: TierReport, what: str, step: Callable[[], object]) -> None:
         try:
             step()
-        except (StoreError, StaleWriteError) as error:
+        except Exception as error:  # noqa: BLE001 - one shard's trouble ends not the care of all
+            report.failed[what] = str(error)
             if what not in self._failing:
                 _log.warning("tier_upkeep_failed", what=what, reason=str(error))
             self._failing.add(what)
         else:
             self._failing.discard(what)
+
+
+def _finish_destroyed(flat: CompositeFlatFile) -> None:
+    found = flat.manifest.load()
+    if found is not None and found.destroyed_ms is not None:
+        flat.destroy()
 
 
 def expire(flat: CompositeFlatFile, config: ShardConfig) -> None:

@@ -12,12 +12,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from penstock.errors import TierSetupError
+from penstock.errors import StoreError, TierSetupError
 from penstock.tiered.providers.contract import (
     ObjectBytes,
     ObjectInfo,
@@ -30,7 +31,13 @@ from penstock.tiered.providers.prefixed import PrefixedProvider
 from penstock.tiered.providers.settling import SettlingProvider
 
 ENTRY_POINTS: Final = "penstock.tier_providers"
-OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss"})
+_AZURE: Final = frozenset({"az", "abfs", "abfss"})
+OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", *_AZURE})
+_OWN: Final = frozenset({"memory", "file", *OBJECT_STORES})
+_ANY_ACCOUNT: Final = {"account_name": "any"}
+"""Azure's addresses may do without the account, which the environment says."""
+_UNWRITABLE: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+"""Control characters, and halves of characters."""
 
 __all__ = [
     "ObjectBytes",
@@ -38,6 +45,7 @@ __all__ = [
     "ObjectMissingError",
     "TierProvider",
     "check_address",
+    "check_new_address",
     "open_provider",
 ]
 
@@ -48,36 +56,76 @@ def open_provider(url: str, options: Mapping[str, str] | None = None) -> TierPro
 
 
 def _open_plain(url: str, options: Mapping[str, str]) -> TierProvider:
-    parts = urlsplit(url)
+    parts = _parse(url)
     scheme = parts.scheme.lower()
     if scheme == "memory":
         provider: TierProvider = MemoryProvider(parts.netloc)
         prefix = parts.path.strip("/")
         return PrefixedProvider(provider, prefix) if prefix else provider
     if scheme == "file":
-        if parts.netloc not in ("", "localhost"):
-            raise TierSetupError(f"{url}: give an absolute path, as file:///var/lib/tier")
         create = options.get("create", "true") != "false"
         return PosixProvider(unquote(parts.path), create=create)
     if scheme in OBJECT_STORES:
-        if not parts.netloc:
-            raise TierSetupError(f"{url}: the bucket is missing, as in {scheme}://bucket/prefix")
         from penstock.tiered.providers.object_store import ObjectStoreProvider
 
         return ObjectStoreProvider(url, options)
     for point in entry_points(group=ENTRY_POINTS, name=scheme):
-        found: TierProvider = point.load()(url, dict(options))
-        return found
+        return _open_foreign(url, options, point)
     raise _unknown(url)
 
 
+def _open_foreign(url: str, options: Mapping[str, str], point: EntryPoint) -> TierProvider:
+    try:
+        found: TierProvider = point.load()(url, dict(options))
+    except StoreError:
+        raise
+    except Exception as error:
+        raise TierSetupError(f"{url}: {point.value} cannot open it: {error}") from error
+    return found
+
+
 def check_address(url: str) -> None:
-    """Raise `TierSetupError` for a URL of a kind that there is not; nothing is opened."""
-    scheme = urlsplit(url).scheme.lower()
-    if scheme not in ("memory", "file", *OBJECT_STORES) and not entry_points(
-        group=ENTRY_POINTS, name=scheme
-    ):
+    """Raise `TierSetupError` for an address that no tier can have. Nothing is made and nobody is
+    asked: whether the directory or the bucket is there, and may be used, shows when it is."""
+    scheme = _parse(url).scheme.lower()
+    if scheme not in _OWN and not entry_points(group=ENTRY_POINTS, name=scheme):
         raise _unknown(url)
+    if scheme in OBJECT_STORES:
+        from penstock.tiered.providers.object_store import ObjectStoreProvider
+
+        try:
+            lacks_account = scheme in _AZURE and "@" not in url
+            ObjectStoreProvider(url, _ANY_ACCOUNT if lacks_account else {}).close()
+        except TierSetupError as error:
+            raise TierSetupError(f"{error}; addresses are {scheme}://bucket/prefix") from error
+
+
+def check_new_address(url: str) -> None:
+    """The same for an address that nothing is kept at yet: nor may it have what would be lost on
+    the way, or what is passed over when it is opened."""
+    if _UNWRITABLE.search(url):
+        raise TierSetupError(f"{url!r}: the address of a tier has no such characters")
+    check_address(url)
+    if _parse(url).scheme.lower() in _OWN and ("?" in url or "#" in url):
+        raise TierSetupError(f"{url}: the address of a tier has no part behind ? or #")
+
+
+def _parse(url: str) -> SplitResult:
+    """Return the parts of an address; refuse one of a known kind that lacks what it must have."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise _unknown(url) from error
+    scheme = parts.scheme.lower()
+    if scheme == "memory" and not parts.netloc:
+        raise TierSetupError(f"{url}: the name is missing, as in memory://name")
+    if scheme == "file":
+        path = unquote(parts.path)
+        if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
+            raise TierSetupError(f"{url}: give an absolute path, as file:///var/lib/tier")
+    if scheme in OBJECT_STORES and not parts.netloc:
+        raise TierSetupError(f"{url}: the bucket is missing, as in {scheme}://bucket/prefix")
+    return parts
 
 
 def _unknown(url: str) -> TierSetupError:
