@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.adapter.option_values import check_unicode, check_word
 from penstock.errors import BadRequestError, TierSetupError
 from penstock.meta.state.model import TieringPolicy
+from penstock.meta.state.vocabulary import STORAGE_LEVELS, UPLOADERS
 from penstock.tiered.providers import check_new_address
 
 TIERING: Final = "tiering"
@@ -22,6 +24,7 @@ OFF: Final = "DISABLE"
 """RocketMQ's name for a storage level without a tier."""
 FIELDS: Final = TieringPolicy.__struct_fields__
 NAMES: Final = frozenset(PREFIX + field for field in FIELDS)
+_KNOWN: Final = {"storage_level": STORAGE_LEVELS, "uploader": UPLOADERS}
 _WORDS: Final[Mapping[object, bool]] = {"on": True, "off": False, True: True, False: False}
 
 
@@ -31,15 +34,19 @@ def change_policy(before: TieringPolicy | None, options: Mapping[str, object]) -
     policy: object = before
     if TIERING in options:
         given = options[TIERING]
-        if isinstance(given, str | bool):
-            policy = _switched(before, given)
-        elif given is None or isinstance(given, TieringPolicy | list | tuple):
-            policy = given  # over a network a policy is the list of its fields
-        else:
-            raise BadRequestError(f"tiering is on, off, none or a TieringPolicy, not {given!r}")
+        is_word = isinstance(given, str | bool)
+        policy = _switched(before, given) if is_word else given
+    if not isinstance(policy, TieringPolicy | list | tuple | None):
+        raise BadRequestError(
+            f"{TIERING} is a TieringPolicy, on, off or none, not {type(policy).__name__}"
+        )
     named = {name: value for name, value in options.items() if name in NAMES}
     if not named:
-        return policy
+        # As its fields, which are checked: a structure would be taken for right as it is.
+        is_policy = isinstance(policy, TieringPolicy)
+        return [getattr(policy, field) for field in FIELDS] if is_policy else policy
+    for name, value in named.items():
+        check_unicode(name, value)
     if policy is not None and not isinstance(policy, TieringPolicy):
         raise BadRequestError("a topic's tiering is given whole or by the names of its fields")
     fields = _fields(policy)
@@ -48,9 +55,14 @@ def change_policy(before: TieringPolicy | None, options: Mapping[str, object]) -
 
 
 def check_policy(before: TieringPolicy | None, after: TieringPolicy | None) -> None:
-    """Raise `BadRequestError` for an address of a tier that makes no sense. One that stays as it
-    was is let through, so that a topic that has it can be altered, and its tier switched off."""
-    if after is None or not after.provider:
+    """Raise `BadRequestError` for words that there are not, and for an address that no tier can
+    have. One that stays as it was is let through, so that a topic that has it can be altered, and
+    its tier switched off."""
+    if after is None or after == before:
+        return
+    for field, known in _KNOWN.items():
+        check_word(PREFIX + field, getattr(after, field), known, known)
+    if not after.provider:
         return
     is_as_before = before is not None and before.provider == after.provider
     is_switched_on = after.storage_level != OFF and (before is None or before.storage_level == OFF)

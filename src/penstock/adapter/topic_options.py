@@ -18,12 +18,21 @@ from typing import Final, TypedDict, get_type_hints
 
 import msgspec
 
+from penstock.adapter.option_values import check_unicode, check_word
 from penstock.adapter.tiering_options import NAMES as TIERING_NAMES
 from penstock.adapter.tiering_options import TIERING, change_policy, check_policy
 from penstock.errors import BadRequestError
 from penstock.meta.client import TopicConfig
 from penstock.meta.state.model import TieringPolicy
-from penstock.meta.state.vocabulary import QUEUE_ALIASES, STORAGE_ALIASES
+from penstock.meta.state.vocabulary import (
+    CLEANUPS,
+    FLUSH_MODES,
+    PARTITIONERS,
+    QUEUE_ALIASES,
+    QUEUE_KINDS,
+    STORAGE_ALIASES,
+    STORAGE_TYPES,
+)
 
 
 class AlterOptions(TypedDict, total=False):
@@ -60,6 +69,13 @@ _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "storage": STORAGE_ALIASES,
     "queue": QUEUE_ALIASES,
     "flush": {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"},
+}
+_VALUES: Final[Mapping[str, frozenset[str]]] = {
+    "storage": STORAGE_TYPES,
+    "queue": QUEUE_KINDS,
+    "flush": FLUSH_MODES,
+    "cleanup": CLEANUPS,
+    "partitioner": PARTITIONERS,
 }
 _FIELDS: Final[Mapping[str, str]] = {"storage": "storage_type", "queue": "queue_kind"}
 CREATE_NAMES: Final = frozenset(get_type_hints(TopicOptions))
@@ -99,27 +115,35 @@ def _changed(
         if name not in names:
             known = names | TIERING_NAMES if name.startswith(TIERING) else names
             raise BadRequestError(f"a topic has no option {name!r}{suggest(name, known)}")
-        _check_unicode(given, name)
-        words = _WORDS.get(name, {})
-        value = words.get(given, given) if isinstance(given, str) else given
-        changes[_FIELDS.get(name, name)] = value
+        changes[_FIELDS.get(name, name)] = _value(name, given)
     if tiering:
         changes[TIERING] = change_policy(config.tiering, tiering)
     as_dict = {field: getattr(config, field) for field in TopicConfig.__struct_fields__}
     as_dict.update(changes)
     fields = [as_dict[field] for field in TopicConfig.__struct_fields__]
     try:
-        return msgspec.convert(fields, TopicConfig, from_attributes=True)
+        changed = msgspec.convert(fields, TopicConfig, from_attributes=True)
     except msgspec.ValidationError as error:
         raise BadRequestError(_explain(error, options)) from error
+    except UnicodeEncodeError as error:
+        raise BadRequestError(f"{TIERING} is not Unicode: {error.reason}") from error
+    if changed.min_insync is not None and changed.min_insync > changed.replication:
+        raise BadRequestError(
+            f"min_insync {changed.min_insync} is more than replication {changed.replication}"
+        )
+    return changed
 
 
-def _check_unicode(given: object, name: str) -> None:
-    if isinstance(given, str) and not given.isascii():
-        try:
-            given.encode()
-        except UnicodeEncodeError as error:
-            raise BadRequestError(f"{name}: {given!r} is not Unicode: {error.reason}") from error
+def _value(name: str, given: object) -> object:
+    """Return what is stored for an option; words that there are not are refused."""
+    if not isinstance(given, str):
+        return given
+    check_unicode(name, given)
+    words = _WORDS.get(name, {})
+    value = words.get(given, given)
+    if name in _VALUES:
+        check_word(name, value, _VALUES[name], words or _VALUES[name])
+    return value
 
 
 def suggest(name: str, names: frozenset[str]) -> str:
