@@ -49,6 +49,7 @@ class FlakyEngine(MemoryStorageEngine):
         super().__init__(clock)
         self.fails_at: dict[int, StoreError] = {}
         self.fails_to_delete: StoreError | None = None
+        self.fails_to_delete_at: dict[int, StoreError] = {}
 
     def create_shard(self, shard: ShardId, config: ShardConfig) -> None:
         if shard.partition in self.fails_at:
@@ -58,6 +59,8 @@ class FlakyEngine(MemoryStorageEngine):
     def delete_shard(self, shard: ShardId) -> None:
         if self.fails_to_delete is not None:
             raise self.fails_to_delete
+        if shard.partition in self.fails_to_delete_at:
+            raise self.fails_to_delete_at[shard.partition]
         super().delete_shard(shard)
 
 

@@ -22,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.meta.client import Topic, Update
 from penstock.meta.state.metadata_commands import TopicPut
-from penstock.record import Offset, Record
+from penstock.record import Offset, Record, ShardId
 
 FULL = DiskFullError("no room for another shard")
 
@@ -317,6 +317,17 @@ class TestDeleting:
         assert bench.admin.finish_deletions() == 1
         assert len(bench.engine.list_shard()) == 1
         assert bench.meta.list_deleting_topics() == []
+
+    def test_a_shard_that_cannot_be_deleted_keeps_no_other_one(self, bench: Bench) -> None:
+        topic_id = bench.create("orders", 3)
+        bench.engine.fails_to_delete_at[1] = FULL
+        bench.admin.delete_topic("orders")
+        left = [ShardId(topic_id, 1)]
+        assert bench.engine.list_shard() == left
+        assert [shard.id for shard in bench.meta.list_shards(topic_id)] == left
+        bench.engine.fails_to_delete_at.clear()
+        assert bench.admin.finish_deletions() == 1
+        assert bench.engine.list_shard() == []
 
 
 class TestDescribing:

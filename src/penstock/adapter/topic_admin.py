@@ -42,6 +42,7 @@ from penstock.meta.client import (
     DEFAULT_NAMESPACE,
     MetadataClient,
     NewTopic,
+    Shard,
     Topic,
     TopicConfig,
 )
@@ -340,20 +341,30 @@ class TopicAdmin:
 
     def _remove_shards(self, topic: Topic) -> bool:
         """Delete what this node has of a topic, and what nobody has any more; return whether
-        nothing is left. Other nodes delete what they have."""
+        nothing is left. Other nodes delete what they have. A shard that cannot be deleted keeps no
+        other one; what was wrong with the first is raised in the end."""
         shards = self._meta.list_shards(topic.topic_id)
-        gone = [shard for shard in shards if self._handler.node_id in shard.replicas]
+        mine = [shard for shard in shards if self._handler.node_id in shard.replicas]
         is_open = topic.config.storage_type in self._handler.engines.opened()
-        for shard in gone:
-            # Of a lost one there is nothing: an engine that is made for it would take the place of
-            # the one that is gone, and that may be put back.
-            if shard.status != LOST or is_open:
-                self._handler.delete_shard(shard.id, topic.config.storage_type)
-        if len(gone) < len(shards) and self._is_controller():
+        gone: list[Shard] = []
+        failure: StoreError | None = None
+        for shard in mine:
+            try:
+                # Of a lost one there is nothing: an engine that is made for it would take the
+                # place of the one that is gone, and that may be put back.
+                if shard.status != LOST or is_open:
+                    self._handler.delete_shard(shard.id, topic.config.storage_type)
+            except StoreError as error:
+                failure = failure or error
+            else:
+                gone.append(shard)
+        if len(mine) < len(shards) and self._is_controller():
             nodes = {self._handler.node_id, *(node.node_id for node in self._meta.list_nodes())}
             gone += abandoned_shards(shards, nodes)
         # One request for all: a topic of a thousand partitions needs no thousand syncs.
         self._meta.delete_shards(topic.topic_id, [shard.partition for shard in gone])
+        if failure is not None:
+            raise failure
         return len(gone) == len(shards)
 
     # Describing
