@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from penstock.cli import build
 from penstock.engine.segment.store import SegmentStore
-from penstock.errors import TierSetupError
+from penstock.errors import CorruptionError, TierSetupError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.rocks_metadata import RocksDbMetadataStore
+from penstock.tiered.tier_admin import collect_garbage
 from penstock.tiered.tier_config import TierConfig
 
 run = CliRunner()
@@ -60,6 +61,23 @@ def test_verify_finds_damage(tier: str, tmp_path: Path) -> None:
     assert len(report["damage"]) == 1  # type: ignore[arg-type]  # it is a list
     chunk.unlink()
     assert call("verify", tier)[0] == 1
+
+
+def test_a_damaged_manifest_is_the_damage_of_its_own_shard(tier: str, tmp_path: Path) -> None:
+    manifest = tmp_path / "tier" / "earlier" / "0" / "manifest"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_bytes(b"no manifest")
+    code, (report,) = call("verify", tier)
+    assert (code, report["shards"], report["records"]) == (1, 1, 100)
+    assert "earlier/0/manifest" in str(report["damage"])
+    code, (report,) = call("verify", tier, "--shard", "orders_0")
+    assert (code, report["damage"]) == (0, [])
+    assert call("ls", tier, "--shard", "orders_0")[0] == 0
+    orphan = tmp_path / "tier/orders/0/0000000009-00000000000000000007-0123456789ab.chunk"
+    orphan.write_bytes(b"x")
+    with pytest.raises(CorruptionError, match="earlier/0/manifest"):
+        collect_garbage(TierConfig(url=tier, grace_ms=0))
+    assert not orphan.exists()
 
 
 def test_gc_leaves_what_is_needed_and_what_is_not_ours(tier: str, tmp_path: Path) -> None:

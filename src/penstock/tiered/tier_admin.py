@@ -10,7 +10,7 @@ from msgspec import Struct
 from penstock.clock import SystemClock
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
-from penstock.errors import BadRequestError
+from penstock.errors import BadRequestError, StoreError
 from penstock.record import QueueKind, Record, ShardId, StoredRecord
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.composite_upkeep import GarbageReport
@@ -99,9 +99,11 @@ def list_objects(config: TierConfig, shard: ShardId | None = None) -> Iterator[T
 def verify_tier(
     config: TierConfig, shard: ShardId | None = None, progress: Progress | None = None
 ) -> ScrubReport:
-    """Read and check everything."""
+    """Read and check everything; a manifest that cannot be read is damage, too."""
     report = ScrubReport()
-    flats = list(_chosen(config, shard))
+    unreadable: list[StoreError] = []
+    flats = list(_chosen(config, shard, unreadable))
+    report.damage.extend(map(str, unreadable))
     total = sum(found.object_size for flat in flats if (found := flat.refresh()) is not None)
 
     def advance(_: int) -> None:
@@ -114,16 +116,20 @@ def verify_tier(
 
 
 def collect_garbage(config: TierConfig) -> GarbageReport:
-    """Delete what nothing refers to, in all shards; what is not ours is only listed."""
+    """Delete what nothing refers to, in all shards; what is not ours is only listed. A manifest
+    that cannot be read, and so nothing of its shard may go, is told when all others are done."""
     whole = GarbageReport()
+    unreadable: list[StoreError] = []
     provider = config.open()
     whole.leftovers = remove_leftovers(provider, SystemClock().now_ms() - config.grace_ms)
-    for flat in flats_of(config, provider):
+    for flat in flats_of(config, provider, unreadable=unreadable):
         found = flat.upkeep.collect_garbage()
         whole.deleted += found.deleted
         whole.deleted_size += found.deleted_size
         whole.waiting += found.waiting
         whole.foreign = [*whole.foreign, *found.foreign]
+    if unreadable:
+        raise unreadable[0]
     return whole
 
 
@@ -209,11 +215,12 @@ def _fill(store: SegmentStore, shard: ShardId, until: int, filled_max: int) -> i
     return until - begin
 
 
-def _chosen(config: TierConfig, shard: ShardId | None) -> Iterator[CompositeFlatFile]:
+def _chosen(
+    config: TierConfig, shard: ShardId | None, unreadable: list[StoreError] | None = None
+) -> Iterator[CompositeFlatFile]:
     found = False
-    for flat in flats_of(config, config.open()):
-        if shard is None or flat.shard == shard:
-            found = True
-            yield flat
-    if shard is not None and not found:
+    for flat in flats_of(config, config.open(), shard, unreadable):
+        found = True
+        yield flat
+    if shard is not None and not found and not unreadable:
         raise BadRequestError(f"the tier holds no shard {shard.name!r}")

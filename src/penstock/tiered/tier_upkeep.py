@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.engine.contract import ShardConfig
+from penstock.errors import CorruptionError, NotSupportedError, StoreError
 from penstock.log import get_logger
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
@@ -171,13 +172,27 @@ def shards_in(provider: TierProvider) -> list[ShardId]:
     return sorted(shard for shard in found if shard is not None)
 
 
-def flats_of(config: TierConfig, provider: TierProvider) -> Iterator[CompositeFlatFile]:
-    """Yield a flat file, for reading and upkeep, of every shard in a tier."""
+def flats_of(
+    config: TierConfig,
+    provider: TierProvider,
+    only: ShardId | None = None,
+    unreadable: list[StoreError] | None = None,
+) -> Iterator[CompositeFlatFile]:
+    """Yield a flat file, for reading and upkeep, of every shard in a tier, or of one. With a list
+    for what is `unreadable`, shards whose manifest is damaged are passed over and noted there."""
     fetcher = config.fetcher(provider)
     try:
         for shard in shards_in(provider):
+            if only is not None and shard != only:
+                continue
             flat = CompositeFlatFile(config, shard, provider=provider, fetcher=fetcher)
-            found = flat.manifest.load()
+            try:
+                found = flat.manifest.load()
+            except (CorruptionError, NotSupportedError) as error:
+                if unreadable is None:
+                    raise
+                unreadable.append(error)
+                continue
             kind = flat.kind if found is None else found.kind
             yield CompositeFlatFile(config, shard, kind, provider=provider, fetcher=fetcher)
     finally:
