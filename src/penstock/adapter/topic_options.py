@@ -110,7 +110,7 @@ def _changed(
     tiering = {name: given for name, given in options.items() if name.startswith(TIERING)}
     for name, given in options.items():
         if name in TIERING_NAMES:
-            _check_unicode(given, name)
+            check_unicode(name, given)
             continue
         if name not in names:
             known = names | TIERING_NAMES if name.startswith(TIERING) else names
