@@ -201,10 +201,16 @@ class SideBySide(RuleBasedStateMachine):
         records=st.none() | st.integers(1, 40) | st.integers(1, 3_000),
         age_ms=st.none() | ages,
         both=st.booleans(),
+        hole=st.booleans(),
     )
-    def retain(self, shard: ShardId, records: int | None, age_ms: int | None, both: bool) -> None:
-        """For a moment the shard may keep so much, and what is too much or too old goes."""
+    def retain(
+        self, shard: ShardId, records: int | None, age_ms: int | None, both: bool, hole: bool
+    ) -> None:
+        """For a moment the shard may keep so much, and what is too much or too old goes. With a
+        hole, where the last records begin there is nothing that it could begin with."""
         config = self.config(shard)
+        if hole and records is not None and shard in self.memory.list_shard():
+            self.delete_by_offset(shard, max(0, self.memory.shard_info(shard).commit - records))
         limited = replace(config, retention_records=records, retention_ms=age_ms)
         if both and shard == COMPACTED:
             limited = replace(limited, cleanup=Cleanup.BOTH)

@@ -81,8 +81,8 @@ class ShardStore(Protocol):
 
     def delete_before(self, offset: int) -> Offset: ...
 
-    def first_since(self, timestamp_ms: int) -> Offset | None:
-        """Return the first live record with a timestamp >= `timestamp_ms`."""
+    def first_since(self, timestamp_ms: int, start: int = 0) -> Offset | None:
+        """Return the first live record from `start` on with a timestamp >= `timestamp_ms`."""
         ...
 
     def compact(self, stable_until: Callable[[], int | None], /) -> Compacted:
@@ -303,8 +303,9 @@ class ShardedEngine(ABC, Generic[S]):
         if config.retention_bytes is not None:
             keep_from = Offset(max(keep_from, store.first_within(config.retention_bytes)))
         if config.retention_ms is not None:
-            young = store.first_since(self._clock.now_ms() - config.retention_ms)
-            keep_from = max(keep_from, info.commit if young is None else young)
+            # From where the other limits let it begin: a young record in front of that is gone.
+            young = store.first_since(self._clock.now_ms() - config.retention_ms, keep_from)
+            keep_from = info.commit if young is None else young
         return store.delete_before(keep_from)
 
     # Beyond the contract

@@ -443,14 +443,16 @@ class TieredSegmentEngine(SegmentEngine):
         floor = int(info.earliest)
         if config.retention_records is not None:
             floor = max(floor, info.commit - config.retention_records)
-        kept_ms = kept_in_tier_ms(config)
-        if kept_ms is not None:
-            oldest = flat.clock.now_ms() - kept_ms
-            latest = AdapterOffsetStrategy.LATEST
-            floor = max(floor, self.get_offset_by_timestamp(shard, oldest, latest))
         if config.retention_bytes is not None and flat.current() is not None:
             floor = max(floor, flat.upkeep.expire_size(config.retention_bytes))
-        return self.delete_records_before(shard, Offset(floor))
+        earliest = self.delete_records_before(shard, Offset(floor))
+        kept_ms = kept_in_tier_ms(config)
+        if kept_ms is None:
+            return earliest
+        # Looked for behind what the other limits have removed: a young record there is gone.
+        oldest = flat.clock.now_ms() - kept_ms
+        young = self.get_offset_by_timestamp(shard, oldest, AdapterOffsetStrategy.LATEST)
+        return self.delete_records_before(shard, max(earliest, young))
 
     def close(self) -> None:
         self.dispatcher.stop()

@@ -251,14 +251,17 @@ class MemoryShard:
                         break
         return found
 
-    def first_since(self, timestamp_ms: int) -> Offset | None:
+    def first_since(self, timestamp_ms: int, start: int = 0) -> Offset | None:
         with self._lock:
             now_ms = self._clock.now_ms()
-            for block in range(self._earliest // TIME_BLOCK, self._latest // TIME_BLOCK + 1):
+            first = max(start, self._earliest)
+            for block in range(first // TIME_BLOCK, self._latest // TIME_BLOCK + 1):
                 if self._newest.get(block, timestamp_ms - 1) < timestamp_ms:
                     continue
                 for record in self._block(block):
-                    if record.timestamp_ms >= timestamp_ms and is_live(record, now_ms):
+                    if record.offset < first or record.timestamp_ms < timestamp_ms:
+                        continue
+                    if is_live(record, now_ms):
                         return record.offset
         return None
 

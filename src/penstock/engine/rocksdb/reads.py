@@ -95,7 +95,7 @@ def history(
 
 def first_since(rows: ShardRows, timestamp_ms: int, end: End, bounds: Bounds) -> Offset | None:
     """Return the first live record with a timestamp >= `timestamp_ms`."""
-    for first, last in rows.blocks_since(timestamp_ms, end):
+    for first, last in rows.blocks_since(timestamp_ms, end, bounds.start):
         for offset, row in rows.records(max(first, bounds.start), min(last, bounds.end)):
             expires_ms, own_ms = moments(row)
             if own_ms >= timestamp_ms and expires_ms > bounds.now_ms:

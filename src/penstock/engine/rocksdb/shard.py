@@ -260,8 +260,8 @@ class RocksDBShard:
     ) -> list[StoredRecord]:
         return reads.history(self._rows, key, self._bounds(), begin_ms, end_ms, limit)
 
-    def first_since(self, timestamp_ms: int) -> Offset | None:
-        bounds = self._bounds()
+    def first_since(self, timestamp_ms: int, start: int = 0) -> Offset | None:
+        bounds = self._bounds(start)
         return reads.first_since(self._rows, timestamp_ms, self._end, bounds)
 
     def first_within(self, size: int) -> int:

@@ -151,14 +151,15 @@ class ShardRows:
         for row_key, _ in self.family.scan(first, last):
             yield row_key, offset_of(row_key)
 
-    def blocks_since(self, timestamp_ms: int, end: End) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of offsets that may hold a record with such a timestamp, ascending."""
+    def blocks_since(self, timestamp_ms: int, end: End, start: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of offsets from that of `start` on that may hold a record with such a
+        timestamp, ascending."""
         last_block, last_group = end.latest >> BLOCK_BITS, end.latest >> GROUP_BITS
-        for group in range(end.earliest >> GROUP_BITS, last_group + 1):
+        for group in range(start >> GROUP_BITS, last_group + 1):
             newest = end.newest_in_group if group == last_group else self._newest(group)
             if newest < timestamp_ms:
                 continue
-            first = max(group << (GROUP_BITS - BLOCK_BITS), end.earliest >> BLOCK_BITS)
+            first = max(group << (GROUP_BITS - BLOCK_BITS), start >> BLOCK_BITS)
             behind = min((group + 1) << (GROUP_BITS - BLOCK_BITS), last_block)
             block = self.keys.block
             for key, row in self.family.scan(block(_BLOCKS, first), block(_BLOCKS, behind)):

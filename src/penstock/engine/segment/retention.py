@@ -158,21 +158,21 @@ class Retention:
         floor = 0
         if policy.records is not None:
             floor = max(floor, log.commit - policy.records)
-        if policy.time_ms is not None:
-            floor = max(floor, self._floor_by_time(log, policy.time_ms))
         if policy.size is not None:
             floor = max(floor, self._floor_by_size(log, policy.size))
+        if policy.time_ms is not None:
+            floor = self._floor_by_time(log, policy.time_ms, max(floor, log.earliest))
         return floor
 
-    def _floor_by_time(self, log: ShardLog, time_ms: int) -> int:
-        """The first live record that is young enough: everything before it is too old or gone.
-        No stretch is walked twice, for the floor moves behind it."""
+    def _floor_by_time(self, log: ShardLog, time_ms: int, start: int) -> int:
+        """The first live record from `start` on that is young enough: everything before it is too
+        old or gone. No stretch is walked twice, for the floor moves behind it."""
         oldest = self._parts.clock.now_ms() - time_ms
-        unit, end = log.unit_of(log.earliest), log.next_unit
+        unit, end = log.unit_of(start), log.next_unit
         while unit < end:
             rows = log.rows(unit, _UNITS_PER_STEP)
             for row in rows:
-                offsets = range(max(row.first_offset, log.earliest), row.end_offset)
+                offsets = range(max(row.first_offset, start), row.end_offset)
                 if all(log.state.is_deleted(offset) for offset in offsets):
                     continue
                 if self._timestamp_of(row) >= oldest:

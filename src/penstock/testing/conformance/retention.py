@@ -147,6 +147,23 @@ class Retention(Conformance):
         assert self.limit(harness, engine, age_ms=40, records=2) == 3
         assert self.limit(harness, engine, age_ms=10, records=2) == 4
 
+    def test_a_shard_begins_with_a_young_live_record_wherever_the_other_limits_end(
+        self, harness: EngineHarness, engine: StorageEngine
+    ) -> None:
+        self.aged(harness, engine, 10, 10, 10, 90, 10, 90, 10)
+        engine.delete_by_offset(SHARD, Offset(2))
+        assert self.limit(harness, engine, age_ms=50, records=5) == 4, "2 is gone, 3 is old"
+        engine.delete_by_offset(SHARD, Offset(6))
+        assert self.limit(harness, engine, age_ms=50, records=1) == 7, "nothing young is left"
+
+    def test_many_young_records_in_front_of_the_last_offsets_keep_no_old_one(
+        self, harness: EngineHarness, engine: StorageEngine
+    ) -> None:
+        now_ms = harness.clock.now_ms()
+        ages = [10] * 3_000 + [90] * 3_000 + [10]
+        engine.batch_write(SHARD, [Record(b"v", timestamp_ms=now_ms - age) for age in ages])
+        assert self.limit(harness, engine, age_ms=50, records=2_500) == 6_000
+
     def test_a_compacted_shard_keeps_what_its_keys_need(
         self, harness: EngineHarness, engine: StorageEngine, compacted: ShardId
     ) -> None:
