@@ -31,11 +31,13 @@ from penstock.engine.arguments import (
     check_time,
 )
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted
-from penstock.errors import BadRequestError, ClosedError, DeadlineError, StoreError
+from penstock.errors import BadRequestError, ClosedError, DeadlineError
 from penstock.record import Location, Offset, Producer, Record, ShardId, StoredRecord
 from penstock.remote import storage_pb2 as pb
 from penstock.remote import wire
-from penstock.remote.service import MESSAGE_SIZE_MAX, SERVICE
+from penstock.remote.service import SERVICE
+from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
+from penstock.remote.wire_errors import error_from_wire, error_of_call
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,8 +89,7 @@ class RemoteBackend:
         deadline_s: float | None = None,
         again: bool = True,
     ) -> R:
-        if self._closed:
-            raise ClosedError(f"the connection to {self._address} was closed")
+        self._check_open()
         call = self._calls.get(method)
         if call is None:
             call = self._make(method, reply_type)
@@ -96,9 +97,25 @@ class RemoteBackend:
             # wait_for_ready queues the call while the server is away, without sending it twice.
             reply = call(request, timeout=deadline_s or self._deadline_s, wait_for_ready=again)
         except grpc.RpcError as error:
-            raise _as_store_error(error, self._address) from error
+            raise error_of_call(error, self._address, request) from error
         assert isinstance(reply, reply_type)
         return reply
+
+    def _call_for_pages(self, method: str, request: WireMessage, reply_type: type[R]) -> list[R]:
+        """Return all pages of an answer that one message might not hold."""
+        self._check_open()
+        parse: Callable[[bytes], R] = reply_type.FromString
+        call = self._channel.unary_stream(
+            f"/{SERVICE}/{method}", request_serializer=_serialize, response_deserializer=parse
+        )
+        try:
+            return list(call(request, timeout=self._deadline_s, wait_for_ready=True))
+        except grpc.RpcError as error:
+            raise error_of_call(error, self._address, request) from error
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the connection to {self._address} was closed")
 
     def _make(
         self, method: str, reply_type: type[R]
@@ -179,8 +196,7 @@ class RemoteBackend:
             if producer is None
             else pb.Producer(id=producer.id, epoch=producer.epoch, sequence=producer.sequence),
         )
-        reply = self._call("Write", request, pb.WriteReply, again=producer is not None)
-        return wire.locations_from_wire(reply)
+        return _written(self._call("Write", request, pb.WriteReply, again=producer is not None))
 
     def write_topics(
         self, namespace: str, batch: Sequence[tuple[str, Record]]
@@ -192,8 +208,7 @@ class RemoteBackend:
             topics=[topic for topic, _ in batch],
             records=_records([record for _, record in batch]),
         )
-        reply = self._call("WriteTopics", request, pb.WriteReply, again=False)
-        return wire.locations_from_wire(reply)
+        return _written(self._call("WriteTopics", request, pb.WriteReply, again=False))
 
     def read(
         self,
@@ -213,7 +228,7 @@ class RemoteBackend:
             partition=partition,
             offset=min(offset, _INT64_MAX),
             max_records=min(max_records, _INT64_MAX),
-            max_size=min(max_size, MESSAGE_SIZE_MAX // 2),
+            max_size=min(max_size, READ_SIZE_MAX),
         )
         reply = self._call("Read", request, pb.RecordsReply)
         return [wire.stored_from_wire(record) for record in reply.records]
@@ -259,7 +274,7 @@ class RemoteBackend:
             start_offset=0 if isinstance(start_offset, Mapping) else min(start_offset, _INT64_MAX),
             start_offsets={one: min(at, _INT64_MAX) for one, at in by_partition.items()},
             max_records=min(max_records, _INT64_MAX),
-            max_size=min(max_size, MESSAGE_SIZE_MAX // 2),
+            max_size=min(max_size, READ_SIZE_MAX),
         )
         return wire.messages_from_wire(
             topic, self._call("ReadByTag", request, pb.RecordsReply).records
@@ -291,8 +306,10 @@ class RemoteBackend:
             end_ms=None if end_ms is None else _bounded(end_ms),
             limit=min(limit, _INT64_MAX),
         )
-        reply = self._call("QueryByKey", request, pb.RecordsReply)
-        return wire.messages_from_wire(topic, reply.records)
+        pages = self._call_for_pages("QueryByKey", request, pb.RecordsReply)
+        return [
+            message for page in pages for message in wire.messages_from_wire(topic, page.records)
+        ]
 
     def offsets_at(
         self, namespace: str, topic: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
@@ -431,6 +448,12 @@ def _records(records: Sequence[Record]) -> list[pb.Record]:
         raise
 
 
+def _written(reply: pb.WriteReply) -> Sequence[Location]:
+    if reply.HasField("failure"):
+        raise error_from_wire(reply.failure)
+    return wire.locations_from_wire(reply)
+
+
 def _partition(namespace: str, topic: str, partition: int, offset: int) -> pb.PartitionRequest:
     _check_place(partition)
     check_offset(offset)
@@ -471,17 +494,3 @@ def _positions(
     return wire.positions_to_wire(
         {at: Offset(min(offset, _INT64_MAX)) for at, offset in offsets.items()}, topic_ids
     )
-
-
-def _as_store_error(error: grpc.RpcError, address: str) -> StoreError:
-    """Return the error that the server raised, or what happened on the way."""
-    # What gRPC raises is both an RpcError and a Call, which its types do not say.
-    call: object = error
-    if isinstance(call, grpc.Call):
-        for key, value in call.trailing_metadata() or ():
-            if key == wire.ERROR_KEY and isinstance(value, bytes):
-                return wire.error_from_wire(value)
-        if call.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return DeadlineError(f"{address} did not answer in time; the outcome is unknown")
-        return DeadlineError(f"{address}: {call.details()}; the outcome is unknown")
-    return DeadlineError(f"{address}: {error}; the outcome is unknown")

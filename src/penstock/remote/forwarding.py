@@ -8,7 +8,8 @@ holds a thread, and some must stay free for what the others ask of this one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import grpc
@@ -34,8 +35,9 @@ from penstock.meta.state.metadata_commands import NodePut, NodeRemoved
 from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 from penstock.remote import shards_pb2 as pb
 from penstock.remote import storage_pb2, wire
-from penstock.remote.service import MESSAGE_SIZE_MAX
 from penstock.remote.shard_service import SERVICE
+from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
+from penstock.remote.wire_errors import error_of_call
 
 CALL_S: Final = 30.0
 UNDER_WAY_MAX: Final = 128
@@ -85,20 +87,35 @@ class NodeForwarder:
     def call(self, node_id: int, method: str, request: WireMessage, reply_type: type[R]) -> R:
         """Ask another node; raises what it raised, or `DeadlineError` when it does not answer."""
         address, channel = self._channel(node_id)
-        parse: Callable[[bytes], WireMessage] = reply_type.FromString
+        parse: Callable[[bytes], R] = reply_type.FromString
         call = channel.unary_unary(
             f"/{SERVICE}/{method}", request_serializer=_serialize, response_deserializer=parse
         )
+        with self._under_way(node_id, address, request):
+            return call(request, timeout=CALL_S)
+
+    def call_for_pages(
+        self, node_id: int, method: str, request: WireMessage, reply_type: type[R]
+    ) -> list[R]:
+        """The same, for an answer that comes in pages."""
+        address, channel = self._channel(node_id)
+        parse: Callable[[bytes], R] = reply_type.FromString
+        call = channel.unary_stream(
+            f"/{SERVICE}/{method}", request_serializer=_serialize, response_deserializer=parse
+        )
+        with self._under_way(node_id, address, request):
+            return list(call(request, timeout=CALL_S))
+
+    @contextmanager
+    def _under_way(self, node_id: int, address: str, request: WireMessage) -> Iterator[None]:
         if not self._free.acquire(blocking=False):
             raise BusyError(f"{UNDER_WAY_MAX} requests wait for other nodes already")
         try:
-            reply = call(request, timeout=CALL_S)
+            yield
         except grpc.RpcError as error:
-            raise _error_of(node_id, address, error) from error
+            raise error_of_call(error, f"node {node_id} at {address}", request) from error
         finally:
             self._free.release()
-        assert isinstance(reply, reply_type), "the deserializer makes it"
-        return reply
 
     def _channel(self, node_id: int) -> tuple[str, grpc.Channel]:
         with self._lock:
@@ -206,7 +223,7 @@ class OtherNode:
             shard=shard.name,
             offset=offset,
             max_records=max_records,
-            max_size=max_size,
+            max_size=min(max_size, READ_SIZE_MAX),
             isolation=isolation.value,
         )
         return self._records("Read", request)
@@ -225,7 +242,7 @@ class OtherNode:
             tag=wire.to_bytes(tag),
             start_offset=start_offset,
             max_records=max_records,
-            max_size=max_size,
+            max_size=min(max_size, READ_SIZE_MAX),
         )
         return self._records("ReadByTag", request)
 
@@ -245,7 +262,10 @@ class OtherNode:
         request = pb.ShardKey(
             shard=shard.name, key=key, begin_ms=begin_ms, end_ms=end_ms, limit=limit
         )
-        return self._records("QueryByKey", request)
+        pages = self._forwarder.call_for_pages(
+            self._node_id, "QueryByKey", request, storage_pb2.RecordsReply
+        )
+        return [wire.stored_from_wire(record) for page in pages for record in page.records]
 
     def delete_by_key(self, shard: ShardId, key: bytes) -> int:
         return self._count("DeleteByKey", pb.ShardKey(shard=shard.name, key=key))
@@ -288,14 +308,3 @@ class OtherNode:
 
 def _serialize(message: WireMessage) -> bytes:
     return message.SerializeToString()
-
-
-def _error_of(node_id: int, address: str, error: grpc.RpcError) -> StoreError:
-    # What gRPC raises is both an RpcError and a Call, which its types do not say.
-    call: object = error
-    if not isinstance(call, grpc.Call):
-        return DeadlineError(f"node {node_id} at {address}: {error}")
-    for key, value in call.trailing_metadata() or ():
-        if key == wire.ERROR_KEY and isinstance(value, bytes):
-            return wire.error_from_wire(value)
-    return DeadlineError(f"node {node_id} at {address} does not answer: {call.details()}")

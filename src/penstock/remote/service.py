@@ -1,7 +1,8 @@
 """`StorageService`: a backend behind gRPC.
 
 Each call is one call of the backend, in a thread of the server's pool. Errors of the store keep
-their type on the way (see `wire`); anything else is a fault of ours: logged, and answered as one.
+their type on the way (see `wire_errors`); anything else is a fault of ours: logged, and answered as
+one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from penstock.errors import (
     BadRequestError,
     CorruptionError,
     DeadlineError,
+    PartialWriteError,
     RequestError,
     RetryableError,
     SetupError,
@@ -31,9 +33,10 @@ from penstock.log import get_logger
 from penstock.record import Offset
 from penstock.remote import storage_pb2 as pb
 from penstock.remote import wire
+from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
+from penstock.remote.wire_errors import error_to_metadata, error_to_wire, status_details
 
 SERVICE: Final = "penstock.storage.v1.StorageService"
-MESSAGE_SIZE_MAX: Final = 64 << 20
 THREADS_MAX: Final = 256
 WAITS_MAX: Final = 192
 """Calls that may wait for records at once: however many clients wait, others are served."""
@@ -98,22 +101,34 @@ class StorageService:
 
     def write(self, request: pb.WriteRequest) -> pb.WriteReply:
         name = request.name
-        locations = self._backend.write_many(
-            name.namespace,
-            name.topic,
-            [wire.record_from_wire(record) for record in request.records],
-            request.partition if request.HasField("partition") else None,
-            wire.producer_from_wire(request),
-        )
+        try:
+            locations = self._backend.write_many(
+                name.namespace,
+                name.topic,
+                [wire.record_from_wire(record) for record in request.records],
+                request.partition if request.HasField("partition") else None,
+                wire.producer_from_wire(request),
+            )
+        except PartialWriteError as error:
+            return pb.WriteReply(failure=error_to_wire(error))
         return wire.locations_to_wire(locations)
 
     def write_stream(self, requests: Iterator[pb.WriteRequest]) -> Iterator[pb.WriteReply]:
         return map(self.write, requests)
 
     def write_topics(self, request: pb.WriteTopicsRequest) -> pb.WriteReply:
+        if len(request.topics) != len(request.records):
+            raise BadRequestError(
+                f"{len(request.topics)} topics are named for {len(request.records)} records; "
+                "expected one for each"
+            )
         records = (wire.record_from_wire(record) for record in request.records)
         batch = list(zip(request.topics, records, strict=True))
-        return wire.locations_to_wire(self._backend.write_topics(request.namespace, batch))
+        try:
+            locations = self._backend.write_topics(request.namespace, batch)
+        except PartialWriteError as error:
+            return pb.WriteReply(failure=error_to_wire(error))
+        return wire.locations_to_wire(locations)
 
     def read(self, request: pb.ReadRequest) -> pb.RecordsReply:
         found = self._backend.read(
@@ -122,7 +137,7 @@ class StorageService:
             request.partition,
             Offset(request.offset),
             request.max_records,
-            request.max_size,
+            min(request.max_size, READ_SIZE_MAX),
         )
         return pb.RecordsReply(
             records=[wire.stored_to_wire(record, request.partition) for record in found]
@@ -168,7 +183,7 @@ class StorageService:
             request.partition if request.HasField("partition") else None,
             start,
             request.max_records,
-            request.max_size,
+            min(request.max_size, READ_SIZE_MAX),
         )
         return wire.messages_to_wire(found)
 
@@ -177,7 +192,7 @@ class StorageService:
         found = self._backend.read_by_key(name.namespace, name.topic, request.key)
         return wire.messages_to_wire([] if found is None else [found])
 
-    def query_by_key(self, request: pb.KeyRequest) -> pb.RecordsReply:
+    def query_by_key(self, request: pb.KeyRequest) -> Iterator[pb.RecordsReply]:
         end_ms = request.end_ms if request.HasField("end_ms") else None
         found = self._backend.query_by_key(
             request.name.namespace,
@@ -187,7 +202,9 @@ class StorageService:
             end_ms,
             request.limit,
         )
-        return wire.messages_to_wire(found)
+        return wire.pages_to_wire(
+            wire.stored_to_wire(message.record, message.partition) for message in found
+        )
 
     def offsets_at(self, request: pb.OffsetsAtRequest) -> pb.PartitionOffsets:
         try:
@@ -277,7 +294,10 @@ class StorageService:
 
 
 def _shape(request: pb.TopicRequest) -> tuple[int | None, dict[str, object]]:
-    options = msgspec.json.decode(request.options or "{}", type=dict[str, object])
+    try:
+        options = msgspec.json.decode(request.options or "{}", type=dict[str, object])
+    except msgspec.DecodeError as error:
+        raise BadRequestError(f"a topic's options are a JSON object: {error}") from error
     return request.partitions if request.HasField("partitions") else None, options
 
 
@@ -319,5 +339,5 @@ def start_server(
 def abort(context: grpc.ServicerContext, error: StoreError) -> None:
     """End a call with an error that keeps its type."""
     code = next((c for kind, c in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
-    context.set_trailing_metadata(((wire.ERROR_KEY, wire.error_to_wire(error)),))
-    context.abort(code, str(error)[:1024])
+    context.set_trailing_metadata((error_to_metadata(error),))
+    context.abort(code, status_details(error))

@@ -7,7 +7,7 @@ here, as for a request that came straight.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final, TypeVar
 
@@ -48,7 +48,10 @@ class ShardService:
 
     def alter(self, request: pb.ShardAlteration) -> storage_pb2.Nothing:
         entry = self._led(request.shard)
-        config = _configs.decode(request.config)
+        try:
+            config = _configs.decode(request.config)
+        except msgspec.DecodeError as error:
+            raise BadRequestError(f"that is no configuration of a shard: {error}") from error
         self._handler.alter_shard(entry.id, entry.topic.storage_type, config)
         return storage_pb2.Nothing()
 
@@ -97,7 +100,7 @@ class ShardService:
         found = self._handler.read_by_key(self._led(request.shard).name, request.key)
         return _records([] if found is None else [found])
 
-    def query_by_key(self, request: pb.ShardKey) -> storage_pb2.RecordsReply:
+    def query_by_key(self, request: pb.ShardKey) -> Iterator[storage_pb2.RecordsReply]:
         found = self._handler.query_by_key(
             self._led(request.shard).name,
             request.key,
@@ -105,7 +108,7 @@ class ShardService:
             end_ms=request.end_ms if request.HasField("end_ms") else None,
             limit=request.limit,
         )
-        return _records(found)
+        return wire.pages_to_wire(wire.stored_to_wire(record) for record in found)
 
     def delete_by_key(self, request: pb.ShardKey) -> storage_pb2.CountReply:
         count = self._handler.delete_by_key(self._led(request.shard).name, request.key)

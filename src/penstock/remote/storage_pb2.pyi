@@ -11,14 +11,36 @@ class Nothing(_message.Message):
     def __init__(self) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("type", "message", "fields")
+    __slots__ = ("type", "message", "fields", "partial_write")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     FIELDS_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_WRITE_FIELD_NUMBER: _ClassVar[int]
     type: str
     message: str
     fields: str
-    def __init__(self, type: _Optional[str] = ..., message: _Optional[str] = ..., fields: _Optional[str] = ...) -> None: ...
+    partial_write: PartialWrite
+    def __init__(self, type: _Optional[str] = ..., message: _Optional[str] = ..., fields: _Optional[str] = ..., partial_write: _Optional[_Union[PartialWrite, _Mapping]] = ...) -> None: ...
+
+class PartialWrite(_message.Message):
+    __slots__ = ("partitions", "offsets", "errors")
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    errors: _containers.RepeatedCompositeFieldContainer[PartError]
+    def __init__(self, partitions: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., errors: _Optional[_Iterable[_Union[PartError, _Mapping]]] = ...) -> None: ...
+
+class PartError(_message.Message):
+    __slots__ = ("topic", "partition", "error")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    error: Error
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class Header(_message.Message):
     __slots__ = ("name", "value")
@@ -145,12 +167,14 @@ class WriteTopicsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
 
 class WriteReply(_message.Message):
-    __slots__ = ("partitions", "offsets")
+    __slots__ = ("partitions", "offsets", "failure")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedScalarFieldContainer[int]
     offsets: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, partitions: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
+    failure: Error
+    def __init__(self, partitions: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
     __slots__ = ("name", "partition", "offset", "max_records", "max_size", "follow")

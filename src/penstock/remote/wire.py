@@ -1,16 +1,15 @@
-"""Records, places and errors as messages of `storage.proto`, and back.
+"""Records and places as messages of `storage.proto`, and back. Errors: see `wire_errors`.
 
 Text may hold any characters; it travels as bytes with surrogate escapes, so nothing is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock import errors
 from penstock.adapter.locations import Locations, Message
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
@@ -19,16 +18,14 @@ from penstock.remote import storage_pb2 as pb
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ERROR_KEY: Final = "penstock-error-bin"
-"""Trailing metadata that holds a serialized `Error`."""
+MESSAGE_SIZE_MAX: Final = 64 << 20
+"""Of a request, and of a reply or one page of it."""
+PAGE_SIZE: Final = MESSAGE_SIZE_MAX // 4
+READ_SIZE_MAX: Final = MESSAGE_SIZE_MAX // 2
+"""Of values that are asked for at once: keys and headers have room beside them."""
 
 TopicPartition = tuple[str, int]
 _ANY: Final[Mapping[str, str]] = {}
-_KINDS: Final[dict[str, type[errors.StoreError]]] = {
-    name: kind
-    for name, kind in vars(errors).items()
-    if isinstance(kind, type) and issubclass(kind, errors.StoreError)
-}
 
 
 def to_bytes(text: str) -> bytes:
@@ -131,6 +128,20 @@ def messages_to_wire(messages: Iterable[Message]) -> pb.RecordsReply:
     )
 
 
+def pages_to_wire(records: Iterable[pb.Record]) -> Iterator[pb.RecordsReply]:
+    """Return an answer in pages of about `PAGE_SIZE`, at least one."""
+    page: list[pb.Record] = []
+    size = 0
+    for record in records:
+        added = record.ByteSize()
+        if page and size + added > PAGE_SIZE:
+            yield pb.RecordsReply(records=page)
+            page, size = [], 0
+        page.append(record)
+        size += added
+    yield pb.RecordsReply(records=page)
+
+
 def locations_to_wire(locations: Sequence[Location]) -> pb.WriteReply:
     if isinstance(locations, Locations):
         partitions = locations.partitions
@@ -212,26 +223,3 @@ def group_from_wire(reply: pb.GroupReply) -> GroupInfo:
         positions_from_wire(reply.offsets),
         {at: int(lag) for at, lag in positions_from_wire(reply.lag).items()},
     )
-
-
-# Errors
-
-
-def error_to_wire(error: errors.StoreError) -> bytes:
-    """Return an error so that the other side can raise the same one."""
-    kind = next(each for each in type(error).__mro__ if each.__name__ in _KINDS)
-    plain = (str, int, float, bool, type(None))
-    fields = {name: value for name, value in vars(error).items() if isinstance(value, plain)}
-    return pb.Error(
-        type=kind.__name__, message=str(error), fields=msgspec.json.encode(fields).decode()
-    ).SerializeToString()
-
-
-def error_from_wire(data: bytes) -> errors.StoreError:
-    wire = pb.Error.FromString(data)
-    kind = _KINDS.get(wire.type, errors.StoreError)
-    error = kind.__new__(kind)
-    error.args = (wire.message,)
-    for name, value in msgspec.json.decode(wire.fields or "{}", type=dict[str, object]).items():
-        setattr(error, name, value)
-    return error
