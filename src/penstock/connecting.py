@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv6Address
 from typing import Final
 
 from penstock.api import Store
@@ -32,7 +33,18 @@ def connect(address: str, *, deadline_s: float = DEADLINE_S) -> Store:
 def _checked(address: str) -> str:
     check_name(address, "an address")
     host, _, port = address.rpartition(":")
-    is_number = port.isascii() and port.isdecimal()
-    if not host or not is_number or int(port[:6]) > _PORT_MAX:
-        raise BadRequestError(f"{address!r} is no address; expected host:port, like 127.0.0.1:9190")
+    is_port = port.isascii() and port.isdecimal() and int(port[:6]) <= _PORT_MAX
+    if not host or not is_port or not address.isprintable() or _is_ipv6(host):
+        raise BadRequestError(
+            f"{address!r} is no address; expected host:port, like 127.0.0.1:9190 or [::1]:9190"
+        )
     return address
+
+
+def _is_ipv6(host: str) -> bool:
+    """Say whether a host needs brackets: without, nobody knows where its port begins."""
+    try:
+        IPv6Address(host)
+    except ValueError:
+        return False
+    return True

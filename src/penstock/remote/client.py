@@ -7,6 +7,7 @@ producer, because the first one may have arrived.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,11 +32,12 @@ from penstock.engine.arguments import (
     check_time,
 )
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted
-from penstock.errors import BadRequestError, ClosedError, DeadlineError
+from penstock.errors import BadRequestError, ClosedError, DeadlineError, UnknownTopicError
+from penstock.meta.state.model import TieringPolicy
 from penstock.record import Location, Offset, Producer, Record, ShardId, StoredRecord
 from penstock.remote import storage_pb2 as pb
 from penstock.remote import wire
-from penstock.remote.service import SERVICE
+from penstock.remote.service import SERVICE, WAIT_S_MAX
 from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
 from penstock.remote.wire_errors import error_from_wire, error_of_call
 
@@ -44,9 +46,13 @@ if TYPE_CHECKING:
 
 DEADLINE_S: Final = 30.0
 CONNECT_S: Final = 5.0
+_DEADLINE_S_MAX: Final = 365 * 24 * 3600.0
+"""gRPC counts nanoseconds in 64 bits: a deadline of centuries would be in the past."""
 _WAIT_MARGIN_S: Final = 5.0
 _PAUSE_S: Final = 0.1
 _INT64_MAX: Final = (1 << 63) - 1
+_NONE: Final = ()
+_OPTION_TYPES: Final = (str, int, float, bool, type(None))
 
 Q = TypeVar("Q", bound=WireMessage)
 R = TypeVar("R", bound=WireMessage)
@@ -57,7 +63,7 @@ class RemoteBackend:
 
     def __init__(self, address: str, *, deadline_s: float = DEADLINE_S) -> None:
         self._address: Final = address
-        self._deadline_s: Final = deadline_s
+        self._deadline_s: Final = min(deadline_s, _DEADLINE_S_MAX)
         self._channel: Final = grpc.insecure_channel(
             address,
             options=[
@@ -152,11 +158,16 @@ class RemoteBackend:
         return wire.topic_from_wire(reply.info)
 
     def list_topics(self, namespace: str | None) -> list[TopicInfo]:
-        reply = self._call("ListTopics", pb.ListRequest(namespace=namespace), pb.TopicsReply)
+        reply = self._call("ListTopics", _listing(namespace), pb.TopicsReply)
         return [wire.topic_from_wire(text) for text in reply.infos]
 
     def locate_topic(self, namespace: str, topic: str) -> tuple[str, int]:
-        reply = self._call("LocateTopic", _name(namespace, topic), pb.TopicPlace)
+        try:
+            name = _name(namespace, topic)
+        except BadRequestError as error:
+            # What is no name is no topic's name: who asks whether it exists gets an answer.
+            raise UnknownTopicError(topic) from error
+        reply = self._call("LocateTopic", name, pb.TopicPlace)
         return reply.topic_id, reply.partitions
 
     def partition_info(self, namespace: str, topic: str, partition: int) -> PartitionInfo:
@@ -201,6 +212,7 @@ class RemoteBackend:
     def write_topics(
         self, namespace: str, batch: Sequence[tuple[str, Record]]
     ) -> Sequence[Location]:
+        _check_name(namespace, "a namespace")
         for topic, _ in batch:
             _check_name(topic, "a topic")
         request = pb.WriteTopicsRequest(
@@ -342,16 +354,20 @@ class RemoteBackend:
     def wait_for_records(
         self, namespace: str, positions: Mapping[TopicPartition, Offset], seconds: float
     ) -> bool:
-        request = pb.WaitRequest(
-            namespace=namespace, positions=_positions(positions, {}), seconds=seconds
-        )
-        deadline_s = seconds + _WAIT_MARGIN_S
-        started = time.monotonic()
-        found = self._call("WaitForRecords", request, pb.WaitReply, deadline_s=deadline_s).found
-        left = seconds - (time.monotonic() - started)
-        if not found and left > 0:
-            time.sleep(min(left, _PAUSE_S))  # too many wait there, or not so long
-        return found
+        _check_name(namespace, "a namespace")
+        places = _positions(positions, {})
+        end = time.monotonic() + min(seconds, _DEADLINE_S_MAX)
+        while True:
+            # A server waits no longer at once, so that it can tell clients that are gone.
+            left = min(max(0.0, end - time.monotonic()), WAIT_S_MAX)
+            request = pb.WaitRequest(namespace=namespace, positions=places, seconds=left)
+            reply = self._call(
+                "WaitForRecords", request, pb.WaitReply, deadline_s=left + _WAIT_MARGIN_S
+            )
+            left = end - time.monotonic()
+            if reply.found or left <= 0:
+                return reply.found
+            time.sleep(min(left, _PAUSE_S))  # too many wait there, perhaps
 
     # Groups
 
@@ -379,7 +395,7 @@ class RemoteBackend:
         self._call("Reset", _group_offsets(namespace, group, offsets, {}), pb.Nothing)
 
     def list_groups(self, namespace: str | None) -> list[GroupInfo]:
-        reply = self._call("ListGroups", pb.ListRequest(namespace=namespace), pb.GroupsReply)
+        reply = self._call("ListGroups", _listing(namespace), pb.GroupsReply)
         return [wire.group_from_wire(group) for group in reply.groups]
 
     def describe_group(self, namespace: str, group: str) -> GroupInfo:
@@ -413,6 +429,12 @@ def _name(namespace: str, topic: str) -> pb.TopicName:
     return pb.TopicName(namespace=namespace, topic=topic)
 
 
+def _listing(namespace: str | None) -> pb.ListRequest:
+    if namespace is not None:
+        _check_name(namespace, "a namespace")
+    return pb.ListRequest(namespace=namespace)
+
+
 def _group(namespace: str, group: str) -> pb.GroupName:
     _check_name(namespace, "a namespace")
     _check_name(group, "a group")
@@ -441,6 +463,10 @@ def _check_place(partition: object) -> None:
 
 def _records(records: Sequence[Record]) -> list[pb.Record]:
     try:
+        for record in records:
+            # Tags and headers that a store refuses could be put into a message; the rest could not.
+            if record.tags is not _NONE or record.headers is not _NONE:
+                check_record(record)
         return [wire.record_to_wire(record) for record in records]
     except (AttributeError, TypeError, ValueError):
         for record in records:
@@ -466,11 +492,27 @@ def _topic_request(
     namespace: str, topic: str, partitions: int | None, options: Mapping[str, object]
 ) -> pb.TopicRequest:
     name = _name(namespace, topic)
+    for option, value in options.items():
+        _check_option(option, value)
     try:
         text = msgspec.json.encode(dict(options)).decode()
         return pb.TopicRequest(name=name, partitions=partitions, options=text)
     except (TypeError, ValueError) as error:
         raise BadRequestError(f"such a topic cannot be asked for: {error}") from error
+
+
+def _check_option(option: str, value: object) -> None:
+    """Refuse what JSON has no word for, where it would say something else: no store takes it."""
+    if isinstance(value, TieringPolicy):
+        for field in TieringPolicy.__struct_fields__:
+            _check_option(f"{option}.{field}", getattr(value, field))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            _check_option(option, one)
+    elif not isinstance(value, _OPTION_TYPES):
+        raise BadRequestError(f"{option}: {value!r} is no value of an option")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise BadRequestError(f"{option}: {value} is no number; None takes a limit away")
 
 
 def _group_offsets(
@@ -479,10 +521,11 @@ def _group_offsets(
     offsets: Mapping[TopicPartition, Offset],
     topic_ids: Mapping[str, str],
 ) -> pb.GroupOffsets:
-    return pb.GroupOffsets(
-        name=_group(namespace, group),
-        positions=_positions(offsets, topic_ids),
-    )
+    positions = _positions(offsets, topic_ids)
+    for offset in offsets.values():
+        if offset > _INT64_MAX:
+            raise BadRequestError(f"an offset must fit in 64 bits, but is {offset}")
+    return pb.GroupOffsets(name=_group(namespace, group), positions=positions)
 
 
 def _positions(
