@@ -76,6 +76,7 @@ class StorageEngineHandler(ShardRouting):
         """Told when a segment's size should be looked at; see `ShardUpkeep`."""
         self.limits: Final = limits if limits is not None else TransactionLimits()
         """What transactions keep from readers of committed records."""
+        self._waits_ended = False
 
     # Shards
 
@@ -361,7 +362,20 @@ class StorageEngineHandler(ShardRouting):
             entry = self._shards.get(name)
             if entry is not None and entry.meta is not None and entry.meta.leader != self.node_id:
                 pause = _ELSEWHERE_PAUSE_S
-        return wait_for_append(self.cache, self.clock, shards, has_news, seconds, pause)
+
+        def is_over() -> bool:
+            return self._waits_ended or has_news()
+
+        woken = wait_for_append(self.cache, self.clock, shards, is_over, seconds, pause)
+        return woken and (not self._waits_ended or has_news())
+
+    def end_waits(self) -> None:
+        """Let nobody wait for records any more: who does so now, or later, is told at once whether
+        there are any. For a node that is about to stop."""
+        self._waits_ended = True  # first: who begins to wait after the wake-up looks at it
+        for entry in self.cache.entries():
+            for wake in entry.appended:
+                wake()
 
     def _stable_page(
         self,

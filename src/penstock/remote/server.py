@@ -1,7 +1,8 @@
 """A server: one node behind the storage API and the HTTP port.
 
-Starting goes node, API, HTTP, Kafka; stopping goes the other way: no new call is taken, those under
-way get `GRACE_S` to end, then the node puts everything on the device.
+Starting goes node, API, HTTP, Kafka; stopping goes the other way: no new call is taken, those that
+wait for records are answered, the others get `GRACE_S` to end, then the node puts everything on the
+device.
 """
 
 from __future__ import annotations
@@ -80,12 +81,15 @@ class Server:
     ) -> None:
         """`stopping` ends the wait for a cluster."""
         listen = settings.server
+        self._stopping: Final = threading.Event()
         self._forwarder: Final = NodeForwarder() if settings.node.peers else None
         self.node: Final = Node(path, settings, forwarder=self._forwarder, stopping=stopping)
         try:
             backend = EmbeddedBackend(self.node)
             also = [meta_handlers(self.node.meta.service()), shard_handlers(self.node.handler)]
-            self._rpc, self.port = start_server(backend, listen.host, listen.port, also=also)
+            self._rpc, self.port = start_server(
+                backend, listen.host, listen.port, stopping=self._stopping, also=also
+            )
             try:
                 self._enter_cluster(listen)
                 self._http: Final = MonitoringServer(
@@ -145,6 +149,9 @@ class Server:
         if self.kafka is not None:
             self.kafka.close()
         self._http.close()
+        # Those who follow a topic would wait on, and nobody stops before them.
+        self._stopping.set()
+        self.node.handler.end_waits()
         self._rpc.stop(GRACE_S).wait()
         self._leave_cluster()
         self.node.close()

@@ -58,8 +58,10 @@ _CODES: Final[list[tuple[type[StoreError], grpc.StatusCode]]] = [
 class StorageService:
     """The handlers of `storage.proto`, over a backend."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, stopping: threading.Event) -> None:
+        """`stopping` ends streams that would go on for ever."""
         self._backend: Final = backend
+        self._stopping: Final = stopping
         self._waits: Final = threading.Semaphore(WAITS_MAX)
 
     # Topics
@@ -150,7 +152,7 @@ class StorageService:
             if page.records:
                 request.offset = page.records[-1].offset + 1
                 yield page
-            elif not request.follow:
+            elif not request.follow or self._stopping.is_set():
                 return
             else:
                 at = {(name.topic, request.partition): Offset(request.offset)}
@@ -309,10 +311,15 @@ def _namespace(request: pb.ListRequest) -> str | None:
 
 
 def start_server(
-    backend: Backend, host: str, port: int, *, also: Sequence[grpc.GenericRpcHandler] = ()
+    backend: Backend,
+    host: str,
+    port: int,
+    *,
+    stopping: threading.Event,
+    also: Sequence[grpc.GenericRpcHandler] = (),
 ) -> tuple[grpc.Server, int]:
     """Serve `backend`, and `also` other services; return the server and its port (chosen when
-    `port` is 0).
+    `port` is 0). Set `stopping` before the server is stopped.
 
     Raises `SetupError` when the port is taken.
     """
@@ -324,7 +331,7 @@ def start_server(
             ("grpc.so_reuseport", 0),
         ],
     )
-    handlers = service_handlers(pb, SERVICE, StorageService(backend), abort)
+    handlers = service_handlers(pb, SERVICE, StorageService(backend, stopping), abort)
     server.add_generic_rpc_handlers((handlers, *also))
     try:
         bound = server.add_insecure_port(f"{host}:{port}")
