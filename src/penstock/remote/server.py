@@ -16,6 +16,8 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from penstock.api import EmbeddedBackend
+from penstock.engine.rocksdb import RocksDBStorageEngine
+from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.segment.twin import native_only
 from penstock.errors import NotSupportedError, RetryableError, StoreError
 from penstock.log import get_logger
@@ -138,11 +140,26 @@ class Server:
         telling.join(LEAVE_S)
 
     def _health(self) -> dict[str, object]:
-        return {
-            "status": "up" if self.node.meta.failure is None else "failed",
+        health: dict[str, object] = {
+            "status": "up",
             "node": self.node.meta.node_id,
             "topics": len(self.node.broker_cache.list_topics(None)),
         }
+        failures = self._failures()
+        if failures:
+            health["status"] = "failed"
+            health["problem"] = "; ".join(str(failure) for failure in failures)
+        return health
+
+    def _failures(self) -> list[StoreError]:
+        """Return why parts of the node have stopped for good: only a new start helps."""
+        found: list[StoreError | None] = [self.node.meta.failure]
+        for engine in self.node.engines.opened().values():
+            if isinstance(engine, SegmentEngine):
+                found.append(engine.store.log_failure())
+            elif isinstance(engine, RocksDBStorageEngine):
+                found.append(engine.failure)
+        return [failure for failure in found if failure is not None]
 
     def close(self) -> None:
         """Stop; everything acknowledged is on the device when this returns."""

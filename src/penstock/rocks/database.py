@@ -110,6 +110,11 @@ class Database:
             )
             self._flusher.start()
 
+    @property
+    def failure(self) -> DiskFailedError | None:
+        """Why the device failed, which is for good; or None."""
+        return None if self._failed is None else DiskFailedError(self.path, self._failed)
+
     def family(self, name: str) -> Family:
         assert name in self._names, f"{name} was not asked for when the database was opened"
         return Family(self, name)

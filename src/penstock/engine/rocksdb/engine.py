@@ -76,6 +76,11 @@ class RocksDBStorageEngine(ShardedEngine[RocksDBShard]):
     def capabilities(self) -> Capabilities:
         return Capabilities(durable=True, evicts=False, power_safe=True)
 
+    @property
+    def failure(self) -> StoreError | None:
+        """Why nothing is written any more, for good; or None."""
+        return self._database.failure
+
     def batch_write_parts(self, parts: Sequence[ShardPart]) -> list[Written | StoreError]:
         """See `SharedSyncEngine`."""
         results: list[Written | StoreError] = []

@@ -82,7 +82,12 @@ class CommitLog:
 
     @property
     def failed(self) -> bool:
-        return isinstance(self.blocked, DiskFailedError)
+        return self.failure() is not None
+
+    def failure(self) -> DiskFailedError | None:
+        """Return why nothing is appended any more, for good; None while it may be."""
+        blocked = self.blocked
+        return blocked if isinstance(blocked, DiskFailedError) else None
 
     def refuse(self, error: StoreError) -> None:
         """Answer appends with `error` from now on. A log whose sync failed has its own answer."""

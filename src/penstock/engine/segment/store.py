@@ -77,6 +77,7 @@ class SegmentStore:
     def __init__(self, parts: StoreParts) -> None:
         self._parts: Final = parts
         self._log: Final = parts.log
+        self.log_failure: Final = parts.log.failure
         self._table: Final = parts.table
         self._writer: Final = parts.writer
         self._put: Final = parts.writer.intake.put
