@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from penstock.addresses import with_port
 from penstock.cli.output import print_line
 from penstock.cli.short_pauses import keep_pauses_short
 from penstock.cli.starting import without_collecting
@@ -102,7 +103,7 @@ def _greet(server: Server, data: str) -> None:
     ]
     if server.kafka is not None:
         host, port = server.kafka.advertised
-        kafka = f"{host}:{port}"
+        kafka = with_port(host, port)
         lines[2:2] = [f"  Kafka        {kafka}"]
         client = f"import confluent_kafka as k; p = k.Producer({{'bootstrap.servers': '{kafka}'}})"
         lines += [

@@ -20,7 +20,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from penstock.errors import SetupError
+from penstock.addresses import Endpoint, explain, resolve
 from penstock.log import get_logger
 
 Health = Callable[[], dict[str, object]]
@@ -52,12 +52,11 @@ class MonitoringServer:
         seconds_max: float = SECONDS_MAX,
     ) -> None:
         handler = _handler(registry, health, seconds_max)
+        endpoint = resolve(host, port)
         try:
-            self._server: Final = _Server((host, port), handler, connections_max, seconds_max)
+            self._server: Final = _Server(endpoint, handler, connections_max, seconds_max)
         except OSError as error:
-            raise SetupError(
-                f"{host}:{port} cannot be listened on ({error.strerror}); choose another http port"
-            ) from error
+            raise explain(host, port, error, choose="another http port") from error
         self.port: Final = int(self._server.server_address[1])
         self._thread: Final = threading.Thread(
             target=self._server.serve_forever, args=(_LOOK_S,), name="penstock-http", daemon=True
@@ -78,7 +77,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(
         self,
-        address: tuple[str, int],
+        endpoint: Endpoint,
         handler: type[BaseHTTPRequestHandler],
         connections_max: int,
         seconds_max: float,
@@ -88,6 +87,7 @@ class _Server(ThreadingHTTPServer):
         self._ends: Final[dict[socket.socket, float]] = {}
         """Every connection there is, and when its time is up."""
         self._lock: Final = threading.Lock()
+        self.address_family, address = endpoint
         super().__init__(address, handler)
 
     def process_request(self, request: _Request, client_address: object) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
+from penstock.addresses import bare_host, bracketed, with_port
 from penstock.api import EmbeddedBackend
 from penstock.engine.rocksdb import RocksDBStorageEngine
 from penstock.engine.segment.engine import SegmentEngine
@@ -72,7 +73,7 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
         _log.warning("kafka_not_served", reason=str(error), hint=hint)
         return None
     broker = KafkaBroker(node.driver_manager, node.meta, node.clock, settings)
-    return KafkaServer(broker, settings.server.host)
+    return KafkaServer(broker, bare_host(settings.server.host))
 
 
 class Server:
@@ -104,7 +105,8 @@ class Server:
         except BaseException:
             self.node.close()
             raise
-        self.host: Final = listen.host
+        self.host: Final = bracketed(listen.host)
+        """As it stands in front of a port."""
         self.http_port: Final = self._http.port
 
     def _enter_cluster(self, listen: ServerSettings) -> None:
@@ -113,10 +115,10 @@ class Server:
         if self._forwarder is None or not isinstance(meta, ClusterNode):
             return
         self._forwarder.follow(meta)
-        host = listen.advertised_host or listen.host
+        host = bare_host(listen.advertised_host or listen.host)
         if host in _ALL_ADDRESSES:
             host = socket.gethostname()
-        address = f"{host}:{listen.advertised_port or self.port}"
+        address = with_port(host, listen.advertised_port or self.port)
         try:
             meta.announce(STORAGE_LISTENER, address)
         except RetryableError as error:

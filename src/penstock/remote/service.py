@@ -16,6 +16,7 @@ from typing import Final
 import grpc
 import msgspec
 
+from penstock.addresses import find_problem, resolve, with_port
 from penstock.api.backend import Backend
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery
 from penstock.errors import (
@@ -321,8 +322,9 @@ def start_server(
     """Serve `backend`, and `also` other services; return the server and its port (chosen when
     `port` is 0). Set `stopping` before the server is stopped.
 
-    Raises `SetupError` when the port is taken.
+    Raises `SetupError` when the port is taken, or `host` no address of this machine.
     """
+    resolve(host, port)  # says what gRPC does not: that nobody knows the name
     server = grpc.server(
         ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="penstock-rpc"),
         options=[
@@ -334,11 +336,11 @@ def start_server(
     handlers = service_handlers(pb, SERVICE, StorageService(backend, stopping), abort)
     server.add_generic_rpc_handlers((handlers, *also))
     try:
-        bound = server.add_insecure_port(f"{host}:{port}")
+        bound = server.add_insecure_port(with_port(host, port))
     except RuntimeError:
         bound = 0
     if bound == 0:
-        raise SetupError(f"{host}:{port} is in use, or cannot be listened on; choose another port")
+        raise find_problem(host, port, choose="another port")
     server.start()
     return server, bound
 

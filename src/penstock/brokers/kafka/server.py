@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from penstock.addresses import bare_host, resolve, with_port
 from penstock.brokers.kafka.apis import register_all, serve_data
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.connection import Connection
@@ -70,7 +71,7 @@ class KafkaServer:
 
     def _advertise(self) -> tuple[str, int]:
         settings = self._settings
-        host = settings.advertised_host
+        host = bare_host(settings.advertised_host)
         if not host:
             host = socket.gethostname() if self.host in _ALL_ADDRESSES else self.host
         return host, settings.advertised_port or self.port
@@ -197,16 +198,16 @@ class KafkaServer:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family, address = resolve(host, port)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise SetupError(
-            f"Kafka clients cannot be served on {host}:{port}: {error.strerror}; "
+            f"Kafka clients cannot be served on {with_port(host, port)}: {error.strerror}; "
             "choose another address with kafka.host and kafka.port"
         ) from error
     listener.setblocking(False)
