@@ -31,7 +31,7 @@ from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.state.metadata_commands import ShardPut
 from penstock.meta.state.model import Shard
 from penstock.record import Offset, Producer, Record, ShardId
-from penstock.remote import forwarding
+from penstock.remote import forwarding, wire
 from penstock.remote.forwarding import NodeForwarder
 from penstock.remote.shard_service import shard_handlers
 
@@ -110,6 +110,20 @@ def test_every_operation_is_done_by_the_leader(pair: Pair) -> None:
     here.seal_shard(name)
     with pytest.raises(ShardSealedError):
         here.write(name, Record(b"late"))
+
+
+def test_a_query_larger_than_a_message_is_answered_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "MESSAGE_SIZE_MAX", 100_000)
+    monkeypatch.setattr(wire, "PAGE_SIZE", 25_000)
+    pair = Pair(tmp_path)
+    try:
+        pair.there.batch_write(pair.name, [Record(bytes(9_000), b"k") for _ in range(40)])
+        found = pair.here.query_by_key(pair.name, b"k")
+    finally:
+        pair.close()
+    assert [record.offset for record in found] == list(range(39, -1, -1))
 
 
 def test_errors_keep_their_types_and_what_they_say(pair: Pair) -> None:
