@@ -102,26 +102,21 @@ def test_options_that_a_store_takes_arrive_as_they_are(embedded: Store, remote: 
     assert create(**options)(remote) == create(**options)(embedded)
 
 
-@pytest.mark.parametrize("name", [5, NO_TEXT, b"t", "", None])
-def test_what_is_no_name_is_in_no_store(embedded: Store, remote: Store, name: str) -> None:
+@pytest.mark.parametrize("name", [5, NO_TEXT, b"t", None])
+def test_what_is_no_name_is_refused_alike(embedded: Store, remote: Store, name: str) -> None:
     for store in (embedded, remote):
-        assert name not in store
+        with pytest.raises(BadRequestError, match="name"):
+            _ = name in store
+        assert "" not in store
 
 
 @pytest.mark.parametrize("namespace", [5, NO_TEXT, b"n", ["n"]])
-def test_what_is_no_namespace_is_refused_by_every_call(remote: Store, namespace: str) -> None:
-    store = remote.namespace(namespace)
-    topic = store.topic("t")
-    for call in (
-        store.topics,
-        store.groups,
-        lambda: store.write_many([("t", b"v")]),
-        lambda: topic.write(b"v"),
-        lambda: topic.wait({0: 0}, seconds=0),
-        lambda: store.reset_group("g", {}),
-    ):
-        with pytest.raises(BadRequestError):
-            call()
+def test_what_is_no_namespace_is_refused_alike(
+    embedded: Store, remote: Store, namespace: str
+) -> None:
+    for store in (embedded, remote):
+        with pytest.raises(BadRequestError, match="namespace"):
+            store.namespace(namespace)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +124,7 @@ def test_what_is_no_namespace_is_refused_by_every_call(remote: Store, namespace:
     [5, None, b"127.0.0.1:9190", "", ":9190", "localhost", "localhost:", "::1:9190", NO_TEXT],
 )
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(BadRequestError, match="expected host:port"):
+    with pytest.raises(BadRequestError, match="address"):
         penstock.connect(address)
 
 

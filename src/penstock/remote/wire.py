@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.adapter.locations import Locations, Message
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.errors import BadRequestError
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 from penstock.remote import storage_pb2 as pb
 
@@ -185,7 +186,7 @@ def topic_ids_from_wire(positions: Iterable[pb.TopicPosition]) -> dict[str, str]
         if each.HasField("topic_id") and found.setdefault(each.topic, each.topic_id) != (
             each.topic_id
         ):
-            raise errors.BadRequestError(f"positions of {each.topic!r} name two ids of it")
+            raise BadRequestError(f"positions of {each.topic!r} name two ids of it")
     return found
 
 
