@@ -12,6 +12,7 @@
     │   ├── ProducerFencedError       a newer epoch of this producer has written
     │   ├── SequenceGapError          records between the last write and this one are missing
     │   ├── NotSupportedError         this engine, kind of queue or build cannot do that
+    │   │   └── UnreadableContentError    a whole record holds what nobody here can take apart
     │   ├── StaleWriteError           a compare-and-set found another value
     │   └── TransactionRefusedError   a transaction is not where this request expects it
     ├── RetryableError            nothing is wrong with the request; send it again later
@@ -140,6 +141,23 @@ class SequenceGapError(RequestError):
 
 class NotSupportedError(RequestError):
     pass
+
+
+class UnreadableContentError(NotSupportedError):
+    """A record is what was written, byte for byte, but its content is of no form that can be taken
+    apart: an opaque batch, or a body that does not decompress. Raw reads return it; whoever wants
+    to pass over it goes on at `next_offset`. `timestamp_ms` is that of the whole record."""
+
+    def __init__(
+        self, shard: str, *, offset: int, next_offset: int, timestamp_ms: int, reason: str
+    ) -> None:
+        super().__init__(
+            f"what lies at offset {offset} of {shard!r} is whole, but cannot be taken apart: "
+            f"{reason}. Read it raw, or go on at offset {next_offset}"
+        )
+        self.offset = offset
+        self.next_offset = next_offset
+        self.timestamp_ms = timestamp_ms
 
 
 class StaleWriteError(RequestError):

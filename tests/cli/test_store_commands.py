@@ -14,7 +14,7 @@ import penstock
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
-from penstock.record import Record, ShardId
+from penstock.record import QueueKind, Record, ShardId
 
 
 def test_info_prints_parts_shards_and_bounds(run: Run, written: Path) -> None:
@@ -54,6 +54,19 @@ def test_ls_lists_shards_topics_and_files(run: Run, written: Path) -> None:
     assert len(run("store", "ls", written, "topics", "--json").lines) == 3
     files = run("store", "ls", written, "files", "--json").lines
     assert {line["part"] for line in files} >= {"commit log", "queues", "key index", "penstock"}
+
+
+def test_cat_passes_over_a_batch_that_nobody_can_take_apart(run: Run, tmp_path: Path) -> None:
+    batches = ShardId("batches", 0)
+    with SegmentStore.open(str(tmp_path / "store"), QUIET) as store:
+        store.create_shard(batches, QueueKind.BATCH)
+        store.append(batches, Record(b"before"))
+        store.append_batch(batches, b"any opaque bytes", 10)
+        store.append(batches, Record(b"behind"))
+    ran = run("store", "cat", tmp_path / "store", "batches_0")
+    assert (ran.code, ran.out) == (0, "before\nbehind\n")
+    assert "passed over: what lies at offset 1 of 'batches_0'" in ran.err
+    assert run("store", "verify", tmp_path / "store").code == 0
 
 
 def test_cat_prints_values_one_per_line(run: Run, written: Path) -> None:

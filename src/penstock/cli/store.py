@@ -134,12 +134,22 @@ def cat(
 ) -> None:
     """Print the values of a shard, one per line, oldest first.
 
+    Batches that cannot be taken apart into messages are passed over, with a line on stderr.
+
     Example: [b]penstock store cat data orders_0 --from 100 --limit 10[/b]
     """
     found = find_store(directory)
     with _open(context, found) as view:
         name = found.stored(read_shard(shard))
-        records = inspect.records(view, name, offset=start, until=until, tag=tag, limit=limit)
+        records = inspect.records(
+            view,
+            name,
+            offset=start,
+            until=until,
+            tag=tag,
+            limit=limit,
+            pass_over=lambda error: typer.echo(f"passed over: {error}", err=True),
+        )
         store_output.print_values(name, records, raw=raw, as_json=as_json)
 
 

@@ -5,6 +5,11 @@ unit speaks of. When they disagree, the derived side is rebuilt from the log onc
 tried again; if the record itself is damaged, `CorruptionError` names the file and the position. A
 damaged byte is never served, and a damaged record never silently skipped.
 
+A record that passes all of that may still hold something else than messages: an opaque batch, or a
+body that does not decompress. Nothing is damaged then, and nothing to be rebuilt: the read raises
+`UnreadableContentError`. Who looks for a key or a tag passes over it, for it has none that anybody
+could know.
+
 Nothing is locked meanwhile. A shard whose tail is cut, or which is deleted, under a read may look
 damaged to it; so before a failure counts, the read asks for such a cut, and begins anew where it
 was, within the bounds that the shard has now.
@@ -18,9 +23,12 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from penstock.clock import Clock
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import (
+    BATCH_UNIT,
     KIND_BATCH,
     KIND_SIMPLE,
+    QUEUE_UNIT,
     Damage,
+    RawRecord,
 )
 from penstock.engine.segment.locating import (
     Located,
@@ -30,13 +38,19 @@ from penstock.engine.segment.locating import (
     lost_record,
     read_error,
 )
+from penstock.engine.segment.properties import inner_range, lookup
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.twin_interface import ColumnPage, Columns, KeyPage
-from penstock.errors import CorruptionError
+from penstock.errors import CorruptionError, UnreadableContentError
+from penstock.log import get_logger
 from penstock.record import QueueKind, StoredRecord
 
 T = TypeVar("T")
 
+Failure = CorruptionError | UnreadableContentError
+"""Why a page ends before a record."""
+
+_log: Final = get_logger(__name__)
 SIZE_UNLIMITED: Final = 1 << 62
 
 
@@ -89,7 +103,7 @@ class PageReader:
                 max_records=query.max_records - len(records),
                 max_size=size_left,
             )
-            page, after, size, damage = self._step(log, wanted, now_ms)
+            page, after, size, failure = self._step(log, wanted, now_ms)
             if not page and log.was_cut_since(cuts):
                 if records:
                     break
@@ -100,21 +114,27 @@ class PageReader:
                 break
             records += page
             size_left -= size
-            if damage is not None:
+            if failure is not None:
                 if records:
                     return Page(records, after)
-                after = self._heal_or_raise(log, after, damage)
+                after = self._behind_failure(log, wanted._replace(offset=after), failure)
             elif after == offset:
                 break
             offset = after
         return Page(records, min(offset, until) if until > query.offset else query.offset)
 
     def read_some(self, log: ReadableShard, query: Query) -> list[StoredRecord]:
-        """Return records as `read` does; none only when there is none up to `until`."""
+        """Return records as `read` does; none only when there is none up to `until`. Passes over
+        what cannot be taken apart: whoever is handed records has no use for it."""
         offset = query.offset
         while offset < query.until:
             cuts = log.cuts
-            page = self.read(log, query._replace(offset=offset))
+            try:
+                page = self.read(log, query._replace(offset=offset))
+            except UnreadableContentError as error:
+                _log.warning("content_passed_over", shard=log.shard.name, error=str(error))
+                offset = error.next_offset
+                continue
             if page.records:
                 return page.records
             if page.next_offset <= offset < log.commit:
@@ -130,7 +150,7 @@ class PageReader:
 
     def _step(
         self, log: ReadableShard, query: Query, now_ms: int
-    ) -> tuple[list[StoredRecord], int, int, CorruptionError | None]:
+    ) -> tuple[list[StoredRecord], int, int, Failure | None]:
         try:
             located = locate(self._files, log, query)
             if isinstance(located, int):
@@ -154,14 +174,27 @@ class PageReader:
             query.key,
             self._files.strict,
         )
-        found = None if damage is None else self._corruption(damage)
-        return records, min(after, query.until), size, found
+        failure = None
+        if damage is not None and after < query.until:
+            failure = self._failure(log, located, query.offset, damage)
+        return records, min(after, query.until), size, failure
 
     def _buffer(self, base: int) -> memoryview:
         try:
             return self._files.buffer(base)
         except OSError as error:
             raise read_error(error) from error
+
+    def _behind_failure(self, log: ReadableShard, query: Query, failure: Failure) -> int:
+        """Return where to go on when the record at `query.offset` cannot be read; raise when there
+        is no way on."""
+        if isinstance(failure, CorruptionError):
+            return self._heal_or_raise(log, query.offset, failure)
+        end = failure.next_offset
+        is_wanted = query.key is None and query.tag is None
+        if end <= query.offset or (is_wanted and not _is_deleted(log, query.offset, end)):
+            raise failure
+        return end
 
     def _heal_or_raise(self, log: ReadableShard, offset: int, error: CorruptionError) -> int:
         """Have the queue rebuilt, once for every damaged offset; return where to go on. The caller
@@ -174,6 +207,44 @@ class PageReader:
         self._heal_queue(log)
         log.healed |= {offset}
         return offset
+
+    def _failure(
+        self, log: ReadableShard, located: Located, offset: int, damage: Damage
+    ) -> Failure:
+        """Tell a damaged record, or a unit that speaks of another one, from a record that is whole
+        and only holds something else than messages. The first of the units is that of `offset`."""
+        raw = core.decode_raw(
+            self._buffer(located.base), located.base, damage.position, True, self._files.strict
+        )
+        if isinstance(raw, Damage) or (raw.topic, raw.queue_id) != log.shard:
+            return self._corruption(damage)
+        if log.kind is QueueKind.SIMPLE:
+            found = (raw.position, raw.size, raw.queue_offset)
+            units = enumerate(QUEUE_UNIT.iter_unpack(located.units), offset)
+            agrees = any((*unit[:2], at) == found for at, unit in units)
+            end = raw.queue_offset + 1
+        else:
+            inner = inner_range(lookup(raw.properties))
+            if inner is None or inner[0] != raw.queue_offset:
+                return self._corruption(damage)
+            found_batch = (raw.position, raw.size, *inner)
+            units_of_batches = BATCH_UNIT.iter_unpack(located.units)
+            agrees = any((*unit[:2], *unit[4:6]) == found_batch for unit in units_of_batches)
+            end = sum(inner)
+        return (
+            self._unreadable(log, raw, end, damage.reason) if agrees else self._corruption(damage)
+        )
+
+    def _unreadable(
+        self, log: ReadableShard, raw: RawRecord, end: int, reason: str
+    ) -> UnreadableContentError:
+        return UnreadableContentError(
+            log.shard.name,
+            offset=raw.queue_offset,
+            next_offset=end,
+            timestamp_ms=raw.born_timestamp_ms,
+            reason=reason,
+        )
 
     def _corruption(self, damage: Damage) -> CorruptionError:
         path = self._files.path_of(damage.position)
@@ -224,7 +295,7 @@ class PageReader:
 
     def read_keys(self, log: ReadableShard, query: Query) -> tuple[bytes | None, int]:
         """Return the keys inside the next batches as entries of an index, and the offset at which
-        to go on."""
+        to go on. A batch that cannot be taken apart has none."""
         now_ms = self._clock.now_ms()
 
         def read(buffer: memoryview, located: Located, query: Query) -> KeyPage:
@@ -242,7 +313,10 @@ class PageReader:
                 self._files.strict,
             )
 
-        return self._next_page(log, query, read)
+        try:
+            return self._next_page(log, query, read)
+        except UnreadableContentError as error:
+            return None, error.next_offset
 
     def _next_page(
         self,
@@ -265,14 +339,17 @@ class PageReader:
             elif failure is None:
                 return None, after
             else:
-                query = query._replace(offset=self._heal_or_raise(log, after, failure))
+                offset = self._behind_failure(log, query._replace(offset=after), failure)
+                if offset >= query.until:
+                    return None, query.until
+                query = query._replace(offset=offset)
 
     def _try_page(
         self,
         log: ReadableShard,
         query: Query,
         read: Callable[[memoryview, Located, Query], tuple[T, int, int, Damage | None]],
-    ) -> tuple[T | None, int, CorruptionError | None]:
+    ) -> tuple[T | None, int, Failure | None]:
         try:
             located = locate(self._files, log, query)
             if isinstance(located, int):
@@ -283,7 +360,7 @@ class PageReader:
         found, after, _, damage = read(buffer, located, query)
         if damage is None or after > query.offset:
             return found, min(after, query.until), None
-        return None, after, self._corruption(damage)
+        return None, after, self._failure(log, located, query.offset, damage)
 
     def _hidden(self, log: ReadableShard, query: Query) -> list[tuple[int, int]]:
         """The deleted ranges; a batch that reaches past `until` is cut there, too."""
@@ -291,3 +368,12 @@ class PageReader:
         if log.kind is QueueKind.BATCH:
             deleted = [*deleted, (query.until, SIZE_UNLIMITED)]
         return deleted
+
+
+def _is_deleted(log: ReadableShard, start: int, end: int) -> bool:
+    """Say whether all of [start, end) was deleted."""
+    for first, stop in log.state.deleted_between(start, end):
+        if first > start:
+            return False
+        start = max(start, stop)
+    return start >= end

@@ -32,7 +32,7 @@ from penstock.engine.segment.properties import inner_range, lookup
 from penstock.engine.segment.raw_message import stored_from_raw
 from penstock.engine.segment.run_reader import RunReader, split_run
 from penstock.engine.segment.twin import core
-from penstock.errors import CorruptionError
+from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.record import QueueKind, ShardId, StoredRecord
 
 __all__ = ["KeyLookup", "Page", "Query", "ReadableShard", "ShardReader", "inner_count", "split_run"]
@@ -139,7 +139,7 @@ class ShardReader(RunReader):
             return None
         record = stored_from_raw(raw)
         if isinstance(record, Damage):
-            raise self._corruption(record)
+            return None  # whole, but nobody can take it apart: it has no key
         expired = record.expires_at_ms is not None and record.expires_at_ms <= now_ms
         return None if expired or not has_key(record, raw.properties, key) else record
 
@@ -229,10 +229,27 @@ class ShardReader(RunReader):
     def _first_of_time(self, log: ReadableShard, timestamp_ms: int) -> int | None:
         for block in log.blocks_from(timestamp_ms):
             query = Query(block * TIME_BLOCK, (block + 1) * TIME_BLOCK, TIME_BLOCK, SIZE_UNLIMITED)
-            for record in self.read_all(log, query):
-                if record.timestamp_ms >= timestamp_ms:
-                    return record.offset
+            for offset, found_ms in self._times_of(log, query):
+                if found_ms >= timestamp_ms:
+                    return offset
         return None
+
+    def _times_of(self, log: ReadableShard, query: Query) -> Iterator[tuple[int, int]]:
+        """Yield offsets and timestamps; messages that nobody can take apart have that of their
+        batch."""
+        offset = query.offset
+        while offset < query.until:
+            try:
+                page = self.read(log, query._replace(offset=offset))
+            except UnreadableContentError as error:
+                yield max(offset, error.offset, log.earliest), error.timestamp_ms
+                offset = error.next_offset
+                continue
+            for record in page.records:
+                yield record.offset, record.timestamp_ms
+            if page.next_offset <= offset:
+                return
+            offset = page.next_offset
 
 
 def inner_count(raw: RawRecord) -> int:

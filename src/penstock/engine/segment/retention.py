@@ -28,7 +28,12 @@ from penstock.engine.segment.reserve import Reserve
 from penstock.engine.segment.shard_log import ShardLog, UnitRow
 from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.twin import core
-from penstock.errors import CorruptionError, DiskFullError, SettingsError
+from penstock.errors import (
+    CorruptionError,
+    DiskFullError,
+    SettingsError,
+    UnreadableContentError,
+)
 from penstock.log import get_logger
 from penstock.record import ShardId, StoredRecord
 
@@ -187,7 +192,7 @@ class Retention:
         cannot be read is."""
         try:
             records = self._read_between(log, offsets.start, offsets.stop)
-        except CorruptionError:
+        except (CorruptionError, UnreadableContentError):
             return offsets.start
         return next((each.offset for each in records if each.timestamp_ms >= oldest), None)
 

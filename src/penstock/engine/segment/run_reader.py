@@ -52,7 +52,7 @@ class RunReader(PageReader):
                     self._files.strict,
                 )
                 if damage is not None and not page:
-                    raise self._corruption(damage)
+                    raise self._failure(log, located, offset, damage)
             except CorruptionError as error:
                 if parts:
                     break
@@ -88,7 +88,7 @@ class RunReader(PageReader):
         try:
             return ForeignBatch(first + count, body_of(raw))
         except ValueError as error:
-            raise self._corruption(Damage(position, str(error))) from error
+            raise self._unreadable(log, raw, first + count, str(error)) from error
 
     def read_raw(self, log: ReadableShard, query: Query) -> list[bytes]:
         """Return whole records, or batches, as the log holds them, checked."""

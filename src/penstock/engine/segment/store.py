@@ -21,11 +21,11 @@ from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
 from penstock.engine.segment import control
+from penstock.engine.segment.batch_content import check_batch
 from penstock.engine.segment.batch_shards import BatchShards
 from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.dispatch import Dispatcher, DispatchPipeline
-from penstock.engine.segment.format import BATCH_COUNT_MAX
 from penstock.engine.segment.kafka_batches import KafkaBatches
 from penstock.engine.segment.opening import StoreParts, open_parts
 from penstock.engine.segment.quick_reader import QuickReader
@@ -43,13 +43,7 @@ from penstock.engine.segment.topics_file import TopicsFile
 from penstock.engine.segment.twin_interface import Columns
 from penstock.engine.segment.twin_numbers import ANY_SIZE, FIELD_KEY, FIELD_STORED, FIELD_VALUE
 from penstock.engine.segment.upkeep import Upkeep
-from penstock.errors import (
-    BadRequestError,
-    ClosedError,
-    NotSupportedError,
-    SetupError,
-    StoreError,
-)
+from penstock.errors import BadRequestError, ClosedError, SetupError, StoreError
 from penstock.metrics import SegmentMetrics
 from penstock.record import (
     Flush,
@@ -301,16 +295,14 @@ class SegmentStore:
         born_ms: int | None = None,
         producer: Producer | None = None,
     ) -> int:
-        """Append an opaque batch of `count` messages to a batch shard; return the first offset.
+        """Append a batch of `count` messages to a batch shard; return the first offset.
 
-        With `kafka`, base offset and leader epoch inside the batch are set (both lie outside of
-        its checksum).
+        With `kafka` it is one of Kafka's, of which base offset and leader epoch are set (both lie
+        outside of its checksum); else one of RocketMQ's form, or opaque: raw reads return that,
+        others raise `UnreadableContentError`, and it is found by no key or tag.
         """
         log = self._table.get(shard)
-        if log.kind is not QueueKind.BATCH:
-            raise NotSupportedError(f"shard {shard.name!r} has simple queues and takes no batches")
-        if not 1 <= count <= BATCH_COUNT_MAX:
-            raise BadRequestError(f"a batch holds 1 to {BATCH_COUNT_MAX} messages, not {count}")
+        check_batch(log, body, count, kafka=kafka)
         born = self._parts.clock.now_ms() if born_ms is None else born_ms
         return self._writer.write_batch(log, body, count, born, producer, None, kafka=kafka)[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -10,7 +10,13 @@ from msgspec import Struct
 from penstock.engine.segment.format import FLAG_INNER_BATCH, RECORD_HEAD, Damage, RawRecord
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.view import StoreView
-from penstock.errors import BadRequestError, CorruptionError, RequestError, UnknownTopicError
+from penstock.errors import (
+    BadRequestError,
+    CorruptionError,
+    RequestError,
+    UnknownTopicError,
+    UnreadableContentError,
+)
 from penstock.record import ShardId, StoredRecord
 
 _RECORDS_PER_STEP: Final = 1_000
@@ -65,15 +71,24 @@ def records(
     until: int | None = None,
     tag: str | None = None,
     limit: int | None = None,
+    pass_over: Callable[[UnreadableContentError], None] | None = None,
 ) -> Iterator[StoredRecord]:
-    """Yield the records of [offset, until), all there are by default, at most `limit`."""
+    """Yield the records of [offset, until), all there are by default, at most `limit`. `pass_over`
+    is told of what cannot be taken apart; without it, that raises."""
     bounds = view.bounds(shard)
     at = bounds.earliest if offset is None else offset
     end = bounds.commit if until is None else min(until, bounds.commit)
     left = limit
     while at < end and (left is None or left > 0):
         count = _RECORDS_PER_STEP if left is None else min(_RECORDS_PER_STEP, left)
-        page = view.read_page(shard, at, max_records=count, tag=tag)
+        try:
+            page = view.read_page(shard, at, max_records=count, tag=tag)
+        except UnreadableContentError as error:
+            if pass_over is None:
+                raise
+            pass_over(error)
+            at = error.next_offset
+            continue
         for record in page.records:
             if record.offset >= end:
                 return
