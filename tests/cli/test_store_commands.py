@@ -62,10 +62,11 @@ def test_cat_passes_over_a_batch_that_nobody_can_take_apart(run: Run, tmp_path: 
         store.create_shard(batches, QueueKind.BATCH)
         store.append(batches, Record(b"before"))
         store.append_batch(batches, b"any opaque bytes", 10)
+        store.append_batch(batches, b"others", 10)
         store.append(batches, Record(b"behind"))
     ran = run("store", "cat", tmp_path / "store", "batches_0")
     assert (ran.code, ran.out) == (0, "before\nbehind\n")
-    assert "passed over: what lies at offset 1 of 'batches_0'" in ran.err
+    assert "2 passed over, the first: what lies at offset 1 of 'batches_0'" in ran.err
     assert run("store", "verify", tmp_path / "store").code == 0
 
 

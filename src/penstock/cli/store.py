@@ -25,7 +25,7 @@ from penstock.cli.output import progress_bar
 from penstock.engine.segment import inspect
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.view import StoreView
-from penstock.errors import BadRequestError
+from penstock.errors import BadRequestError, UnreadableContentError
 from penstock.pipeline.node_directory import StoreDirectory, find_store, store_root
 
 DAMAGED: Final = 1
@@ -111,6 +111,17 @@ def ls(
                 store_output.print_files(inspect.files(view), as_json=as_json)
 
 
+class _PassedOver:
+    """Batches that cannot be taken apart: how many, and the first of them."""
+
+    count = 0
+    first = ""
+
+    def note(self, error: UnreadableContentError) -> None:
+        self.first = self.first or str(error)
+        self.count += 1
+
+
 @app.command()
 def cat(
     context: typer.Context,
@@ -141,6 +152,7 @@ def cat(
     found = find_store(directory)
     with _open(context, found) as view:
         name = found.stored(read_shard(shard))
+        passed = _PassedOver()
         records = inspect.records(
             view,
             name,
@@ -148,9 +160,11 @@ def cat(
             until=until,
             tag=tag,
             limit=limit,
-            pass_over=lambda error: typer.echo(f"passed over: {error}", err=True),
+            pass_over=passed.note,
         )
         store_output.print_values(name, records, raw=raw, as_json=as_json)
+        if passed.count:
+            typer.echo(f"{passed.count} passed over, the first: {passed.first}", err=True)
 
 
 @app.command()

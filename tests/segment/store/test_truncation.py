@@ -9,12 +9,21 @@ from tests.segment.store.batches import inner_batch
 from tests.segment.store.rig import EVENTS, ORDERS, Rig, create, fill, record
 from tests.segment.store.shard_model import ShardModel, check_shard
 
+from penstock.engine.segment.inspect import VerifyReport, verify
 from penstock.engine.segment.shard_log import ShardLog
-from penstock.errors import BadRequestError, SequenceGapError
+from penstock.engine.segment.store import SegmentStore
+from penstock.errors import BadRequestError, DiskFullError, SequenceGapError
 from penstock.record import Producer, QueueKind, Record
 from penstock.testing import PowerCut
 
-LOST = ("penstock/checkpoint", "consumequeue", "index", "penstock/times", "penstock/sums")
+LOST = (
+    "penstock/checkpoint",
+    "consumequeue",
+    "index",
+    "penstock/times",
+    "penstock/sums",
+    "penstock",
+)
 
 
 class Shard:
@@ -102,7 +111,13 @@ def test_a_batch_that_reaches_past_the_cut_goes_whole() -> None:
         rig.store.append_batch(EVENTS, inner_batch(more), 2, born_ms=6)
         model.append(more)
     rig.close()
-    for lost in ("penstock/checkpoint", "batchconsumequeue", "penstock/index", "penstock/sums"):
+    for lost in (
+        "penstock/checkpoint",
+        "batchconsumequeue",
+        "penstock/index",
+        "penstock/sums",
+        "penstock",
+    ):
         copy = rig.copy()
         copy.disk.remove_tree(f"store/{lost}")
         check_shard(copy.store, EVENTS, model)
@@ -122,10 +137,124 @@ def test_producers_and_epochs_are_cut_with_the_queue() -> None:
         with pytest.raises(SequenceGapError):
             store.append_many(ORDERS, [record(9)], Producer(1, 0, 6))
     rig.store.append_many(ORDERS, [record(8)], Producer(1, 0, 4))
-    assert rig.store.read(ORDERS, 4)[0].leader_epoch == 2
+    assert rig.store.read(ORDERS, 4)[0].leader_epoch == 4
     rig.close()
     rig.disk.remove("store/penstock/checkpoint")
     assert rig.store.append_once(ORDERS, [record(8)], Producer(1, 0, 4)) == (4, True)
+
+
+def refuses(store: SegmentStore, epoch: int) -> bool:
+    try:
+        store.set_epoch(ORDERS, epoch)
+    except BadRequestError:
+        return True
+    return False
+
+
+def test_the_leaders_epoch_does_not_go_back_with_a_cut() -> None:
+    rig = Rig()
+    create(rig.store)
+    fill(rig.store, ORDERS, 10)
+    rig.store.set_epoch(ORDERS, 5)
+    fill(rig.store, ORDERS, 10, first=10)
+    rig.store.truncate(ORDERS, 5)
+    for store in rig.lives():
+        assert store.state(ORDERS).epochs.to_list() == []
+        assert refuses(store, 4)
+    rig.close()
+    copy = rig.copy()
+    copy.disk.remove_tree("store/penstock")
+    for each in (copy, rig):
+        assert refuses(each.store, 4)
+        assert [each.store.append(ORDERS, record(n)) for n in (5, 6)] == [5, 6]
+        for store in each.lives():
+            assert [found.leader_epoch for found in store.read(ORDERS, 4)] == [0, 5, 5]
+            assert store.state(ORDERS).epochs.to_list() == [(5, 5)]
+            assert refuses(store, 4)
+        assert not refuses(each.store, 5)
+
+
+def test_behind_a_cut_a_replica_takes_what_older_leaders_wrote() -> None:
+    """Its own leader, of a newer epoch, has it from them."""
+    leader = Rig()
+    create(leader.store)
+    fill(leader.store, ORDERS, 6)
+    leader.store.set_epoch(ORDERS, 3)
+    fill(leader.store, ORDERS, 6, first=6)
+    rig = Rig()
+    create(rig.store)
+    fill(rig.store, ORDERS, 8)
+    rig.store.set_epoch(ORDERS, 5)
+    rig.store.truncate(ORDERS, 4)
+    rig.store.append_encoded(ORDERS, b"".join(leader.store.read_raw(ORDERS, 4)))
+    for store in rig.lives():
+        assert store.state(ORDERS).epochs.to_list() == [(3, 6)]
+        assert [found.leader_epoch for found in store.read(ORDERS, 5)] == [0] + 6 * [3]
+        assert refuses(store, 4)
+    rig.store.set_epoch(ORDERS, 6)
+    rig.store.append(ORDERS, record(12))
+    for store in rig.lives():
+        assert store.state(ORDERS).epochs.to_list() == [(3, 6), (6, 12)]
+    rig.close()
+    rig.disk.remove_tree("store/penstock")
+    assert rig.store.state(ORDERS).epochs.to_list() == [(3, 6), (6, 12)]
+
+
+def test_an_epoch_that_wrote_nothing_gives_way_to_what_is_copied() -> None:
+    leader = Rig()
+    create(leader.store)
+    fill(leader.store, ORDERS, 3)
+    rig = Rig()
+    create(rig.store)
+    rig.store.set_epoch(ORDERS, 2)
+    rig.store.append_encoded(ORDERS, b"".join(leader.store.read_raw(ORDERS, 0)))
+    rig.store.checkpoint()
+    for store in rig.lives():
+        assert store.state(ORDERS).epochs.to_list() == []
+        assert refuses(store, 1)
+
+
+@pytest.mark.parametrize("kind", QueueKind)
+def test_what_was_cut_off_stays_dead_when_the_states_are_lost(kind: QueueKind) -> None:
+    """Also where no record came behind the cut, and where cuts and records come by turns."""
+    rig = Rig()
+    create(rig.store, kind=kind)
+    model = ShardModel()
+    model.append(fill(rig.store, ORDERS, 30))
+    for number, (offset, more) in enumerate([(25, 0), (20, 9), (24, 0), (7, 4), (11, 30), (9, 0)]):
+        assert rig.store.truncate(ORDERS, offset) == offset
+        model.truncate(offset)
+        model.append(fill(rig.store, ORDERS, more, first=100 * (number + 1)))
+        copy = rig.copy()
+        copy.disk.kill()
+        for lost in ("shards", "copies"):
+            copy.disk.remove_tree(f"store/penstock/{lost}")
+        for store in copy.lives():
+            check_shard(store, ORDERS, model)
+            assert store.report.damaged == []
+        report = verify_closed(copy)
+        assert report.findings == []
+
+
+def test_a_shard_is_cut_also_when_the_disk_has_no_room_for_a_line_about_it() -> None:
+    shard = Shard()
+
+    def refuse(*_: object) -> int:
+        raise DiskFullError("no room")
+
+    with pytest.MonkeyPatch.context() as patch:
+        # The journal's line alone: where it would begin a new file of the log.
+        patch.setattr(shard.rig.store._commands._writer, "run", refuse)
+        shard.cut(12)
+    for store in shard.rig.lives():
+        check_shard(store, ORDERS, shard.model)
+    shard.write(3, first=50)
+    shard.check_always()
+
+
+def verify_closed(rig: Rig) -> VerifyReport:
+    rig.close()
+    return verify(rig.root, disk=rig.disk, clock=rig.clock, settings=rig.settings)
 
 
 def test_deletions_hold_for_what_is_written_at_their_offsets_again() -> None:

@@ -2,11 +2,13 @@
 
     %ctl_0     {"command":"keep_shard","version":1,"topic":"orders","partition":0,…}
                {"command":"drop_shard","version":1,"topic":"orders","partition":0}
+               {"command":"cut_shard","version":1,"topic":"orders","partition":0,"offset":150}
 
 An empty shard has no record of its own, and its state is put on the device only with the next
 checkpoint; its line in the journal lets it survive a crash before that, and a deleted one stay
-deleted. Lines are folded when the log is replayed; a state that was saved behind a line knows what
-it says (`folded_until`).
+deleted. What was cut off a shard stays dead, too, should all states be lost. The journal is this
+store's own, replicas have other ones. Lines are folded when the log is replayed; a state that was
+saved behind a line knows what it says (`folded_until`).
 """
 
 from __future__ import annotations
@@ -51,7 +53,20 @@ class DropShard(Struct, frozen=True, kw_only=True, tag="drop_shard", tag_field="
         return ShardId(self.topic, self.partition)
 
 
-Line = KeepShard | DropShard
+class CutShard(Struct, frozen=True, kw_only=True, tag="cut_shard", tag_field="command"):
+    """What the log holds of the shard from `offset` on before this line is dead."""
+
+    version: int = JOURNAL_VERSION
+    topic: str
+    partition: int
+    offset: int
+
+    @property
+    def shard(self) -> ShardId:
+        return ShardId(self.topic, self.partition)
+
+
+Line = KeepShard | DropShard | CutShard
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final[msgspec.json.Decoder[Line]] = msgspec.json.Decoder(Line)

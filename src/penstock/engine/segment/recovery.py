@@ -41,7 +41,7 @@ from penstock.engine.segment.format import (
     Damage,
     RawRecord,
 )
-from penstock.engine.segment.journal import JOURNAL, DropShard, decode_line
+from penstock.engine.segment.journal import JOURNAL, CutShard, DropShard, decode_line
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
@@ -320,6 +320,9 @@ class Replay:
             self._drop(line.shard, raw)
             self._drop(control_shard(line.shard), raw)
             return
+        if isinstance(line, CutShard):
+            self._cut_again(line, raw)
+            return
         found = self._table.find(line.shard)
         state = self._states.get(line.shard) if found is None else found.state
         if state is None:
@@ -350,10 +353,30 @@ class Replay:
             log.state.note_truncation(raw.position + raw.size, 0)
         log.state.clear()
         log.state.drop(raw.position + raw.size)
-        log.epoch = 0
+        log.note_state()
         self.latest[shard] = 0
         self._folded.pop(shard, None)
         self.touched.add(shard)
+
+    def _cut_again(self, line: CutShard, raw: RawRecord) -> None:
+        """Cut a shard as it was cut here. Its queue may hold records already that came behind this
+        line: the first of them has replaced all from its offset on."""
+        shard, offset = line.shard, line.offset
+        log = self._table.find(shard)
+        state = self._states.get(shard) if log is None else log.state
+        if state is None or raw.position < state.folded_until:
+            return
+        state.note_truncation(raw.position + raw.size, offset)
+        state.cut_from(offset)
+        self.latest[shard] = min(self.latest.get(shard, 0), offset)
+        self.touched.add(shard)
+        if log is None:
+            return
+        log.note_state()
+        # Only what came behind the line is sure to be in memory: see `_drop`.
+        last = self._log.appender.read_units(log.handle, log.next_unit - 1, 1)
+        if log.next_offset > offset and (not last or int.from_bytes(last[:8]) < raw.position):
+            log.cut(offset)
 
     def _fold_command(self, shard: ShardId, raw: RawRecord) -> None:
         found = self._table.find(shard)
@@ -381,9 +404,9 @@ def fold(log: ShardLog, raw: RawRecord) -> None:
         producer, count = written
         state.producers.remember(producer, count, raw.queue_offset, raw.store_timestamp_ms)
     epoch = leader_epoch_of(raw.sys_flag, raw.prepared_transaction_offset)
-    if epoch > max(0, state.epochs.latest):
-        state.epochs.note(epoch, raw.queue_offset)
-        log.epoch = epoch
+    if epoch != state.newest_epoch:
+        state.note_epoch(epoch, raw.queue_offset)
+        log.note_state()
 
 
 def _name_of(record: bytes, raw: RawRecord) -> ShardId:

@@ -9,11 +9,18 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.engine.segment import control
-from penstock.engine.segment.journal import JOURNAL, DropShard, KeepShard, encode_line
+from penstock.engine.segment.journal import (
+    JOURNAL,
+    CutShard,
+    DropShard,
+    KeepShard,
+    encode_line,
+)
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.recovery import fold_appended
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
+from penstock.engine.segment.write_manager import check_not_sealed
 from penstock.errors import DiskFullError
 from penstock.record import Offset, QueueKind
 
@@ -56,6 +63,7 @@ class ShardCommands:
         def append() -> int:
             offset = appender.append(companion.handle, record, self._writer.now(), companion.epoch)
             if offset >= 0:
+                companion.begin_epoch(offset)
                 self._apply(log, command, offset)
                 self._checkpointer.touch(log)
             return offset
@@ -63,16 +71,18 @@ class ShardCommands:
         self._writer.run(companion, append)
 
     def copy(self, log: ShardLog, data: bytes | memoryview) -> int:
-        """Append records as another log holds them; return the first offset."""
+        """Append records as another log holds them, with the epochs of their own leaders; return
+        the first offset."""
 
-        def append(_: str | None) -> int:
+        def append() -> int:
+            check_not_sealed(log)
             start = self._log.end
             offset = self._log.appender.append_encoded(log.handle, data, self._log.files.strict)
             if offset >= 0:
                 self._fold(log, start)
             return offset
 
-        return self._writer.run_for_producer(log, None, 1, append)[0]
+        return self._writer.run(log, append)
 
     def _fold(self, log: ShardLog, start: int) -> None:
         """Learn what records say that were copied from another node's log: producers, epochs,
@@ -84,14 +94,38 @@ class ShardCommands:
                 self._checkpointer.touch(data)
 
     def cut(self, log: ShardLog, offset: int) -> int:
-        """Cut the tail of a shard; return where it ends now. The caller holds the checkpointer's
-        `pause` and the log's lock, makes a checkpoint, then trims the files."""
-        self._checkpointer.touch(log)
-        if log.next_offset <= offset:
-            return log.next_offset
-        end = log.cut(offset, with_files=False)
-        log.state.note_truncation(self._log.end, end)
+        """Cut the tail of a shard; return where it ends now. The journal says so, too, unless the
+        disk is full. The caller holds the checkpointer's `pause`, makes a checkpoint, then trims
+        the files."""
+        journal = self._journal()
+        appender = self._log.appender
+        end = 0
+
+        def append() -> int:
+            nonlocal end
+            end = log.end_if_cut(offset)
+            if end >= log.next_offset:
+                return 0
+            topic, partition = log.shard
+            line = encode_line(CutShard(topic=topic, partition=partition, offset=end))
+            written = appender.append(journal.handle, line, self._writer.now(), journal.epoch)
+            if written >= 0:
+                self._cut(log, end)
+            return written
+
+        try:
+            self._writer.run(journal, append)
+        except DiskFullError:
+            with self._log.lock:
+                end = log.end_if_cut(offset)
+                self._cut(log, end)
         return end
+
+    def _cut(self, log: ShardLog, offset: int) -> None:
+        self._checkpointer.touch(log)
+        if offset < log.next_offset:
+            log.cut(offset, with_files=False)
+            log.state.note_truncation(self._log.end, offset)
 
     def drop(self, log: ShardLog) -> bool:
         """Delete a shard and its companion; return whether the journal says so. On a full disk,

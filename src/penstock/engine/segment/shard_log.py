@@ -62,13 +62,13 @@ class ShardLog:
     __slots__ = (
         "_checked",
         "_commit_limit",
-        "_epoch",
         "_files_read",
         "_last_lookup",
         "_sealed",
         "_suspect",
         "cuts",
         "deleting",
+        "epoch_is_new",
         "flush",
         "handle",
         "healed",
@@ -100,7 +100,9 @@ class ShardLog:
         self.deleting = threading.Lock()
         """Held from the look at what is deleted to the deletion; taken before any other lock."""
         self.flush = Flush.ASYNC
-        self.epoch = max(0, state.epochs.latest)
+        self.epoch_is_new = False
+        """No record has the leader's epoch yet, and its table does not know it."""
+        self.note_state()
         self.healed = _NONE_HEALED
         """Offsets for which rebuilding the queue did not help: their records are damaged."""
         self.cuts = 0
@@ -127,20 +129,31 @@ class ShardLog:
 
     def note_state(self) -> None:
         """Tell the appender what an append has to know of this shard. To be called when the flush
-        mode, `sealed` or `dropped` changed."""
-        taking = not (self.state.sealed or self.state.dropped)
+        mode, `sealed`, `dropped` or the epochs changed. An intake does not append the first record
+        of an epoch: it could not note it (`begin_epoch`)."""
+        state = self.state
+        self.epoch_is_new = state.leader_epoch > state.newest_epoch
+        taking = not (state.sealed or state.dropped or self.epoch_is_new)
         sync = self.flush is Flush.SYNC
-        self.log.appender.set_gate(self.handle, taking, sync, self._epoch)
+        self.log.appender.set_gate(self.handle, taking, sync, state.leader_epoch)
 
     @property
     def epoch(self) -> int:
         """The leader epoch of the records to come."""
-        return self._epoch
+        return self.state.leader_epoch
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        self._epoch = epoch
+        self.state.leader_epoch = epoch
         self.note_state()
+
+    def begin_epoch(self, offset: int) -> None:
+        """Note that the leader's epoch begins with the record at `offset`, if that is not known.
+        The caller holds the log's lock."""
+        if self.epoch_is_new:
+            with self.lock:
+                self.state.epochs.note(self.state.leader_epoch, offset)
+                self.note_state()
 
     @property
     def next_offset(self) -> int:
@@ -448,6 +461,15 @@ class ShardLog:
             return True
         return stop - 1 - (stop - 1) % self.units.file_units in self.units.first_units()
 
+    def end_if_cut(self, offset: int) -> int:
+        """Return where the shard ends when it is cut at `offset`: a batch goes whole."""
+        with self.lock:
+            offset = min(offset, self.next_offset)
+            unit = self.unit_of(offset)
+            if self.kind is QueueKind.SIMPLE or unit >= self.next_unit:
+                return offset
+            return min(offset, self.rows(unit, 1)[0].first_offset)
+
     def cut(self, offset: int, *, with_state: bool = True, with_files: bool = True) -> int:
         """Drop everything from `offset` on from the queue; the log's bytes stay, dead. A batch
         that reaches past `offset` goes whole; returns where the shard ends now.
@@ -457,8 +479,7 @@ class ShardLog:
         """
         with self.lock:
             unit = self.unit_of(offset)
-            if self.kind is QueueKind.BATCH and unit < self.next_unit:
-                offset = min(offset, self.rows(unit, 1)[0].first_offset)
+            offset = self.end_if_cut(offset)
             self.check_units()
             self.log.appender.cut_queue(self.handle, offset, unit)
             first_held, _ = self.log.appender.held_units(self.handle)
@@ -471,7 +492,7 @@ class ShardLog:
             self.times.cut_from(offset // TIME_BLOCK)
             if with_state:
                 self.state.cut_from(offset)
-                self.epoch = max(0, self.state.epochs.latest)
+                self.note_state()
             self._last_lookup = None
             self._files_read = None
             self.cuts += 1
@@ -505,7 +526,6 @@ class ShardLog:
             self._files_read = None
             self.state.clear()
             self.state.drop(position)
-            self.epoch = 0
             self.note_state()
             self.cuts += 1
 

@@ -55,6 +55,7 @@ class _Packed(Struct, array_like=True, gc=False):
     config: bytes = b""
     lost: list[int] = []
     dropped_at: int = 0
+    epoch: int = 0
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -65,6 +66,7 @@ class ShardState:
     __slots__ = (
         "_deleted",
         "_epochs",
+        "_leader_epoch",
         "_lost",
         "_producers",
         "commit_offset",
@@ -111,6 +113,7 @@ class ShardState:
         self.truncations: tuple[tuple[int, int], ...] = ()
         """(position, offset): when the log ended at `position`, this shard was cut to `offset`. A
         replay of the log must do the same, or the dead records would come back."""
+        self._leader_epoch = 0
         self._deleted: DeletedRanges | None = None
         self._lost: DeletedRanges | None = None
         self._producers: ProducerTable | None = None
@@ -139,6 +142,31 @@ class ShardState:
         if self._epochs is None:
             self._epochs = EpochTable()
         return self._epochs
+
+    @property
+    def newest_epoch(self) -> int:
+        """The leader epoch of the newest record, 0 when there is none."""
+        return 0 if self._epochs is None else max(0, self._epochs.latest)
+
+    @property
+    def leader_epoch(self) -> int:
+        """The leader epoch of the records to come. Not less than that of any record that ever was
+        here: a cut takes records and their epochs, but an older leader stays refused."""
+        return max(self._leader_epoch, self.newest_epoch)
+
+    @leader_epoch.setter
+    def leader_epoch(self, epoch: int) -> None:
+        assert epoch >= self.leader_epoch, f"epoch {epoch} is before {self.leader_epoch}"
+        self._leader_epoch = epoch
+
+    def note_epoch(self, epoch: int, offset: int) -> None:
+        """Learn the leader epoch of the record at `offset`, the newest."""
+        if epoch < self.newest_epoch:
+            # A newer epoch may have begun here that has written nothing.
+            self._leader_epoch = self.leader_epoch
+            self.epochs.cut_from(offset)
+        if epoch > self.newest_epoch:
+            self.epochs.note(epoch, offset)
 
     def deleted_between(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the deleted ranges that share an offset with `[start, end)`."""
@@ -244,11 +272,13 @@ class ShardState:
         if self._lost is not None:
             self._lost.cut_from(offset)
         if self._epochs is not None:
+            self._leader_epoch = self.leader_epoch
             self._epochs.cut_from(offset)
         return [] if self._producers is None else self._producers.cut_from(offset)
 
     def note_truncation(self, position: int, offset: int) -> None:
-        self.truncations = (*self.truncations, (position, offset))
+        if (position, offset) not in self.truncations:
+            self.truncations = (*self.truncations, (position, offset))
 
     def forget_truncations(self, position: int) -> None:
         """Forget what concerns only bytes below `position`, which the log no longer holds."""
@@ -261,6 +291,7 @@ class ShardState:
         self.floor_offset = self.commit_offset = self.latest_offset = Offset(0)
         self.control_offset = Offset(0)
         self._deleted = self._lost = self._producers = self._epochs = None
+        self._leader_epoch = 0
         self.config = b""
 
     def drop(self, position: int) -> None:
@@ -286,29 +317,30 @@ class ShardState:
         assert 0 <= self.commit_offset <= self.latest_offset, (
             f"commit offset {self.commit_offset}, latest offset {self.latest_offset}"
         )
-        return _encoder.encode(
-            _Packed(
-                version=STATE_VERSION,
-                kind=self.kind,
-                sealed=self.sealed,
-                floor=self.floor_offset,
-                commit=self.commit_offset,
-                latest=self.latest_offset,
-                control=self.control_offset,
-                folded_until=self.folded_until,
-                queue_first=self.queue_first,
-                queue_units=self.queue_units,
-                queue_crc=self.queue_crc,
-                deleted=[] if self._deleted is None else self._deleted.to_steps(),
-                epochs=[] if self._epochs is None else self._epochs.to_list(),
-                producers=[] if self._producers is None else self._producers.to_list(),
-                truncations=list(self.truncations),
-                dropped=self.dropped,
-                config=self.config,
-                lost=[] if self._lost is None else self._lost.to_steps(),
-                dropped_at=self.dropped_at if self.dropped else 0,
-            )
+        packed = _Packed(
+            version=STATE_VERSION,
+            kind=self.kind,
+            sealed=self.sealed,
+            floor=self.floor_offset,
+            commit=self.commit_offset,
+            latest=self.latest_offset,
+            control=self.control_offset,
+            folded_until=self.folded_until,
+            queue_first=self.queue_first,
+            queue_units=self.queue_units,
+            queue_crc=self.queue_crc,
+            deleted=[] if self._deleted is None else self._deleted.to_steps(),
+            epochs=[] if self._epochs is None else self._epochs.to_list(),
+            producers=[] if self._producers is None else self._producers.to_list(),
+            truncations=list(self.truncations),
+            dropped=self.dropped,
+            config=self.config,
+            lost=[] if self._lost is None else self._lost.to_steps(),
+            dropped_at=self.dropped_at if self.dropped else 0,
         )
+        # Not above: Python 3.11 keeps tuples of 20 arguments, up to 2000 of them, and reuses none.
+        packed.epoch = self._leader_epoch
+        return _encoder.encode(packed)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Self:
@@ -348,4 +380,5 @@ class ShardState:
             state._epochs = EpochTable.from_list(packed.epochs)
         if packed.producers:
             state._producers = ProducerTable.from_list(packed.producers)
+        state._leader_epoch = packed.epoch
         return state

@@ -445,14 +445,14 @@ class SegmentStore:
     # Replication
 
     def set_epoch(self, shard: ShardId, epoch: int) -> None:
-        """Write `epoch` as the leader's into the records from now on; it never goes back."""
+        """Write `epoch` as the leader's into the records from now on. It never goes back, whatever
+        is cut off; after a crash it is that of the last checkpoint, or of a newer record."""
         log = self._table.get(shard)
-        if epoch < log.epoch:
-            raise BadRequestError(f"epoch {epoch} of {shard.name!r} is before {log.epoch}")
         with self._log.lock, log.lock:
-            before, log.epoch = log.epoch, epoch
-            if epoch > before:
-                log.state.epochs.note(epoch, log.next_offset)
+            if epoch < log.epoch:
+                raise BadRequestError(f"epoch {epoch} of {shard.name!r} is before {log.epoch}")
+            log.epoch = epoch
+            log.begin_epoch(log.next_offset)
         self._parts.checkpointer.touch(log)
 
     def set_commit_offset(self, shard: ShardId, offset: int | None) -> None:
@@ -470,7 +470,7 @@ class SegmentStore:
                 f"shard {shard.name!r} begins at {log.earliest}, it cannot be cut at {offset}"
             )
         self._check_open()
-        with self._parts.checkpointer.pause, self._log.lock:
+        with self._parts.checkpointer.pause:
             end = self._commands.cut(log, offset)
         self._note_cut(shard, end)
         self.checkpoint()

@@ -172,8 +172,11 @@ class WriteManager:
     def _append_unsealed(
         self, shard: ShardLog, append: Callable[[str | None], int], text: str | None
     ) -> int:
-        _check_not_sealed(shard)
-        return append(text)
+        check_not_sealed(shard)
+        offset = append(text)
+        if shard.epoch_is_new and offset >= 0:
+            shard.begin_epoch(offset)
+        return offset
 
     def write_unsynced(self, shard: ShardLog, records: Sequence[Record]) -> tuple[int, int]:
         """Append a group, all or none, and wait for no device; return the first offset, and the
@@ -238,7 +241,7 @@ class WriteManager:
                 return  # An append that needs it will say so.
 
 
-def _check_not_sealed(shard: ShardLog) -> None:
+def check_not_sealed(shard: ShardLog) -> None:
     if shard.state.dropped:
         raise UnknownShardError(shard.shard.name)
     if shard.state.sealed:

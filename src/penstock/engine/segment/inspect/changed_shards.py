@@ -4,7 +4,7 @@ A writer publishes what it does a moment later than it does it, so what a check 
 be the files of a shard that was deleted and created again. Two things tell:
 
   * the published state: a cut, and most deletions, add a position to it
-  * the log, which has the line of a deletion before the files of the shard change
+  * the log, which has the line of a deletion or a cut before the files of the shard change
 
 What was damaged before stays damaged, and stays found, in any shard that lives on.
 """
@@ -16,7 +16,7 @@ from typing import Final
 
 from penstock.engine.segment.control import CONTROL_SUFFIX, control_shard
 from penstock.engine.segment.format import Damage, RawRecord
-from penstock.engine.segment.journal import JOURNAL, DropShard, decode_line
+from penstock.engine.segment.journal import JOURNAL, CutShard, DropShard, decode_line
 from penstock.engine.segment.paths import StorePaths, sums_root
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.twin import core
@@ -39,11 +39,10 @@ def changed_shards(before: Snapshot, after: Snapshot) -> set[ShardId]:
         for shard in old.keys() | new.keys()
         if shard not in old or shard not in new or _was_cut(old[shard], new[shard])
     }
-    for shard, position in _deletions(after, _known_until(before)):
+    for shard, position in _changes(after, _known_until(before)):
         state = old.get(shard)
         if state is None or position >= state.folded_until:
             changed.add(shard)
-            changed.add(control_shard(shard))
     return changed
 
 
@@ -53,14 +52,14 @@ def _was_cut(old: ShardState, new: ShardState) -> bool:
 
 
 def _known_until(snapshot: Snapshot) -> int:
-    """Return the position below which the states know of every deletion: that of the journal."""
+    """Return the position below which the states know of every change: that of the journal."""
     assert snapshot.known is not None
     journal = snapshot.known.states.get(JOURNAL)
     return 0 if journal is None else journal.folded_until
 
 
-def _deletions(snapshot: Snapshot, start: int) -> Iterator[tuple[ShardId, int]]:
-    """Yield which shards were deleted behind a position of the log, and where it says so."""
+def _changes(snapshot: Snapshot, start: int) -> Iterator[tuple[ShardId, int]]:
+    """Yield which shards were deleted or cut behind a position of the log, and where it says so."""
     files = snapshot.files
     appender = core.Appender(_HOST, _HOST, _RECORD_SIZE_MAX)
     position = max(start, files.start)
@@ -76,7 +75,7 @@ def _deletions(snapshot: Snapshot, start: int) -> Iterator[tuple[ShardId, int]]:
         cut = specials.pop() if status == REPLAY_CUT_BATCH_QUEUE else None
         for at, handle in specials:
             if names[handle] == JOURNAL:
-                yield from _deletion(core.decode_raw(buffer, base, at, True), at)
+                yield from _change(core.decode_raw(buffer, base, at, True), at)
         if cut is not None:
             raw = core.decode_raw(buffer, base, cut[0], True)
             if isinstance(raw, Damage):
@@ -87,7 +86,7 @@ def _deletions(snapshot: Snapshot, start: int) -> Iterator[tuple[ShardId, int]]:
         position = after
 
 
-def _deletion(raw: RawRecord | Damage, position: int) -> Iterator[tuple[ShardId, int]]:
+def _change(raw: RawRecord | Damage, position: int) -> Iterator[tuple[ShardId, int]]:
     if isinstance(raw, Damage):
         return
     try:
@@ -95,6 +94,9 @@ def _deletion(raw: RawRecord | Damage, position: int) -> Iterator[tuple[ShardId,
     except RequestError:
         return
     if isinstance(line, DropShard):
+        yield line.shard, position
+        yield control_shard(line.shard), position
+    elif isinstance(line, CutShard):
         yield line.shard, position
 
 
