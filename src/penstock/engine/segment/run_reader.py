@@ -52,7 +52,7 @@ class RunReader(PageReader):
                     self._files.strict,
                 )
                 if damage is not None and not page:
-                    raise self._failure(log, located, offset, damage)
+                    raise self._corruption(damage)
             except CorruptionError as error:
                 if parts:
                     break
