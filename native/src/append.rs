@@ -12,6 +12,8 @@ use crate::record::INNER_BATCH;
 use crate::state::{clock, find_queue, too_large, State, NO_ROOM_IN_INDEX, NO_ROOM_IN_LOG};
 
 const KAFKA_HEAD_SIZE: usize = 61;
+/// Ends the topics of control records, which are the store's own, not the user's.
+const CONTROL_SUFFIX: &[u8] = b"%ctl";
 
 /// When an append happens, and under which leader.
 #[derive(Clone, Copy)]
@@ -140,7 +142,7 @@ impl State {
         let mut total = 0;
         for plan in plans {
             let size = plan.size as u64;
-            if size > size_max {
+            if size > size_max && !queue.topic.ends_with(CONTROL_SUFFIX) {
                 return Err(too_large(queue, "record", size, size_max));
             }
             total += size;

@@ -30,7 +30,7 @@
     │   └── ReadOnlyError
     ├── PartialWriteError         some shards of a batch took their records, others did not
     ├── ClosedError               this object was closed
-    ├── DiskFailedError           the device failed; this log has stopped for good
+    ├── DiskFailedError           the device failed: a log has stopped for good, or a read failed
     └── CorruptionError           bytes on disk are not what was written; an operator must look
 
 A broken invariant of our own is not in this tree: it is an `AssertionError`. Protocol error codes
@@ -251,8 +251,14 @@ class ClosedError(StoreError):
 
 
 class DiskFailedError(StoreError):
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path}: {reason}; the log takes no more writes, reads go on")
+    def __init__(
+        self,
+        path: str,
+        reason: str,
+        *,
+        consequence: str = "the log takes no more writes, reads go on",
+    ) -> None:
+        super().__init__(f"{path}: {reason}; {consequence}")
         self.path = path
 
 

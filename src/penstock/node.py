@@ -57,6 +57,7 @@ from penstock.engine.rocksdb import (
     DatabaseSettings,
     RocksDBStorageEngine,
 )
+from penstock.engine.segment.disk_errors import opening_errors
 from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
@@ -155,7 +156,8 @@ class Node:
         self._stack: Final = ExitStack()
         with ExitStack() as undo:
             undo.callback(self._stack.close)
-            self._lock_directory()
+            with opening_errors(self.path):
+                self._lock_directory()
             self.meta: Final = self._open_meta(stopping)
             self._stack.callback(self.meta.close)
             self.offset_manager: Final = self._open_offsets()
@@ -273,19 +275,21 @@ class Node:
     def _choose_store_id(self) -> str:
         """Return the id of this directory. A new one is kept before anybody hears of it: after a
         crash the same directory must not appear as another one, which has lost its records."""
-        known = self._read(_STORE_ID) or self._read(_NEW_STORE_ID)
-        if known:
-            return known
-        chosen = self._draw_id()
-        self._disk.replace(self._at(_NEW_STORE_ID), f"{chosen}\n".encode())
-        return chosen
+        with opening_errors(self.path):
+            known = self._read(_STORE_ID) or self._read(_NEW_STORE_ID)
+            if known:
+                return known
+            chosen = self._draw_id()
+            self._disk.replace(self._at(_NEW_STORE_ID), f"{chosen}\n".encode())
+            return chosen
 
     def _draw_id(self) -> str:
         return make_ulid(self.clock.now_ms(), os.urandom(ULID_RANDOM_SIZE))
 
     @cached_property
     def _known_engines(self) -> KnownEngines:
-        return KnownEngines(self._disk, self.path, self._draw_id)
+        with opening_errors(self.path):
+            return KnownEngines(self._disk, self.path, self._draw_id)
 
     def _settle_engines(self, stopping: threading.Event | None) -> None:
         """Say what is lost, before anything empty is served in its place."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import weakref
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.ordinary_user import ordinary_user
-from tests.segment.store.rig import EVENTS, ORDERS, QUIET, SIZES, Rig, create, fill, record
+from tests.segment.store.rig import EVENTS, ORDERS, QUIET, SIZES, Rig, create, fill, offsets, record
 from tests.segment.store.shard_model import ShardModel, check_shard
 
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
@@ -18,12 +19,15 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.errors import (
     ClosedError,
     CorruptionError,
+    DiskFailedError,
     LockedError,
     NotAStoreError,
     ReadOnlyError,
+    RecordTooLargeError,
     SettingsError,
+    StoreError,
 )
-from penstock.record import Flush, QueueKind
+from penstock.record import Flush, QueueKind, Record
 from penstock.testing import FaultyDisk
 
 
@@ -179,6 +183,65 @@ def test_impossible_sizes_are_refused_and_nothing_is_created() -> None:
         assert disk.files() == {}
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"index_slots": 1 << 29},
+        {"index_entries_max": 107_374_183},
+        {"consume_queue_file_size": 1 << 31},
+        {"consume_queue_file_size": (1 << 31) - 1},
+        {"batch_queue_file_size": 1 << 63},
+    ],
+)
+def test_files_of_2_gib_are_refused_and_nothing_is_created(sizes: dict[str, int]) -> None:
+    disk = FaultyDisk()
+    settings = SegmentSettings(sizes=msgspec.structs.replace(SIZES, **sizes))
+    with pytest.raises(SettingsError, match=f"{next(iter(sizes))}.* below 2 GiB"):
+        SegmentStore.open("store", settings, disk=disk)
+    assert disk.files() == {}
+    assert not disk.exists("store")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("record_size_max", 0),
+        ("record_size_max", 1 << 31),
+        ("flush_interval_ms", -1),
+        ("open_files_max", 0),
+        ("mapped_bytes_max", -1),
+        ("file_reserved_time_h", -1),
+        ("file_reserved_time_h", float("nan")),
+        ("delete_when", "x"),
+        ("delete_when", "24"),
+        ("store_host", b"xx"),
+        ("disk_max_used_space_ratio", -1),
+    ],
+)
+def test_impossible_settings_are_refused_by_name_and_nothing_is_created(
+    name: str, wrong: object
+) -> None:
+    disk = FaultyDisk()
+    settings = msgspec.structs.replace(QUIET, **{name: wrong})
+    with pytest.raises(SettingsError, match=name):
+        SegmentStore.open("store", settings, disk=disk)
+    assert disk.files() == {}
+    assert not disk.exists("store")
+
+
+def test_control_records_may_be_larger_than_what_users_append() -> None:
+    rig = Rig(msgspec.structs.replace(QUIET, record_size_max=130))
+    create(rig.store)
+    rig.store.append(ORDERS, Record(b"x", timestamp_ms=1))
+    for _ in range(20):
+        rig.store.append(ORDERS, Record(b"y", timestamp_ms=1))
+    rig.store.delete_offsets(ORDERS, range(0, 20, 2))
+    with pytest.raises(RecordTooLargeError, match="the limit is 130"):
+        rig.store.append(ORDERS, Record(b"z" * 100, timestamp_ms=1))
+    for store in rig.lives():
+        assert offsets(store, ORDERS) == [*range(1, 20, 2), 20]
+
+
 def test_a_foreign_file_among_the_logs_is_refused() -> None:
     for name, size in (("00000000000000000100", 8192), ("00000000000000008192", 9000)):
         rig, _ = filled()
@@ -229,6 +292,26 @@ def test_a_directory_without_permission_is_named(tmp_path: Path) -> None:
         with pytest.raises(ReadOnlyError, match="other"):
             SegmentStore.open(str(own / "other"), QUIET)
         own.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "sentence"),
+    [
+        (errno.ENOENT, NotAStoreError, "cannot be made there; choose another directory"),
+        (errno.ENOTDIR, NotAStoreError, "a part of this path is a file"),
+        (errno.EACCES, ReadOnlyError, "must be allowed to read and to write"),
+        (errno.EROFS, ReadOnlyError, "Read-only file system"),
+        (errno.EIO, DiskFailedError, "Input/output error; nothing was opened"),
+    ],
+)
+def test_a_directory_that_cannot_be_made_is_named_with_what_to_do(
+    number: int, error: type[StoreError], sentence: str
+) -> None:
+    disk = FaultyDisk()
+    disk.fail("make_directory", "store", number)
+    with pytest.raises(error, match=f"^store: .*{sentence}") as raised:
+        SegmentStore.open("store", QUIET, disk=disk)
+    assert "the log takes no more writes" not in str(raised.value)
 
 
 def test_a_disk_without_permission_is_named() -> None:

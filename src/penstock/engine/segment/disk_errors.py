@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from penstock.errors import (
+    CorruptionError,
     DiskFailedError,
     DiskFullError,
     NotAStoreError,
@@ -18,6 +19,7 @@ from penstock.errors import (
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _OTHER_KIND: Final = frozenset({errno.ENOTDIR, errno.EISDIR})
+_READS_FAILED: Final = "look at the device; what lies elsewhere is read, and writes go on"
 
 
 def is_full(error: OSError) -> bool:
@@ -40,10 +42,61 @@ def store_error(path: str, error: OSError) -> StoreError:
     return DiskFailedError(str(where), str(error.strerror or error))
 
 
+def read_error(error: OSError, path: str) -> CorruptionError | ReadOnlyError | DiskFailedError:
+    """Return what readers of `path` are told: a file is gone, which can be mended, or may not be
+    read, or the device fails. `error` names the file only when it could not be opened."""
+    where = str(error.filename or path)
+    if isinstance(error, FileNotFoundError):
+        return CorruptionError(where, position=0, reason="the file is missing")
+    reason = f"cannot be read: {error.strerror or error}"
+    if error.errno in _FORBIDDEN:
+        return ReadOnlyError(f"{where}: {reason}; let this user read all files of the store")
+    return DiskFailedError(where, reason, consequence=_READS_FAILED)
+
+
+def opening_error(path: str, error: OSError) -> StoreError:
+    """Return what `error` means to whoever wanted to open or make the store in `path`."""
+    where = error.filename or path
+    if error.errno == errno.ENOENT:
+        return NotAStoreError(
+            f"{where}: {error.strerror}, and it cannot be made there; choose another directory, "
+            "or bring back what is missing"
+        )
+    if error.errno == errno.ENOTDIR:
+        return NotAStoreError(
+            f"{where}: {error.strerror}; a part of this path is a file: choose another directory"
+        )
+    if error.errno in _FORBIDDEN:
+        return ReadOnlyError(
+            f"{where}: {error.strerror}; whoever opens a store must be allowed to read and to "
+            "write all of its directory"
+        )
+    found = store_error(path, error)
+    if isinstance(found, DiskFailedError):
+        reason = str(error.strerror or error)
+        return DiskFailedError(str(where), reason, consequence="nothing was opened")
+    return found
+
+
 @contextmanager
 def disk_errors(path: str) -> Iterator[None]:
     """Let failures of the file system come out as errors of ours."""
+    with _translated(path, store_error):
+        yield
+
+
+@contextmanager
+def opening_errors(path: str) -> Iterator[None]:
+    """The same while a store is opened: nothing goes on then."""
+    with _translated(path, opening_error):
+        yield
+
+
+@contextmanager
+def _translated(path: str, translate: Callable[[str, OSError], StoreError]) -> Iterator[None]:
     try:
         yield
+    except StoreError:
+        raise  # a deadline is an `OSError`, too
     except OSError as error:
-        raise store_error(path, error) from error
+        raise translate(path, error) from error

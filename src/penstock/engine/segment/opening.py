@@ -21,7 +21,7 @@ from penstock.engine.segment.checkpoint import (
 )
 from penstock.engine.segment.checkpointer import Checkpointer
 from penstock.engine.segment.commit_log import CommitLog
-from penstock.engine.segment.disk_errors import disk_errors
+from penstock.engine.segment.disk_errors import opening_errors
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import PRE_BLANK
 from penstock.engine.segment.key_index import KeyIndex
@@ -97,11 +97,10 @@ def open_parts(
     progress: Progress | None = None,
 ) -> StoreParts:
     """Lock and recover the store at `root`, creating it when the directory is empty."""
+    settings.check()
     paths = StorePaths(root, settings)
-    with disk_errors(paths.root):
+    with opening_errors(paths.root):
         exists = check_directory(disk, paths)
-        if settings.sizes is not None:
-            settings.sizes.check()
         disk.make_directory(paths.root)
         lock = disk.lock(paths.lock)
         try:

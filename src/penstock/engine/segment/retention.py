@@ -25,15 +25,11 @@ from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.format import TIME_BLOCK, Damage
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.reserve import Reserve
+from penstock.engine.segment.settings import hour_of
 from penstock.engine.segment.shard_log import ShardLog, UnitRow
 from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.twin import core
-from penstock.errors import (
-    CorruptionError,
-    DiskFullError,
-    SettingsError,
-    UnreadableContentError,
-)
+from penstock.errors import CorruptionError, DiskFullError, UnreadableContentError
 from penstock.log import get_logger
 from penstock.record import ShardId, StoredRecord
 
@@ -81,7 +77,7 @@ class Retention:
         self._policies: dict[ShardId, RetentionPolicy] = {}
         self._sized: dict[ShardId, int] = {}
         self._lock: Final = threading.Lock()
-        self._hour: Final = _hour_of(parts.settings.delete_when)
+        self._hour: Final = hour_of(parts.settings.delete_when)
         self._reserve: Final = Reserve(parts.disk, parts.paths.reserve)
         self.keep_from: Callable[[ShardId], int | None] = _keep_nothing
         """Tells from which offset on a shard's records are needed here, because a tier lacks them;
@@ -375,11 +371,3 @@ def _keep_nothing(_: ShardId) -> int | None:
 
 def _keeps(policy: RetentionPolicy | None) -> bool:
     return policy is not None and policy.keep
-
-
-def _hour_of(delete_when: str) -> int | None:
-    if delete_when == "DiskFull":
-        return None
-    if delete_when.isascii() and delete_when.isdigit() and int(delete_when) < 24:
-        return int(delete_when)
-    raise SettingsError(f'delete_when is {delete_when!r}; use "DiskFull" or an hour like "04"')

@@ -9,7 +9,7 @@ from __future__ import annotations
 from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
-from penstock.engine.segment.disk_errors import disk_errors
+from penstock.engine.segment.disk_errors import opening_errors
 from penstock.engine.segment.opening import check_log
 from penstock.engine.segment.paths import StorePaths, is_index_name
 from penstock.engine.segment.recovery import Progress, RecoveryReport
@@ -31,7 +31,7 @@ def rebuild(
     disk = disk or LocalDisk()
     settings = settings or SegmentSettings(background=False)
     paths = StorePaths(path, settings)
-    with disk_errors(paths.root):
+    with opening_errors(paths.root):
         check_is_store(disk, paths)
         _forget_derived(disk, paths, settings)
     with SegmentStore.open(

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from penstock.engine.segment.control import CONTROL_SUFFIX
 from penstock.engine.segment.format import (
     BATCH_COUNT_MAX,
     FLAG_INNER_BATCH,
@@ -367,7 +368,7 @@ class Appender:
         sized: list[tuple[Draft, int, list[int]]] = []
         for draft in drafts:
             size = writer.size_of(queue, draft)
-            if size > self._record_size_max:
+            if size > self._record_size_max and not queue.topic.endswith(CONTROL_SUFFIX):
                 self._refuse("record", queue, size, self._record_size_max)
             hashes = _entry_hashes(queue, draft)
             total += size
