@@ -27,7 +27,7 @@ from penstock.record import QueueKind, ShardId
 
 class _Held:
     """An open file that closes when the last thread using it lets go: eviction from the cache
-    must not close a file under a reader."""
+    must not close a file under a reader. So whoever uses `file` keeps this object meanwhile."""
 
     __slots__ = ("file",)
 
@@ -151,7 +151,8 @@ class UnitFiles:
     def read_in(self, path: str, unit: int) -> bytes:
         """Return one unit of the file at `path`."""
         at = unit % self.file_units * self.unit_size
-        return self._files.get(path).file.read_at(at, self.unit_size)
+        held = self._files.get(path)
+        return held.file.read_at(at, self.unit_size)
 
     def write(self, unit: int, data: bytes) -> None:
         """Put whole units at `unit`; a new file is filled with pre-blank units before them."""
@@ -220,11 +221,11 @@ class UnitFiles:
             if first >= unit:
                 self.remove_file(path)
             elif first + self.file_units > unit:
-                file = self._files.get(path).file
+                held = self._files.get(path)
                 at = (unit - first) * self.unit_size
                 # A fresh hole reads as zeros without writing them.
-                file.truncate(at)
-                file.truncate(self.file_units * self.unit_size)
+                held.file.truncate(at)
+                held.file.truncate(self.file_units * self.unit_size)
                 self._note_written(path, filled=False)
                 self.note_sealed(path)
                 self._remove_sums(path)
@@ -275,7 +276,8 @@ class UnitFiles:
     def sync(self) -> None:
         """Put what was written since the last call on the device."""
         for path in sorted(self._dirty or ()):
-            self._files.get(path).file.sync()
+            held = self._files.get(path)
+            held.file.sync()
         self._dirty = None
         if self._created:
             self._files.disk.sync_directory(self.directory)
