@@ -95,6 +95,13 @@ class LocalFile:
         return self._path
 
     def read_at(self, position: int, size: int) -> bytes:
+        try:
+            return self._read_at(position, size)
+        except OSError as error:
+            error.filename = self._path  # which only `open` says by itself
+            raise
+
+    def _read_at(self, position: int, size: int) -> bytes:
         first = os.pread(self._descriptor, size, position)
         if len(first) == size or not first:
             return first

@@ -21,6 +21,7 @@ from tests.segment.store.rig import (
 )
 from tests.segment.store.shard_model import ShardModel, check_shard
 
+from penstock.engine.segment.view import StoreView
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -114,6 +115,41 @@ def test_columns_become_records(rig: Rig) -> None:
         Record(None, key=b"k", timestamp_ms=6),
         Record(b"c", tags=("y",), timestamp_ms=7),
     ]
+
+
+def test_columns_of_a_table_may_be_in_chunks(rig: Rig) -> None:
+    chunks = pa.chunked_array([[b"a"], [b"b", b"c"]], pa.binary())
+    stamps = pa.chunked_array([[5, 6], [7]], pa.int64())
+    assert rig.store.append_columns(ORDERS, chunks, keys=chunks, timestamps=stamps) == 0
+    assert as_records(rig.store.read(ORDERS, 0)) == [
+        Record(value, key=value, timestamp_ms=5 + n) for n, value in enumerate((b"a", b"b", b"c"))
+    ]
+    with pytest.raises(BadRequestError, match="at least one row"):
+        rig.store.append_columns(ORDERS, pa.chunked_array([], pa.binary()))
+
+
+def test_what_is_no_array_is_refused(rig: Rig) -> None:
+    for wrong in ([b"a"], b"a", None):
+        with pytest.raises(BadRequestError, match=r"values is .*expected an Arrow array"):
+            rig.store.append_columns(ORDERS, wrong)  # type: ignore[arg-type]  # is the test
+    tags = ["x"]
+    with pytest.raises(BadRequestError, match="tags is a list, expected an Arrow array"):
+        rig.store.append_columns(ORDERS, pa.array([b"a"]), tags=tags)  # type: ignore[arg-type]  # as above
+    assert rig.store.bounds(ORDERS).next == 0
+
+
+def test_limits_that_make_no_sense_are_refused_alike(rig: Rig) -> None:
+    fill(rig.store, ORDERS, 3)
+    rig.store.checkpoint()
+    view = StoreView.open("store", disk=rig.disk, clock=rig.clock)
+    for reader in (rig.store, view):
+        for read in (reader.read, reader.read_page, reader.read_raw):
+            for offset, count, size in ((-1, 1, 1), (0, 0, 1), (0, 1, 0)):
+                with pytest.raises(BadRequestError, match="offsets start at 0 and limits at 1"):
+                    read(ORDERS, offset, max_records=count, max_size=size)
+        with pytest.raises(BadRequestError, match="limit is -1"):
+            reader.query_by_key(ORDERS, b"key-0", limit=-1)
+        assert reader.query_by_key(ORDERS, b"key-0", limit=0) == []
 
 
 def test_columns_that_do_not_fit_together_are_refused(rig: Rig) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.engine.segment.twin_interface import Column
 
     AnyArray = pa.Array[pa.Scalar[pa.DataType]]
+    AnyRows = AnyArray | pa.ChunkedArray[pa.Scalar[pa.DataType]]
 
 ROWS_PER_BATCH: Final = 4_096
 SIZE_PER_BATCH: Final = 16 << 20
@@ -143,26 +144,36 @@ class RowColumns(Struct):
 
 
 def columns_of(
-    values: AnyArray,
-    keys: AnyArray | None,
-    tags: AnyArray | None,
-    timestamps: AnyArray | None,
+    values: AnyRows,
+    keys: AnyRows | None,
+    tags: AnyRows | None,
+    timestamps: AnyRows | None,
 ) -> RowColumns:
     """Check arrays that are to be appended, and take their buffers."""
-    count = len(values)
-    for name, array in (("keys", keys), ("tags", tags), ("timestamps", timestamps)):
-        if array is not None and len(array) != count:
+    given = {"values": values, "keys": keys, "tags": tags, "timestamps": timestamps}
+    arrays = {name: _in_one_piece(name, rows) for name, rows in given.items() if rows is not None}
+    if "values" not in arrays:
+        raise BadRequestError("values is None, expected an Arrow array")
+    count = len(arrays["values"])
+    for name, array in arrays.items():
+        if len(array) != count:
             raise BadRequestError(f"{name} has {len(array)} rows, values has {count}")
-    stamps = None
-    if timestamps is not None:
-        stamps = _timestamps(timestamps)
     return RowColumns(
         count,
-        _column("values", values),
-        None if keys is None else _column("keys", keys),
-        None if tags is None else _column("tags", tags),
-        stamps,
+        _column("values", arrays["values"]),
+        _column("keys", arrays["keys"]) if "keys" in arrays else None,
+        _column("tags", arrays["tags"]) if "tags" in arrays else None,
+        _timestamps(arrays["timestamps"]) if "timestamps" in arrays else None,
     )
+
+
+def _in_one_piece(name: str, rows: AnyRows) -> AnyArray:
+    """Return an array as it is, and a column of a table, which may be in chunks, as one array."""
+    if isinstance(rows, pa.ChunkedArray):
+        return rows.combine_chunks()
+    if not isinstance(rows, pa.Array):
+        raise BadRequestError(f"{name} is a {type(rows).__name__}, expected an Arrow array")
+    return rows
 
 
 def _timestamps(array: AnyArray) -> memoryview:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
+from penstock.engine.segment.disk_errors import read_error
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
 from penstock.engine.segment.shard_state import ShardState
-from penstock.errors import CorruptionError, DiskFailedError
+from penstock.errors import BadRequestError, CorruptionError
 from penstock.record import QueueKind, ShardId
 
 UNITS_PER_STEP: Final = 4096
@@ -132,15 +133,26 @@ def _read_units(log: ReadableShard, offset: int, count: int) -> bytes:
     try:
         return log.read_units(log.unit_of(offset), count)
     except OSError as error:
-        raise read_error(error) from error
+        raise read_error(error, queue_name(log)) from error
 
 
-def read_error(error: OSError) -> CorruptionError | DiskFailedError:
-    """Return what readers are told: a file is gone, which can be mended, or the device fails."""
-    path = str(error.filename)
-    if isinstance(error, FileNotFoundError):
-        return CorruptionError(path, position=0, reason="the file is missing")
-    return DiskFailedError(path, f"cannot be read: {error.strerror}")
+def queue_name(log: ReadableShard) -> str:
+    """Say whose queue it is, where the file that could not be read is not known."""
+    return f"the queue of {log.shard.name!r}"
+
+
+def check_limits(offset: int, max_records: int, max_size: int) -> None:
+    """Refuse what no read can be meant by."""
+    if offset < 0 or max_records < 1 or max_size < 1:
+        raise BadRequestError(
+            f"offset {offset}, max_records {max_records}, max_size {max_size}: "
+            "offsets start at 0 and limits at 1"
+        )
+
+
+def check_limit(limit: int) -> None:
+    if limit < 0:
+        raise BadRequestError(f"limit is {limit}; it cannot be negative")
 
 
 def _find_blank(units: bytes) -> int:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from penstock.clock import Clock
+from penstock.engine.segment.disk_errors import read_error
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import (
     BATCH_UNIT,
@@ -36,7 +37,7 @@ from penstock.engine.segment.locating import (
     ReadableShard,
     locate,
     lost_record,
-    read_error,
+    queue_name,
 )
 from penstock.engine.segment.properties import inner_range, lookup
 from penstock.engine.segment.twin import core
@@ -145,7 +146,11 @@ class PageReader:
         return []
 
     def _check(self, log: ReadableShard) -> None:
-        if not log.check_units():
+        try:
+            good = log.check_units()
+        except OSError as error:
+            raise read_error(error, queue_name(log)) from error
+        if not good:
             self._heal_queue(log)
 
     def _step(
@@ -183,7 +188,7 @@ class PageReader:
         try:
             return self._files.buffer(base)
         except OSError as error:
-            raise read_error(error) from error
+            raise read_error(error, self._files.path_of(base)) from error
 
     def _behind_failure(self, log: ReadableShard, query: Query, failure: Failure) -> int:
         """Return where to go on when the record at `query.offset` cannot be read; raise when there

@@ -33,14 +33,11 @@ class QuickReader:
     def read(self, log: ShardLog, offset: int) -> StoredRecord | None:
         """Return the record at `offset`."""
         state = log.state
-        if (
-            state.kind is not QueueKind.SIMPLE
-            or offset >= log.commit
-            or state.is_deleted(offset)
-            or not log.check_units()
-        ):
+        if state.kind is not QueueKind.SIMPLE or offset >= log.commit or state.is_deleted(offset):
             return None
         try:
+            if not log.check_units():
+                return None
             unit = log.read_unit(offset)
             position = _from_bytes(unit[_UNIT_POSITION])
             base = position - position % self._file_size
@@ -64,14 +61,16 @@ class QuickReader:
     def newest(self, log: ShardLog, key: bytes) -> StoredRecord | None:
         """Return the newest record of `key`."""
         state = log.state
-        if state.kind is not QueueKind.SIMPLE or state.has_lost or not log.check_units():
+        if state.kind is not QueueKind.SIMPLE or state.has_lost:
             return None
         topic, partition = log.shard
-        position = self._index.newest(topic, key)
-        if position < 0 or not self._files.holds(position):
-            return None
-        base = position - position % self._file_size
         try:
+            if not log.check_units():
+                return None
+            position = self._index.newest(topic, key)
+            if position < 0 or not self._files.holds(position):
+                return None
+            base = position - position % self._file_size
             record = core.read_one(
                 self._files.quick_buffer(base),
                 base,

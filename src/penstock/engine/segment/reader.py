@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from penstock.clock import Clock
+from penstock.engine.segment.disk_errors import read_error
 from penstock.engine.segment.envelope import has_key
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import (
@@ -24,8 +25,9 @@ from penstock.engine.segment.format import (
 from penstock.engine.segment.locating import (
     Query,
     ReadableShard,
+    check_limit,
     lost_record,
-    read_error,
+    queue_name,
 )
 from penstock.engine.segment.page_reader import SIZE_UNLIMITED, Page, ReadMetrics
 from penstock.engine.segment.properties import inner_range, lookup
@@ -78,6 +80,7 @@ class ShardReader(RunReader):
         self, log: ReadableShard, key: bytes, begin_ms: int, end_ms: int | None, limit: int
     ) -> list[StoredRecord]:
         """Return the live records of `key` of a span of time, newest first."""
+        check_limit(limit)
         found = (
             record
             for record in self.by_key(log, key)
@@ -165,7 +168,7 @@ class ShardReader(RunReader):
         try:
             return log.position_of(offset)
         except OSError as error:
-            raise read_error(error) from error
+            raise read_error(error, queue_name(log)) from error
 
     def _in_batches(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
         """Find the messages of `key` inside batches, newest first: what the index of such keys has

@@ -27,6 +27,7 @@ from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.dispatch import Dispatcher, DispatchPipeline
 from penstock.engine.segment.kafka_batches import KafkaBatches
+from penstock.engine.segment.locating import check_limits
 from penstock.engine.segment.opening import StoreParts, open_parts
 from penstock.engine.segment.quick_reader import QuickReader
 from penstock.engine.segment.reader import Page, Query, ReadableShard, ShardReader
@@ -59,7 +60,7 @@ from penstock.record import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.engine.segment.arrow import AnyArray
+    from penstock.engine.segment.arrow import AnyRows
 
 RECORDS_PER_READ: Final = 1_000
 SIZE_PER_READ: Final = 4 << 20
@@ -269,11 +270,11 @@ class SegmentStore:
     def append_columns(
         self,
         shard: ShardId,
-        values: AnyArray,
+        values: AnyRows,
         *,
-        keys: AnyArray | None = None,
-        tags: AnyArray | None = None,
-        timestamps: AnyArray | None = None,
+        keys: AnyRows | None = None,
+        tags: AnyRows | None = None,
+        timestamps: AnyRows | None = None,
         producer: Producer | None = None,
     ) -> int:
         """Append one record per row of Arrow arrays, all or none; return the first offset."""
@@ -339,11 +340,7 @@ class SegmentStore:
     ) -> Page:
         """Return records, of one tag if asked for, and the offset at which to go on."""
         log = self._table.get(shard)
-        if offset < 0 or max_records < 1 or max_size < 1:
-            raise BadRequestError(
-                f"offset {offset}, max_records {max_records}, max_size {max_size}: "
-                "offsets start at 0 and limits at 1"
-            )
+        check_limits(offset, max_records, max_size)
         return self._reader.read(log, Query(offset, log.commit, max_records, max_size, tag))
 
     def read_raw(
@@ -356,6 +353,7 @@ class SegmentStore:
     ) -> list[bytes]:
         """Return whole records (batches, in a batch shard) as the log holds them."""
         log = self._table.get(shard)
+        check_limits(offset, max_records, max_size)
         return self._reader.read_raw(log, Query(offset, log.commit, max_records, max_size))
 
     def read_run(

@@ -29,13 +29,14 @@ from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
 from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ, BatchPage
 from penstock.engine.segment.bounds import Bounds
+from penstock.engine.segment.locating import check_limit, check_limits
 from penstock.engine.segment.reader import Page, Query, ReadableShard
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_view import ShardView
 from penstock.engine.segment.twin_interface import Columns
 from penstock.engine.segment.view_snapshot import Snapshot, SnapshotSource
-from penstock.errors import BadRequestError, ClosedError, CorruptionError, SetupError
+from penstock.errors import ClosedError, CorruptionError, SetupError
 from penstock.record import Offset, Position, QueueKind, ShardId, StoredRecord
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class StoreView:
         tag: str | None = None,
     ) -> Page:
         """Return records, of one tag if asked for, and the offset at which to go on."""
-        _check_limits(offset, max_records, max_size)
+        check_limits(offset, max_records, max_size)
 
         def read(snapshot: Snapshot) -> Page:
             log = snapshot.get(shard)
@@ -143,7 +144,7 @@ class StoreView:
         max_size: int = SIZE_PER_READ,
     ) -> list[bytes]:
         """Return whole records (batches, in a batch shard) as the log holds them, checked."""
-        _check_limits(offset, max_records, max_size)
+        check_limits(offset, max_records, max_size)
 
         def read(snapshot: Snapshot) -> list[bytes]:
             log = snapshot.get(shard)
@@ -156,7 +157,7 @@ class StoreView:
     ) -> tuple[bytes, int]:
         """Return whole records (batches, in a batch shard) below `until` one behind the other as
         the log holds them, checked, and the offset to go on at."""
-        _check_limits(offset, 1, max_size)
+        check_limits(offset, 1, max_size)
 
         def read(snapshot: Snapshot) -> tuple[bytes, int]:
             log = snapshot.get(shard)
@@ -167,7 +168,7 @@ class StoreView:
 
     def read_batches(self, shard: ShardId, offset: int, until: int, max_size: int) -> BatchPage:
         """Return Kafka batches of a batch shard as the log holds them, checked."""
-        _check_limits(offset, 1, max_size)
+        check_limits(offset, 1, max_size)
 
         def read(snapshot: Snapshot) -> BatchPage:
             log = snapshot.get(shard)
@@ -224,6 +225,7 @@ class StoreView:
         limit: int = 64,
     ) -> list[StoredRecord]:
         """Return live records of `key` with begin_ms <= timestamp <= end_ms, newest first."""
+        check_limit(limit)
         found: list[StoredRecord] = []
         for record in self.by_key(shard, key):
             late = end_ms is not None and record.timestamp_ms > end_ms
@@ -231,7 +233,7 @@ class StoreView:
                 found.append(record)
                 if len(found) >= limit:
                     break
-        return found
+        return found[:limit]
 
     def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
         """Return the offset of the first live record with a timestamp >= `timestamp_ms`."""
@@ -341,14 +343,6 @@ def _by_scan(snapshot: Snapshot, log: ShardView, key: bytes) -> Iterator[StoredR
 
 def _offset_of(record: StoredRecord) -> int:
     return record.offset
-
-
-def _check_limits(offset: int, max_records: int, max_size: int) -> None:
-    if offset < 0 or max_records < 1 or max_size < 1:
-        raise BadRequestError(
-            f"offset {offset}, max_records {max_records}, max_size {max_size}: "
-            "offsets start at 0 and limits at 1"
-        )
 
 
 def _as_corruption(error: CorruptionError | FileNotFoundError) -> CorruptionError:
