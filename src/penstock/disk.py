@@ -154,6 +154,11 @@ class Disk(Protocol):
         ...
 
 
+def absolute_path(path: str) -> str:
+    """Return the path from the root of the file system, without `..`; links stay links."""
+    return os.path.abspath(path)
+
+
 def process_id() -> int:
     """Return the number of this process, for files that say who uses a directory."""
     return os.getpid()

@@ -61,6 +61,7 @@ from penstock.engine.segment.disk_errors import opening_errors
 from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment.store_sizes import holds_store
 from penstock.engine.segment.twin import core
 from penstock.engine.shard_metrics import ShardMetrics
 from penstock.engine.shard_routing import Forwarder
@@ -276,11 +277,10 @@ class Node:
         """Return the id of this directory. A new one is kept before anybody hears of it: after a
         crash the same directory must not appear as another one, which has lost its records."""
         with opening_errors(self.path):
-            known = self._read(_STORE_ID) or self._read(_NEW_STORE_ID)
-            if known:
-                return known
-            chosen = self._draw_id()
-            self._disk.replace(self._at(_NEW_STORE_ID), f"{chosen}\n".encode())
+            chosen = self._read(_STORE_ID) or self._read(_NEW_STORE_ID)
+            if not chosen:
+                chosen = self._draw_id()
+                self._disk.replace(self._at(_NEW_STORE_ID), f"{chosen}\n".encode())
             return chosen
 
     def _draw_id(self) -> str:
@@ -517,7 +517,7 @@ class Node:
         )
         path = self._at("segment")
         # The sizes of an existing store are in it; every position depends on them.
-        is_new = not self._disk.exists(f"{path}/store.properties")
+        is_new = not holds_store(self._disk, path)
         settings = SegmentSettings(
             sizes=sizes if is_new else None,
             record_size_max=engine.record_size_max + RECORD_OVERHEAD_MAX,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,12 @@ def test_a_path_through_a_file_is_named(tmp_path: Path) -> None:
 def test_a_directory_without_permission_is_named(tmp_path: Path, exists: bool) -> None:
     own = tmp_path / "own"
     own.mkdir()
+    with penstock.open(own / "data"):
+        pass
+    if not exists:
+        shutil.rmtree(own / "data")
     with ordinary_user(own):
         if exists:
-            penstock.open(own / "data").close()
             (own / "data").chmod(0)
         own.chmod(0o500)
         with pytest.raises(ReadOnlyError, match=r"data.*must be allowed to read and to write"):

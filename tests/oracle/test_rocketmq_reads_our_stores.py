@@ -188,3 +188,22 @@ def test_rocketmq_opens_a_store_whose_shard_was_truncated(
     found = rocketmq.verify(tmp_path / "store")
     (orders,) = (line for line in found if line["type"] == "queue" and line["topic"] == "orders")
     assert (orders["maxOffset"], orders["getMessage"]) == (120, 120)
+
+
+def test_rocketmq_passes_over_the_marks_of_who_owns_a_directory(
+    rocketmq: RocketMQ, tmp_path: Path
+) -> None:
+    settings = SegmentSettings(
+        sizes=SIZES,
+        commit_log_path=str(tmp_path / "log"),
+        consume_queue_path=str(tmp_path / "queues"),
+    )
+    with SegmentStore.open(str(tmp_path / "store"), settings) as store:
+        write_every_kind(store)
+        end = store.bounds(ORDERS).next
+    for ours, theirs in (("log", "commitlog"), ("queues", "consumequeue")):
+        (tmp_path / ours).rename(tmp_path / "store" / theirs)
+        assert (tmp_path / "store" / theirs / ".penstock" / "owner").exists()
+    found = rocketmq.verify(tmp_path / "store")
+    (orders,) = (line for line in found if line["type"] == "queue" and line["topic"] == "orders")
+    assert (orders["maxOffset"], orders["stoppedBy"]) == (end, "")

@@ -124,8 +124,12 @@ def test_what_the_store_requires_is_guarded_by_a_checksum_itself() -> None:
     assert b"penstockRequiresChecksums=true" in text
     for wrong in (text.replace(b"true", b"trud"), text.replace(b"Requires", b"Requirez")):
         rig.disk.replace(PROPERTIES, wrong)
+        alone = rig.copy()
+        alone.disk.remove(f"{ROOT}/penstock/store.properties")
         with pytest.raises(CorruptionError, match=r"store\.properties"):
-            _ = rig.store
+            _ = alone.store
+        assert rig.store._log.files.strict, "its copy says so"
+        rig.close()
 
 
 def test_verify_finds_a_record_without_a_checksum() -> None:

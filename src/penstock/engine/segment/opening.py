@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.clock import Clock
 from penstock.disk import Disk, Lock, process_id
@@ -21,6 +22,14 @@ from penstock.engine.segment.checkpoint import (
 )
 from penstock.engine.segment.checkpointer import Checkpointer
 from penstock.engine.segment.commit_log import CommitLog
+from penstock.engine.segment.directory_owners import (
+    StoreLock,
+    check_owners,
+    check_unused,
+    draw_store_id,
+    mark_owned,
+    outer_directories,
+)
 from penstock.engine.segment.disk_errors import opening_errors
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import PRE_BLANK
@@ -38,17 +47,22 @@ from penstock.engine.segment.recovery import (
 from penstock.engine.segment.reserve import Reserve
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
-from penstock.engine.segment.shard_directories import remove_directories, remove_files
+from penstock.engine.segment.shard_directories import (
+    remove_directories,
+    remove_files,
+    remove_queues,
+)
 from penstock.engine.segment.shard_log import ShardLog, batch_unit_behind
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
 from penstock.engine.segment.state_files import StateFiles, bucket_of
 from penstock.engine.segment.store_sizes import (
+    StoreProperties,
     agree,
     check_directory,
-    requires_checksums,
-    save_sizes,
-    stored_sizes,
+    keep_properties,
+    stored_id,
+    stored_properties,
 )
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.unit_files import OpenFiles
@@ -101,8 +115,7 @@ def open_parts(
     paths = StorePaths(root, settings)
     with opening_errors(paths.root):
         exists = check_directory(disk, paths)
-        disk.make_directory(paths.root)
-        lock = disk.lock(paths.lock)
+        lock = lock_store(disk, paths, settings, exists=exists)
         try:
             reserve = Reserve(disk, paths.reserve)
             try:
@@ -154,16 +167,15 @@ def _build(
     *,
     exists: bool,
 ) -> StoreParts:
-    if exists:
-        sizes = agree(paths, stored_sizes(disk, paths), settings.sizes)
-    else:
-        sizes = (settings.sizes or FileSizes()).check()
-    strict = requires_checksums(disk, paths) if exists else True
-    files = _load_log(disk, paths, settings, sizes, strict=strict, repair=True)
+    stored = _properties(disk, paths, settings, exists=exists)
+    if not stored.store_id and outer_directories(paths):
+        stored = replace(stored, store_id=draw_store_id())
+    sizes = stored.sizes
+    files = _load_log(disk, paths, settings, sizes, strict=stored.strict, repair=True)
     for directory in (paths.commit_log, paths.index, paths.shards, paths.times, paths.sums):
         disk.make_directory(directory)
-    if not disk.exists(paths.properties):
-        save_sizes(disk, paths, sizes, strict=strict)
+    keep_properties(disk, paths, stored)
+    mark_owned(disk, paths, stored.store_id)
     record_size_max = min(settings.record_size_max, sizes.commit_log_file_size)
     appender = core.Appender(settings.store_host, settings.store_host, record_size_max)
     log = CommitLog(files, appender, DurablePoint(disk, paths.durable), settings, metrics)
@@ -186,8 +198,39 @@ def _build(
         sums=sums,
         writer=WriteManager(log, table.handles, index, clock, metrics),
         checkpointer=Checkpointer(disk, paths, log, table, index, sums),
-        report=RecoveryReport(damaged=[], rebuilt=[]),
+        report=RecoveryReport(damaged=[], rebuilt=["store.properties"] if stored.from_copy else []),
     )
+
+
+def lock_store(
+    disk: Disk, paths: StorePaths, settings: SegmentSettings, *, exists: bool
+) -> StoreLock:
+    """Lock the store and its directories elsewhere, unless these are another store's, or not
+    there: then nothing is made in them."""
+    check_owners(disk, paths, stored_id(disk, paths))
+    if not exists:
+        check_unused(disk, paths)
+    disk.make_directory(paths.root)
+    lock = StoreLock(disk, paths)
+    try:
+        if outer_directories(paths):
+            if exists:
+                check_log(disk, paths, settings)
+            lock.add_outer(paths)
+            check_owners(disk, paths, stored_id(disk, paths))
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _properties(
+    disk: Disk, paths: StorePaths, settings: SegmentSettings, *, exists: bool
+) -> StoreProperties:
+    if not exists:
+        return StoreProperties((settings.sizes or FileSizes()).check(), strict=True)
+    stored = stored_properties(disk, paths)
+    return replace(stored, sizes=agree(paths, stored.sizes, settings.sizes))
 
 
 def _load_log(
@@ -215,7 +258,7 @@ def _load_log(
 def check_log(disk: Disk, paths: StorePaths, settings: SegmentSettings) -> None:
     """Raise what opening an existing store would raise about its sizes and the files of its log;
     nothing is changed."""
-    sizes = agree(paths, stored_sizes(disk, paths), settings.sizes)
+    sizes = agree(paths, stored_properties(disk, paths).sizes, settings.sizes)
     _load_log(disk, paths, settings, sizes, strict=False, repair=False)
 
 
@@ -260,6 +303,7 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     )
     before = dict(replay.latest) if bounded else {}
     end = replay.run(start, progress)
+    replay.report.rebuilt[:0] = parts.report.rebuilt
     report = parts.report = replay.report
     if not bounded and (report.records_scanned or damaged or stale):
         report.rebuilt.append("all queues, indexes and states")
@@ -335,7 +379,7 @@ def _prepare_full_replay(
     for kind in QueueKind:
         root = paths.queue_root(kind)
         for topic in disk.list(root):
-            disk.remove_tree(f"{root}/{topic}")
+            remove_queues(disk, f"{root}/{topic}")
         if disk.exists(root):
             disk.sync_directory(root)
     for topic in disk.list(paths.times):

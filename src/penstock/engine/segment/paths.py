@@ -8,6 +8,7 @@ DIR/config/topics.json    queue kinds of the topics      RocketMQ's
 DIR/store.properties      sizes of the files             RocketMQ's names
 DIR/checkpoint, abort, lock                              RocketMQ's
 DIR/penstock/             what RocketMQ's files cannot say:
+    store.properties          the same once more
     durable checkpoint        how far the log and the derived files are on the device
     shards/ copies/           the shards' states, as of the checkpoint, twice
     live/                     the same, refreshed for readers in other processes
@@ -49,6 +50,7 @@ class StorePaths:
         self.own: Final = f"{self.root}/penstock"
         self.durable: Final = f"{self.own}/durable"
         self.derived: Final = f"{self.own}/checkpoint"
+        self.properties_copy: Final = f"{self.own}/store.properties"
         self.shards: Final = f"{self.own}/shards"
         self.copies: Final = f"{self.own}/copies"
         self.live: Final = f"{self.own}/live"

@@ -23,7 +23,7 @@ BLANK_SIZE: Final = 8
 
 
 class FileSizes(Struct, frozen=True):
-    """What `store.properties` says."""
+    """The sizes of a store's files, as `store.properties` says them."""
 
     commit_log_file_size: int = 64 * MIB
     consume_queue_file_size: int = 20_000 * 20

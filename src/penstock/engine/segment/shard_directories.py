@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.disk import Disk
+from penstock.engine.segment.file_set import is_file_name
 from penstock.engine.segment.paths import StorePaths, sums_root
 from penstock.record import QueueKind, ShardId
 
@@ -27,6 +28,24 @@ def remove_directories(
             changed[root if disk.remove_empty(topic) else topic] = None
     for directory in changed:
         sync_removal(disk, directory)
+
+
+def remove_queues(disk: Disk, topic: str) -> None:
+    """Remove the files of all queues in the directory of a topic, and the directories that hold
+    nothing then. What is no file of a queue may be somebody's own, and stays. The caller syncs the
+    directory above."""
+    if not disk.is_directory(topic):
+        return
+    for queue in disk.list(topic):
+        directory = f"{topic}/{queue}"
+        if queue.isascii() and queue.isdigit() and disk.is_directory(directory):
+            for name in disk.list(directory):
+                if is_file_name(name):
+                    disk.remove(f"{directory}/{name}")
+            if not disk.remove_empty(directory):
+                disk.sync_directory(directory)
+    if not disk.remove_empty(topic):
+        disk.sync_directory(topic)
 
 
 def sync_removal(disk: Disk, directory: str) -> None:

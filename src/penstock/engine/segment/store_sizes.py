@@ -1,17 +1,24 @@
-"""Which file sizes a store directory has: by its `store.properties`, or by its files."""
+"""Which file sizes a store directory has: by its `store.properties`, or by its files.
+
+The file has a copy in `penstock/`: without it, sizes would have to be guessed, and everything that
+is derived be built anew with others.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from msgspec import Struct
+
 from penstock.disk import Disk
+from penstock.engine.segment.disk_errors import opening_errors
 from penstock.engine.segment.file_set import is_file_name
 from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.segment.java_properties import read_properties, write_properties
 from penstock.engine.segment.paths import StorePaths
-from penstock.engine.segment.settings import MIB, FileSizes
+from penstock.engine.segment.settings import MIB, FileSizes, SegmentSettings
 from penstock.engine.segment.sidecar import read_whole
 from penstock.errors import CorruptionError, NotAStoreError, SettingsError
 
@@ -31,6 +38,11 @@ _STRICT: Final = "penstockRequiresChecksums"
 """`true` in stores that Penstock created: all of their records have a checksum of their own. A
 store that RocketMQ wrote does not say so."""
 
+_STORE_ID: Final = "penstockStoreId"
+"""Of stores with directories elsewhere: see `directory_owners`."""
+
+_WRONG_CHECKSUM: Final = "the values do not match their checksum"
+
 ROCKETMQ_SIZES: Final = FileSizes(
     commit_log_file_size=1024 * MIB,
     consume_queue_file_size=300_000 * 20,
@@ -41,11 +53,28 @@ ROCKETMQ_SIZES: Final = FileSizes(
 """RocketMQ's defaults, for a directory that does not say."""
 
 
+class StoreProperties(Struct, frozen=True):
+    """What `store.properties` says."""
+
+    sizes: FileSizes
+    strict: bool = False
+    """A record without a checksum of its own is damaged."""
+    store_id: str = ""
+    from_copy: bool = False
+    """The file itself is gone or damaged."""
+
+
 def is_store(disk: Disk, paths: StorePaths) -> bool:
     """Say whether a directory holds a store, ours or RocketMQ's."""
     return disk.exists(paths.properties) or any(
         is_file_name(name) for name in disk.list(paths.commit_log)
     )
+
+
+def holds_store(disk: Disk, root: str) -> bool:
+    """The same of a directory that has everything in it."""
+    with opening_errors(root):
+        return is_store(disk, StorePaths(root, SegmentSettings()))
 
 
 def check_is_store(disk: Disk, paths: StorePaths) -> None:
@@ -81,34 +110,88 @@ def _may_be_ours(disk: Disk, root: str, name: str) -> bool:
     return name in ("commitlog", "index") and not disk.list(f"{root}/{name}")
 
 
-def stored_sizes(disk: Disk, paths: StorePaths) -> FileSizes:
-    """Return the sizes of an existing store."""
-    data = read_whole(disk, paths.properties)
-    if data is None:
-        return _sizes_of_files(disk, paths)
-    values = read_properties(data.decode("utf-8", "replace"))
+def stored_properties(disk: Disk, paths: StorePaths) -> StoreProperties:
+    """Return what an existing store says of itself."""
+    values = _values_in(disk, paths.properties)
+    problem = _problem_of(values)
+    if values is None or problem is not None:
+        copied = _good_copy(disk, paths)
+        if copied is not None:
+            return copied
+    if values is None:
+        return StoreProperties(_sizes_of_files(disk, paths))
+    sizes = _numbers_of(paths.properties, values)
+    if _checksum(values) != values.get(_CHECKSUM, _checksum(values)):
+        raise CorruptionError(paths.properties, position=0, reason=_WRONG_CHECKSUM)
+    if len(sizes) < len(_NAMES):
+        sizes = {**_as_dict(_sizes_of_files(disk, paths)), **sizes}
+    return StoreProperties(
+        FileSizes(**sizes).check(),
+        strict=values.get(_STRICT) == "true",
+        store_id=values.get(_STORE_ID, ""),
+    )
+
+
+def stored_id(disk: Disk, paths: StorePaths) -> str:
+    """Return the id of a store, or nothing when it has none; whatever else is wrong."""
+    for path in (paths.properties, paths.properties_copy):
+        values = _values_in(disk, path)
+        if values is not None and _problem_of(values) is None:
+            return values.get(_STORE_ID, "")
+    return ""
+
+
+def _good_copy(disk: Disk, paths: StorePaths) -> StoreProperties | None:
+    values = _values_in(disk, paths.properties_copy)
+    if values is None or _problem_of(values) is not None or _CHECKSUM not in values:
+        return None
+    return StoreProperties(
+        FileSizes(**_numbers_of(paths.properties_copy, values)).check(),
+        strict=values.get(_STRICT) == "true",
+        store_id=values.get(_STORE_ID, ""),
+        from_copy=True,
+    )
+
+
+def properties_problems(disk: Disk, paths: StorePaths) -> Iterator[tuple[str, str]]:
+    """Yield the files that should say what the store is like and do not, with the reason."""
+    values, copied = (_values_in(disk, path) for path in (paths.properties, paths.properties_copy))
+    if copied is not None:
+        problem = "this file is missing" if values is None else _problem_of(values)
+        if problem is not None and _good_copy(disk, paths) is not None:
+            yield paths.properties, f"{problem}; opening the store restores it from its copy"
+        problem = _problem_of(copied)
+        if problem is not None:
+            yield paths.properties_copy, f"{problem}; opening the store writes it anew"
+
+
+def _values_in(disk: Disk, path: str) -> dict[str, str] | None:
+    data = read_whole(disk, path)
+    return None if data is None else read_properties(data.decode("utf-8", "replace"))
+
+
+def _problem_of(values: Mapping[str, str] | None) -> str | None:
+    """Say what is wrong with a file that lacks something, or is not as it was written. One without
+    a checksum is somebody's own, and may say what it likes."""
+    if values is None:
+        return None
+    if values.get(_CHECKSUM, _checksum(values)) != _checksum(values):
+        return _WRONG_CHECKSUM
+    if any(name not in values for name in _NAMES.values()):
+        return "not all sizes are in it"
+    return None
+
+
+def _numbers_of(path: str, values: Mapping[str, str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for ours, theirs in _NAMES.items():
         text = values.get(theirs)
         if text is None:
             continue
         if not (text.isascii() and text.isdigit()):
-            raise NotAStoreError(f"{paths.properties}: {theirs} is {text!r}, expected a number")
+            raise NotAStoreError(f"{path}: {theirs} is {text!r}, expected a number")
         found[ours] = int(text)
-    if values.get(_CHECKSUM, _checksum(values)) != _checksum(values):
-        reason = "the values do not match their checksum"
-        raise CorruptionError(paths.properties, position=0, reason=reason)
-    if len(found) == len(_NAMES):
-        return FileSizes(**found).check()
-    return FileSizes(**{**_as_dict(_sizes_of_files(disk, paths)), **found}).check()
-
-
-def requires_checksums(disk: Disk, paths: StorePaths) -> bool:
-    """Say whether a record without a checksum of its own is damaged. `stored_sizes` has made sure
-    that the answer is what was written down."""
-    data = read_whole(disk, paths.properties)
-    values = {} if data is None else read_properties(data.decode("utf-8", "replace"))
-    return values.get(_STRICT) == "true"
+    return found
 
 
 def _sizes_of_files(disk: Disk, paths: StorePaths) -> FileSizes:
@@ -127,9 +210,10 @@ def _sizes_of_files(disk: Disk, paths: StorePaths) -> FileSizes:
 def _first_queue_size(disk: Disk, root: str) -> int:
     for topic in disk.list(root):
         for queue in disk.list(f"{root}/{topic}"):
-            size = _first_size(disk, f"{root}/{topic}/{queue}")
-            if size:
-                return size
+            if queue.isascii() and queue.isdigit():
+                size = _first_size(disk, f"{root}/{topic}/{queue}")
+                if size:
+                    return size
     return 0
 
 
@@ -143,16 +227,26 @@ def _first_size(disk: Disk, directory: str) -> int:
     return 0
 
 
-def save_sizes(disk: Disk, paths: StorePaths, sizes: FileSizes, *, strict: bool) -> None:
-    values = {theirs: str(getattr(sizes, ours)) for ours, theirs in _NAMES.items()}
-    if strict:
+def keep_properties(disk: Disk, paths: StorePaths, stored: StoreProperties) -> None:
+    """Write down what the store is like, where that is not written yet: in `store.properties`, and
+    a second time, for whoever loses that file. What others wrote into it stays."""
+    values = {theirs: str(getattr(stored.sizes, ours)) for ours, theirs in _NAMES.items()}
+    if stored.strict:
         values[_STRICT] = "true"
+    if stored.store_id:
+        values[_STORE_ID] = stored.store_id
     values[_CHECKSUM] = _checksum(values)
-    disk.replace(paths.properties, write_properties(values).encode())
+    copied = write_properties(values).encode()
+    there = None if stored.from_copy else _values_in(disk, paths.properties)
+    if there is None or there.get(_STORE_ID, "") != stored.store_id:
+        data = write_properties({**(there or {}), **values}).encode()
+        disk.replace_together([(paths.properties, data), (paths.properties_copy, copied)])
+    elif read_whole(disk, paths.properties_copy) != copied:
+        disk.replace(paths.properties_copy, copied)
 
 
 def _checksum(values: Mapping[str, str]) -> str:
-    names = (*_NAMES.values(), _STRICT)
+    names = (*_NAMES.values(), _STRICT, _STORE_ID)
     known = ",".join(f"{name}={values[name]}" for name in names if name in values)
     return f"{zlib.crc32(known.encode('utf-8', 'replace')):08x}"
 

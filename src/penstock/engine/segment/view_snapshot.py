@@ -29,7 +29,7 @@ from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_view import ShardView
-from penstock.engine.segment.store_sizes import check_is_store, requires_checksums, stored_sizes
+from penstock.engine.segment.store_sizes import check_is_store, stored_properties
 from penstock.engine.segment.time_blocks import TimeBlocks
 from penstock.engine.segment.unit_files import OpenFiles, UnitFiles
 from penstock.engine.segment.view_states import KnownStates, has_states, read_states
@@ -202,13 +202,14 @@ class SnapshotSource:
 
     def _take(self, problems: list[StoreError] | None = None) -> Snapshot:
         disk, paths = self.disk, self.paths
-        sizes = stored_sizes(disk, paths)
+        stored = stored_properties(disk, paths)
+        sizes = stored.sizes
         files = FileSet(
             disk,
             paths.commit_log,
             sizes.commit_log_file_size,
             self.settings.mapped_bytes_max,
-            strict=requires_checksums(disk, paths),
+            strict=stored.strict,
         )
         copies = point = None
         for _ in range(_TAKES_MAX):

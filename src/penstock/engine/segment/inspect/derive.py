@@ -10,7 +10,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
 from penstock.engine.segment.disk_errors import opening_errors
-from penstock.engine.segment.opening import check_log
+from penstock.engine.segment.opening import check_log, lock_store
 from penstock.engine.segment.paths import StorePaths, is_index_name
 from penstock.engine.segment.recovery import Progress, RecoveryReport
 from penstock.engine.segment.settings import SegmentSettings
@@ -44,7 +44,7 @@ def _forget_derived(disk: Disk, paths: StorePaths, settings: SegmentSettings) ->
     """Remove the checkpoint first: without it, whatever happens next, opening the store builds
     everything anew from the log. Of a log that cannot be opened nothing can be built: then all
     stays."""
-    lock = disk.lock(paths.lock)
+    lock = lock_store(disk, paths, settings, exists=True)
     try:
         check_log(disk, paths, settings)
         if disk.exists(paths.derived):

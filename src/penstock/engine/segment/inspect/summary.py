@@ -12,6 +12,7 @@ from msgspec import Struct
 from penstock.disk import Disk
 from penstock.engine.segment.checkpoint import read_durable
 from penstock.engine.segment.control import is_control
+from penstock.engine.segment.directory_owners import MARK
 from penstock.engine.segment.format import CHECKPOINT
 from penstock.engine.segment.settings import FileSizes
 from penstock.engine.segment.shard_view import ShardView
@@ -185,6 +186,8 @@ def files(view: StoreView) -> Iterator[FileInfo]:
 def _files_below(disk: Disk, part: str, directory: str) -> Iterator[FileInfo]:
     for name in disk.list(directory):
         path = f"{directory}/{name}"
+        if name == MARK:
+            continue
         if disk.is_directory(path):
             yield from _files_below(disk, part, path)
             continue

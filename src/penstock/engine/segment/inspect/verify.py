@@ -17,6 +17,7 @@ from penstock.engine.segment.inspect.queue_check import QueueCheck
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings, Progress, VerifyReport
 from penstock.engine.segment.inspect.state_check import StateCheck
 from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment.store_sizes import properties_problems
 from penstock.engine.segment.view_snapshot import Snapshot, SnapshotSource
 from penstock.errors import StoreError
 
@@ -75,6 +76,8 @@ def _check(snapshot: Snapshot, problems: list[StoreError], progress: Progress | 
     findings = Findings(progress, partial(shard_of, snapshot.paths))
     for problem in problems:
         findings.add_error(snapshot.paths.commit_log, problem)
+    for path, reason in properties_problems(snapshot.disk, snapshot.paths):
+        findings.add(path, 0, reason)
     damaged = DamagedSpans()
     try:
         states = StateCheck(snapshot, findings)
