@@ -157,8 +157,7 @@ class Node:
         self._stack: Final = ExitStack()
         with ExitStack() as undo:
             undo.callback(self._stack.close)
-            with opening_errors(self.path):
-                self._lock_directory()
+            self._lock_directory()
             self.meta: Final = self._open_meta(stopping)
             self._stack.callback(self.meta.close)
             self.offset_manager: Final = self._open_offsets()

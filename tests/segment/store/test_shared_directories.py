@@ -100,7 +100,8 @@ def test_the_directories_of_an_open_store_are_locked_whatever_they_say() -> None
     rig = filled()
     for place, directory in PLACES.items():
         rig.disk.remove(f"{directory}/.penstock/owner")
-        taken = SegmentSettings(**{place: directory}, background=False)  # type: ignore[arg-type]  # of a table
+        taken = settings_with(**{place: directory})
+        taken = msgspec.structs.replace(taken, sizes=None)
         with pytest.raises((LockedError, NotAStoreError), match=directory):
             SegmentStore.open("other", taken, disk=rig.disk, clock=rig.clock)
     check(rig)
