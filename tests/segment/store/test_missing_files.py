@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 from tests.segment.store.damaged_store import TINY, Models, check_all, check_goes_on, write_store
-from tests.segment.store.rig import Rig, record
+from tests.segment.store.rig import EVENTS, ORDERS, Rig, create, record
 
 from penstock.errors import CorruptionError
+from penstock.record import QueueKind
 from penstock.testing import PowerCut
 
 KEPT = ("/commitlog/", "/lock", "/store.properties", "/abort")
@@ -158,6 +159,70 @@ def test_a_missing_file_of_the_log_is_named() -> None:
     store = rig.store
     with pytest.raises(CorruptionError, match=r"0{20}|lost"):
         store.read(next(iter(store.shards())), 0)
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+@pytest.mark.parametrize("kind", QueueKind)
+def test_the_records_of_a_missing_first_file_are_reported_once_as_lost(
+    kind: QueueKind, unclean: bool
+) -> None:
+    rig = Rig(TINY)
+    create(rig.store, kind=kind)
+    create(rig.store, EVENTS, kind=kind)
+    for number in range(40):
+        rig.store.append(ORDERS, record(number, size=400))
+        if number > 30:
+            rig.store.append(EVENTS, record(number, size=400))
+    rig.store.checkpoint()
+    first = next(n for n in range(40) if _position(rig, n) >= rig.store._parts.log.files.file_size)
+    if unclean:
+        rig.abandon()
+        rig.disk.kill()
+    else:
+        rig.close()
+    rig.disk.remove("store/commitlog/00000000000000000000")
+    (place,) = rig.store.report.damaged
+    assert place.path == "store/commitlog/00000000000000000000"
+    assert "missing, and with it records of 1 shards" in place.reason
+    for store in rig.lives():
+        with pytest.raises(CorruptionError, match=r"this file of the log is missing"):
+            store.read(ORDERS, 0)
+        assert [each.offset for each in store.read(ORDERS, first)] == list(range(first, 40))
+        assert len(store.read(EVENTS, 0)) == 9
+    assert rig.store.report.damaged == []
+
+
+def _position(rig: Rig, offset: int) -> int:
+    position = rig.store._table.get(ORDERS).position_of(offset)
+    assert position is not None
+    return position
+
+
+def test_files_that_retention_removed_are_not_reported() -> None:
+    rig = Rig(TINY)
+    create(rig.store)
+    create(rig.store, EVENTS, kind=QueueKind.BATCH)
+    for number in range(40):
+        rig.store.append(ORDERS, record(number, size=400))
+        rig.store.append(EVENTS, record(number, size=400))
+    rig.store.delete_offsets(ORDERS, [0, 1, 2])
+    count = len(rig.store._parts.log.files.bases)
+    for calls in range(200):
+        copy = rig.copy()
+        before = copy.store._parts.log.files.start
+        copy.disk.stop_at_call(calls)
+        try:
+            copy.store.retention.remove_oldest_file()
+        except PowerCut:
+            copy.abandon()
+            copy.disk.crash(random.Random(calls))
+            assert copy.store.report.damaged == [], (calls, before)
+        else:
+            assert len(copy.store._parts.log.files.bases) == count - 1
+            copy.disk.heal()
+            assert copy.restart().report.damaged == []
+            return
+    pytest.fail("to remove a file takes fewer calls")
 
 
 def test_a_missing_file_in_the_middle_of_the_log_is_refused_by_name() -> None:

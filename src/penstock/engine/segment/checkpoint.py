@@ -56,6 +56,9 @@ class DerivedPoint(msgspec.Struct, frozen=True):
     """The files of shard states that there must be."""
     ends_total: int | None = None
     """The sum of the ends of all queues: states that say less are not those of this point."""
+    log_start: int | None = None
+    """Where the first file of the log began. Files that went since then held nothing that the
+    states show: retention moves their floors, and makes a checkpoint, before it removes a file."""
 
 
 # Made here, for msgspec must not look at a type for the first time in two threads at once.

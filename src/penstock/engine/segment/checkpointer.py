@@ -227,6 +227,7 @@ class Checkpointer:
                 timestamp_ms,
                 buckets=tuple(self._states.buckets),
                 ends_total=sum(memoryview(ends).cast("q")),
+                log_start=self._log.files.start,
             )
             write_derived(self._disk, self._paths.derived, point)
         except BaseException:

@@ -22,6 +22,7 @@ from penstock.engine.segment.checkpoint import (
 )
 from penstock.engine.segment.checkpointer import Checkpointer
 from penstock.engine.segment.commit_log import CommitLog
+from penstock.engine.segment.control import is_control
 from penstock.engine.segment.directory_owners import (
     StoreLock,
     check_owners,
@@ -38,6 +39,7 @@ from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.rebuild import rebuild_queue
 from penstock.engine.segment.recovery import (
+    DamagedPlace,
     Progress,
     RecoveryReport,
     Replay,
@@ -311,6 +313,7 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     _settle(parts, end, unclean=unclean)
     if report.damaged:
         _note_lost(parts, replay, before)
+    _note_missing_start(parts, point, bounded=bounded)
     for shard in parts.table:
         replayed = unclean or not bounded or shard.shard in replay.touched
         _fit_files(parts, shard, end, unclean=unclean, replayed=replayed)
@@ -425,6 +428,33 @@ def _note_lost(parts: StoreParts, replay: Replay, before: dict[ShardId, int]) ->
     missing = sum(count for _, count in replay.nameless) - found
     if missing > 0:
         _suspect_all(parts, replay.nameless[0][0], missing)
+
+
+def _note_missing_start(parts: StoreParts, point: DerivedPoint | None, *, bounded: bool) -> None:
+    """Tell of first files of the log that somebody removed, and whose records are lost."""
+    files, report = parts.log.files, parts.report
+    if point is None or point.log_start is None or files.start <= point.log_start:
+        return
+    concerned = []
+    for shard in parts.table:
+        if shard.state.dropped or is_control(shard.shard):
+            continue
+        shard.drain()
+        if not shard.check_units():
+            rebuild_queue(files, shard, report.end_position)
+        first = shard.first_live_position()
+        if bounded and (first is None or first >= files.start):
+            continue  # retention removed the file, and had no time to say so
+        start, end = shard.earliest, shard.offset_at(files.start)
+        shard.state.note_lost([(start, end)] if start < end else [])
+        if shard.state.first_lost(start, end) is not None:
+            concerned.append(shard.shard.name)
+            parts.checkpointer.touch(shard)
+    if concerned:
+        reason = f"this file of the log is missing, and with it records of {len(concerned)} shards"
+        place = DamagedPlace(files.path_of(point.log_start), 0, reason)
+        report.damaged.append(place)
+        _log.error("log_file_missing", path=place.path, shards=len(concerned), one=concerned[0])
 
 
 def _count_unnamed(replay: Replay, shard: ShardLog, lost: list[tuple[int, int]]) -> int:

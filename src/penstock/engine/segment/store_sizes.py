@@ -161,6 +161,8 @@ def properties_problems(disk: Disk, paths: StorePaths) -> Iterator[tuple[str, st
         if problem is not None and _good_copy(disk, paths) is not None:
             yield paths.properties, f"{problem}; opening the store restores it from its copy"
         problem = _problem_of(copied)
+        if problem is None and _CHECKSUM not in copied:
+            problem = "the checksum is missing"
         if problem is not None:
             yield paths.properties_copy, f"{problem}; opening the store writes it anew"
 
