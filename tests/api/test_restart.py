@@ -260,6 +260,7 @@ def test_a_start_that_fails_lets_go_of_everything(directory: Path) -> None:
     properties = directory / "segment" / "store.properties"
     kept = properties.read_bytes()
     properties.write_bytes(b"mappedFileSizeCommitLog=many\n")
+    (directory / "segment" / "penstock" / "store.properties").unlink()
     with pytest.raises(NotAStoreError):
         penstock.open(directory)
     properties.write_bytes(kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -75,6 +76,16 @@ def test_the_copy_is_written_anew(loss: str) -> None:
     spoil(rig, COPY, loss)
     assert rig.store.report.rebuilt == []
     assert rig.disk.files()[COPY] == whole
+
+
+def test_a_full_disk_does_not_keep_a_store_without_copy_from_opening() -> None:
+    rig = filled()
+    rig.disk.remove(COPY)
+    rig.disk.fail("replace", COPY, errno.ENOSPC)
+    assert offsets(rig.store, ORDERS) == list(range(25))
+    assert not rig.disk.exists(COPY)
+    rig.restart()
+    assert rig.disk.exists(COPY)
 
 
 @pytest.mark.parametrize("path", [PROPERTIES, COPY])

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.disk import Disk
-from penstock.engine.segment.disk_errors import opening_errors
+from penstock.engine.segment.disk_errors import is_full, opening_errors
 from penstock.engine.segment.file_set import is_file_name
 from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.segment.java_properties import read_properties, write_properties
@@ -21,6 +21,7 @@ from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.settings import MIB, FileSizes, SegmentSettings
 from penstock.engine.segment.sidecar import read_whole
 from penstock.errors import CorruptionError, NotAStoreError, SettingsError
+from penstock.log import get_logger
 
 _NAMES: Final = {
     "commit_log_file_size": "mappedFileSizeCommitLog",
@@ -51,6 +52,9 @@ ROCKETMQ_SIZES: Final = FileSizes(
     index_entries_max=20_000_000,
 )
 """RocketMQ's defaults, for a directory that does not say."""
+
+
+_log: Final = get_logger(__name__)
 
 
 class StoreProperties(Struct, frozen=True):
@@ -244,7 +248,13 @@ def keep_properties(disk: Disk, paths: StorePaths, stored: StoreProperties) -> N
         data = write_properties({**(there or {}), **values}).encode()
         disk.replace_together([(paths.properties, data), (paths.properties_copy, copied)])
     elif read_whole(disk, paths.properties_copy) != copied:
-        disk.replace(paths.properties_copy, copied)
+        try:
+            disk.replace(paths.properties_copy, copied)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            # A full disk is no reason not to open: the next start writes it.
+            _log.warning("properties_not_copied", path=paths.properties_copy)
 
 
 def _checksum(values: Mapping[str, str]) -> str:
