@@ -374,6 +374,10 @@ impl Appender {
         }
     }
 
+    fn note_indexed(&self, py: Python<'_>, position: i64, count: usize) -> PyResult<()> {
+        self.with(py, |state| state.index.note_last(position, count))
+    }
+
     #[getter]
     fn index_attached(&self, py: Python<'_>) -> PyResult<usize> {
         self.with(py, |state| state.index.attached())

@@ -57,6 +57,14 @@ impl Hashes {
         Self { few: [0; 4], count: 0, many: Vec::new() }
     }
 
+    pub fn without_first(self, count: usize) -> Self {
+        let mut rest = Self::none();
+        for &hash in self.iter().skip(count) {
+            rest.push(hash);
+        }
+        rest
+    }
+
     #[inline]
     fn push(&mut self, hash: u32) {
         if self.many.is_empty() && self.count < self.few.len() {

@@ -171,6 +171,8 @@ pub struct KeyIndex {
     room: u64,
     /// End timestamp and position of the file released last.
     released_end: (i64, i64),
+    /// The record that the entries end with, and how many of them are its own.
+    last: Option<(i64, usize)>,
 }
 
 impl KeyIndex {
@@ -227,6 +229,16 @@ impl KeyIndex {
     pub fn end_position(&self) -> i64 {
         let newest = self.files.iter().rev().find(|file| !file.is_fresh);
         newest.map_or(self.released_end, IndexFile::end).1
+    }
+
+    pub fn note_last(&mut self, position: i64, count: usize) {
+        self.last = Some((position, count));
+    }
+
+    /// How many entries the record at a position, not below the end, is known to have already.
+    #[inline]
+    pub fn count_of(&self, position: i64) -> usize {
+        self.last.filter(|last| last.0 == position).map_or(0, |last| last.1)
     }
 
     /// Fetch the memory that an entry of this hash will need: the slots are too many to be cached.

@@ -184,7 +184,11 @@ impl<'a> Run<'a> {
             return Ok(Hashes::none());
         }
         let queue = handle.and_then(|handle| self.state.queues.get_mut(handle)?.as_deref_mut());
-        let hashes = index_hashes(queue, record, found);
+        let mut hashes = index_hashes(queue, record, found);
+        let count = index.count_of(position);
+        if count > 0 {
+            hashes = hashes.without_first(count);
+        }
         if hashes.len() as u64 > index.room() {
             return Err(Stop::Status(NO_INDEX_ROOM));
         }

@@ -430,6 +430,22 @@ def test_records_that_are_in_the_index_are_not_indexed_again(core: Core) -> None
     assert core.index_lookup(bench.indexes[0], 16, 1000, "orders#k3", 0, 1 << 62, 9) == [last] * 2
 
 
+@pytest.mark.parametrize("there", [0, 1, 2, 3])
+def test_the_last_record_of_an_index_gets_the_entries_that_it_lacks(core: Core, there: int) -> None:
+    bench = Workbench(core)
+    for n in range(4):
+        bench.append(Record(value=b"v", key=b"k%d" % n, tags=("t",)))
+    (index,) = bench.indexes
+    before = bytes(index)
+    last = bench.raws()[-1].position
+    core.index_relink(index, 16, 1000, 7 + min(there, 2))
+    appender = fresh(core)
+    appender.attach_index(index, 16, 1000)
+    appender.note_indexed(last, there)
+    appender.replay(bench.log, 0, 0, bench.end, True, "")
+    assert bytes(index) == before
+
+
 # ---------------------------------------------------------------------------------- specials
 
 

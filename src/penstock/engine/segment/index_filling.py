@@ -113,6 +113,8 @@ class IndexFiles:
     def __init__(self) -> None:
         self._files: deque[IndexFile] = deque()
         self._released_end = (0, 0)
+        self.last = (-1, 0)
+        """The record that the entries end with, and how many of them are its own."""
         self.room = 0
         """Free entries over all files."""
 
@@ -147,6 +149,10 @@ class IndexFiles:
         for file in self._files:
             end = self._end_of(file, end)
         return end[1]
+
+    def count_of(self, position: int) -> int:
+        """How many entries the record at a position, not below the end, is known to have."""
+        return self.last[1] if self.last[0] == position else 0
 
     def put_all(self, hashes: list[int], position: int, timestamp_ms: int) -> None:
         """Index one record. The caller has made sure that there is room."""

@@ -186,6 +186,11 @@ class Appender(Protocol):
         """Let go of the index file attached first."""
         ...
 
+    def note_indexed(self, position: int, count: int) -> None:
+        """Say that the index ends with `count` entries of the record at `position`, not all of
+        them perhaps in files that are attached: a replay adds those that it lacks."""
+        ...
+
     @property
     def index_attached(self) -> int: ...
     @property

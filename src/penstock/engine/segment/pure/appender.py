@@ -206,6 +206,10 @@ class Appender:
         with self._lock:
             self._index.release()
 
+    def note_indexed(self, position: int, count: int) -> None:
+        with self._lock:
+            self._index.last = (position, count)
+
     @property
     def index_attached(self) -> int:
         with self._lock:

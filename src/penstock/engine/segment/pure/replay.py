@@ -118,7 +118,7 @@ class Replay:
         """Dispatch one record; return REPLAY_DONE, or why it cannot be dispatched now."""
         hashes: list[int] = []
         if self._index is not None and position >= self._index.end_position:
-            hashes = facts.index_hashes()
+            hashes = facts.index_hashes()[self._index.count_of(position) :]
             if len(hashes) > self._index.room:
                 return REPLAY_NO_INDEX_ROOM
         if facts.enters_a_queue:
