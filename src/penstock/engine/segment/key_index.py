@@ -11,8 +11,9 @@ queue unit of the record's offset points back to it (a truncated shard leaves de
 
 Entries never change once written, and slots and chains follow from them. So a checkpoint keeps the
 checksum of the entries of the newest file, and opening rebuilds its slots from entries that pass
-it. All older files are sealed, with page checksums; the checkpoint names them, so that a missing
-one is noticed, too. Whatever does not agree is not repaired: the index is rebuilt from the log.
+it. All older files are sealed, with page checksums (see `index_mappings` for when they are
+checked); the checkpoint names them, so that a missing one is noticed, too. Whatever does not agree
+is not repaired: the index is rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from msgspec.structs import replace
 
 from penstock.disk import Disk, File, Mapping
 from penstock.engine.segment.format import INDEX_ENTRY, INDEX_HEADER
+from penstock.engine.segment.index_mappings import IndexMappings
 from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.paths import is_index_name
+from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.twin_interface import IndexSink
-from penstock.errors import CorruptionError
+from penstock.errors import ClosedError, CorruptionError
 
 _HITS_FIRST: Final = 8
 _HITS_GROWTH: Final = 32
-_MAPPED_MAX: Final = 16
-"""Sealed index files kept mapped for look-ups."""
 
 
 class IndexMark(Struct, frozen=True):
@@ -67,24 +68,29 @@ _NO_MARK: Final = IndexMark("", b"", 0)
 
 
 class _IndexFile:
+    """A file that is being filled."""
+
     __slots__ = ("file", "mapping", "name", "warmed")
 
-    def __init__(self, disk: Disk, directory: str, name: str, *, writable: bool) -> None:
+    def __init__(self, disk: Disk, directory: str, name: str) -> None:
         self.name = name
         self.warmed = 0
         """Up to here the pages were faulted in; 0 in a new file."""
-        self.file: File = disk.open(f"{directory}/{name}", writable=writable)
-        self.mapping: Mapping = self.file.map(writable=writable)
+        self.file: File = disk.open(f"{directory}/{name}")
+        self.mapping: Mapping = self.file.map(writable=True)
 
     def sync(self) -> None:
         self.mapping.let_go(0, len(self.mapping.buffer))
         self.file.sync()
 
-    def release(self) -> bool:
-        if not self.mapping.release():
-            return False
+    def let_go(self) -> None:
+        """Close and unmap it: nobody has a view of it yet."""
+        self.mapping.release()
         self.file.close()
-        return True
+
+    @property
+    def header(self) -> bytes:
+        return bytes(self.mapping.buffer[: INDEX_HEADER.size])
 
     @property
     def count(self) -> int:
@@ -100,9 +106,10 @@ class KeyIndex:
         self.directory: Final = directory
         self._sizes: Final = sizes
         self._sums: Final = sums
+        self._sealed: Final = SealedFiles(disk, sums)
+        self._mappings: Final = IndexMappings(disk, directory, sizes.index_file_size, self._sealed)
         self.names: list[str] = []
         self._attached: list[_IndexFile] = []
-        self._sealed: dict[str, _IndexFile] = {}
         self._running_crc: tuple[str, int, int] = ("", 1, 0)
         self._ends: dict[str, int] = {}
         """The position of the last record of each sealed file."""
@@ -111,9 +118,10 @@ class KeyIndex:
         self._last_sealed = _NO_MARK
         self.damaged = False
         """A file was found damaged: every look-up raises until the index was rebuilt."""
+        self._closed = False
         self._lock: Final = threading.RLock()
         self._sealing: Final = threading.Lock()
-        """Taken before `_lock`, and held while a full file goes to the device."""
+        """Taken before `_lock`, and held while files being filled are synced, sealed or let go."""
 
     @property
     def entries_max(self) -> int:
@@ -146,12 +154,14 @@ class KeyIndex:
                 return False
             if not self._restore_older(mark, log_start):
                 return False
-            newest = _IndexFile(self._disk, self.directory, mark.name, writable=True)
+            newest = _IndexFile(self._disk, self.directory, mark.name)
             count = max(1, int(INDEX_HEADER.unpack(mark.header)[-1]))
-            if self._entries_crc(newest, 1, count, 0) != mark.entries_crc:
-                newest.release()
+            buffer = newest.mapping.buffer
+            if self._entries_crc(buffer, 1, count, 0) != mark.entries_crc:
+                buffer.release()
+                newest.let_go()
                 return False
-            if self._head_of(newest) != mark.header or self._slots_crc(newest) != mark.slots_crc:
+            if newest.header != mark.header or self._slots_crc(buffer) != mark.slots_crc:
                 self._relink(newest, mark.header, count)
             newest.warmed = INDEX_HEADER.size
             self._attach(newest, appender)
@@ -179,28 +189,28 @@ class KeyIndex:
         sizes = self._sizes
         core.index_relink(buffer, sizes.index_slots, sizes.index_entries_max, count, stop)
 
-    def _head_of(self, index: _IndexFile) -> bytes:
-        return bytes(index.mapping.buffer[: INDEX_HEADER.size])
-
-    def _slots_crc(self, index: _IndexFile) -> int:
+    def _slots_crc(self, buffer: memoryview) -> int:
         end = INDEX_HEADER.size + 4 * self._sizes.index_slots
-        with memoryview(index.mapping.buffer) as buffer, buffer[INDEX_HEADER.size : end] as slots:
+        with buffer[INDEX_HEADER.size : end] as slots:
             return zlib.crc32(slots)
 
     def adopt(self, appender: IndexSink) -> None:
         """Go on with the newest file as it is: the way to open a store without checkpoint. The
         older ones are believed as they are now."""
         for name in self.names[:-1]:
-            with closing(self._disk.open(f"{self.directory}/{name}", writable=False)) as file:
+            path = f"{self.directory}/{name}"
+            with closing(self._disk.open(path, writable=False)) as file:
                 self._sums.seal(f"index/{name}", file)
+            self._sealed.note_sealed(path)
         if self.names:
             self._ends.pop(self.names[-1], None)
-            newest = _IndexFile(self._disk, self.directory, self.names[-1], writable=True)
+            newest = _IndexFile(self._disk, self.directory, self.names[-1])
             newest.warmed = INDEX_HEADER.size
             self._attach(newest, appender)
 
     def _attach(self, newest: _IndexFile, appender: IndexSink) -> None:
         self._attached.append(newest)
+        self._mappings.keep_filled(newest.name, newest.mapping)
         # Entries are written in order. Slots are hit at random: their pages may be large.
         slots_end = INDEX_HEADER.size + 4 * self._sizes.index_slots
         newest.mapping.set_readahead(slots_end, self._sizes.index_file_size, wanted=False)
@@ -211,6 +221,8 @@ class KeyIndex:
     def add_file(self, appender: IndexSink, now_ms: int) -> None:
         """Create the next file, allocated, and attach it behind the one being filled."""
         with self._lock:
+            if self._closed:
+                raise ClosedError(f"the index {self.directory} was closed")
             name = _name_for(now_ms, self.names[-1] if self.names else "")
             path = f"{self.directory}/{name}"
             file = self._disk.open(path, create=True)
@@ -223,7 +235,7 @@ class KeyIndex:
             file.close()
             self._disk.sync_directory(self.directory)
             self.names.append(name)
-            newest = _IndexFile(self._disk, self.directory, name, writable=True)
+            newest = _IndexFile(self._disk, self.directory, name)
             self._attach(newest, appender)
 
     def warm(self, ahead_size: int) -> None:
@@ -253,7 +265,8 @@ class KeyIndex:
                 with self._lock:
                     appender.release_index()
                     del self._attached[0]
-                    self._sealed[full.name] = full
+                    self._mappings.note_sealed(full.name)
+                full.file.close()
 
     def _seal(self, full: _IndexFile) -> None:
         """Put a full file on the device, once. The caller holds `_sealing`."""
@@ -261,55 +274,58 @@ class KeyIndex:
             return
         full.sync()
         self._sums.seal(f"index/{full.name}", full.file)
-        header = bytes(full.mapping.buffer[: INDEX_HEADER.size])
-        crc = self._entries_crc(full, 1, full.count, 0)
+        self._sealed.note_sealed(f"{self.directory}/{full.name}")
+        header = full.header
+        with full.mapping.buffer as buffer:
+            crc = self._entries_crc(buffer, 1, full.count, 0)
         self._last_sealed = IndexMark(full.name, header, crc)
         self._ends[full.name] = _end_of(header)
 
-    def begin_mark(self) -> tuple[_IndexFile, bytes] | None:
-        """Take the header of the file being filled; the caller holds the log's lock, so that it
-        fits a position of the log. `finish_mark` does the long part without it."""
+    def begin_mark(self) -> tuple[str, bytes, memoryview] | None:
+        """Take name, header and bytes of the file being filled; the caller holds the log's lock,
+        so that they fit a position of the log. `finish_mark` does the long part without it."""
         with self._lock:
-            filled = [index for index in self._attached if index.count > 1]
-        if not filled:
-            return None
-        return filled[-1], self._head_of(filled[-1])
+            for index in reversed(self._attached):
+                if index.count > 1:
+                    return index.name, index.header, index.mapping.buffer
+        return None
 
     def finish_mark(
-        self, begun: tuple[_IndexFile, bytes] | None, *, clean: bool = False
+        self, begun: tuple[str, bytes, memoryview] | None, *, clean: bool = False
     ) -> IndexMark:
         with self._sealing:
             if begun is None:
                 # The file being filled has no entry yet: the one before it is the newest.
                 last = self._last_sealed
                 return self._with_older(last if last.name in self.names else _NO_MARK)
-            newest, header = begun
-            for index in [i for i in self._attached if i.name < newest.name]:
+            newest, header, view = begun
+            for index in [i for i in self._attached if i.name < newest]:
                 self._seal(index)
             count = max(1, int(INDEX_HEADER.unpack(header)[-1]))
             name, done, crc = self._running_crc
-            if name != newest.name or done > count:
+            if name != newest or done > count:
                 done, crc = 1, 0
-            crc = self._entries_crc(newest, done, count, crc)
-            self._running_crc = (newest.name, count, crc)
-            slots_crc = self._slots_crc(newest) if clean else None
-            return self._with_older(IndexMark(newest.name, header, crc, slots_crc))
+            with view as buffer:
+                crc = self._entries_crc(buffer, done, count, crc)
+                slots_crc = self._slots_crc(buffer) if clean else None
+            self._running_crc = (newest, count, crc)
+            return self._with_older(IndexMark(newest, header, crc, slots_crc))
 
     def _with_older(self, mark: IndexMark) -> IndexMark:
         with self._lock:
             older = [(n, self._ends[n]) for n in self.names if n < mark.name and n in self._ends]
         return replace(mark, older=tuple(older))
 
-    def _entries_crc(self, index: _IndexFile, first: int, stop: int, crc: int) -> int:
+    def _entries_crc(self, buffer: memoryview, first: int, stop: int, crc: int) -> int:
         base = INDEX_HEADER.size + 4 * self._sizes.index_slots
-        with memoryview(index.mapping.buffer) as buffer:
-            start, end = base + INDEX_ENTRY.size * first, base + INDEX_ENTRY.size * stop
-            with buffer[start:end] as entries:
-                return zlib.crc32(entries, crc)
+        start, end = base + INDEX_ENTRY.size * first, base + INDEX_ENTRY.size * stop
+        with buffer[start:end] as entries:
+            return zlib.crc32(entries, crc)
 
     def sync(self) -> None:
-        for index in list(self._attached):
-            index.sync()
+        with self._sealing:
+            for index in list(self._attached):
+                index.sync()
 
     def lookup(self, text: str, begin_ms: int, end_ms: int, count_max: int) -> Iterator[int]:
         """Yield positions of records that may carry `text`, newest first; a few at a time, because
@@ -317,86 +333,64 @@ class KeyIndex:
 
         A damaged or missing sealed file raises `CorruptionError`: the caller rebuilds the index.
         """
+        for buffer in self._buffers():
+            yield from self._hits(buffer, text, (begin_ms, end_ms), count_max)
+
+    def _buffers(self) -> Iterator[memoryview]:
+        """Yield the bytes of all files, newest first."""
         if self.damaged:
             raise CorruptionError(self.directory, position=0, reason="it must be rebuilt")
         for name in reversed(list(self.names)):
-            try:
-                index = self._readable(name)
-            except FileNotFoundError as error:
-                if name not in self.names:
-                    continue  # removed meanwhile, with the records it spoke of
-                self.damaged = True
-                path = f"{self.directory}/{name}"
-                raise CorruptionError(path, position=0, reason="the file is missing") from error
-            yield from self._hits(index, text, (begin_ms, end_ms), count_max)
+            buffer = self._buffer(name)
+            if buffer is not None:
+                yield buffer
+
+    def _buffer(self, name: str) -> memoryview | None:
+        """Return the bytes of a file, or None when it was removed meanwhile, with the records it
+        spoke of."""
+        try:
+            return self._mappings.buffer(name)
+        except (CorruptionError, FileNotFoundError) as error:
+            if name not in self.names:
+                return None
+            self.damaged = True
+            if isinstance(error, CorruptionError):
+                raise
+            path = f"{self.directory}/{name}"
+            raise CorruptionError(path, position=0, reason="the file is missing") from error
 
     def newest(self, topic: str, key: bytes) -> int:
         """Return the newest position that there is for a plain key, quickly, or -1: then `lookup`
         knows better."""
         if self.damaged:
             return -1
+        slots, entries_max = self._sizes.index_slots, self._sizes.index_entries_max
         for name in reversed(self.names):
             try:
-                index = self._readable(name)
+                buffer = self._mappings.buffer(name)
             except (OSError, CorruptionError):
                 return -1
-            position = core.index_newest(
-                index.mapping.buffer,
-                self._sizes.index_slots,
-                self._sizes.index_entries_max,
-                topic,
-                key,
-            )
+            position = core.index_newest(buffer, slots, entries_max, topic, key)
             if position >= 0:
                 return position
         return -1
 
     def _hits(
-        self, index: _IndexFile, text: str, span_ms: tuple[int, int], count_max: int
+        self, buffer: memoryview, text: str, span_ms: tuple[int, int], count_max: int
     ) -> Iterator[int]:
         seen, limit = 0, min(_HITS_FIRST, count_max)
         while True:
-            hits = core.index_lookup(
-                index.mapping.buffer,
-                self._sizes.index_slots,
-                self._sizes.index_entries_max,
-                text,
-                *span_ms,
-                limit,
-            )
+            hits = self._look_into(buffer, text, span_ms, limit)
             yield from hits[seen:]
             if len(hits) < limit or limit == count_max:
                 return
             seen, limit = len(hits), min(limit * _HITS_GROWTH, count_max)
 
-    def _readable(self, name: str) -> _IndexFile:
-        with self._lock:
-            for index in self._attached:
-                if index.name == name:
-                    return index
-            found = self._sealed.pop(name, None)
-            if found is None:
-                found = _IndexFile(self._disk, self.directory, name, writable=False)
-                self._verify(found)
-            self._sealed[name] = found
-            for old in list(self._sealed)[: max(0, len(self._sealed) - _MAPPED_MAX)]:
-                if old != name and self._sealed[old].release():
-                    del self._sealed[old]
-            return found
-
-    def _verify(self, index: _IndexFile) -> None:
-        try:
-            sums = self._sums.load(f"index/{index.name}")
-            reason = "it has no checksums"
-            if sums is not None:
-                reason = "page checksum does not match"
-                if next(sums.damaged_pages(index.file), None) is None:
-                    return
-        except CorruptionError as error:
-            reason = f"its checksums are damaged: {error.reason}"
-        self.damaged = True
-        index.release()
-        raise CorruptionError(f"{self.directory}/{index.name}", position=0, reason=reason)
+    def _look_into(
+        self, buffer: memoryview, text: str, span_ms: tuple[int, int], count_max: int
+    ) -> list[int]:
+        slots, entries_max = self._sizes.index_slots, self._sizes.index_entries_max
+        return core.index_lookup(buffer, slots, entries_max, text, *span_ms, count_max)
 
     def remove_before(self, position: int) -> None:
         """Remove the files whose entries all lie below `position` of the log."""
@@ -409,11 +403,10 @@ class KeyIndex:
 
     def _remove(self, name: str) -> None:
         with self._lock:
-            opened = self._sealed.pop(name, None)
-            if opened is not None:
-                opened.release()
+            # First, so that a reader who comes too late knows why it finds nothing.
             self.names.remove(name)
             self._ends.pop(name, None)
+            self._mappings.drop(name)
             self._disk.remove(f"{self.directory}/{name}")
             self._sums.remove(f"index/{name}")
 
@@ -428,11 +421,12 @@ class KeyIndex:
     def detach(self, appender: IndexSink) -> None:
         """Let go of the files being filled; a spare that holds nothing is removed, because
         RocketMQ would take it for the newest."""
-        with self._lock:
+        with self._sealing, self._lock:
             for index in self._attached:
                 appender.release_index()
                 unused = index.count <= 1
-                index.release()
+                self._mappings.drop(index.name)
+                index.file.close()
                 if unused:
                     self._remove(index.name)
             self._attached.clear()
@@ -446,10 +440,17 @@ class KeyIndex:
                     index.mapping.buffer, self._sizes.index_slots, self._sizes.index_entries_max
                 )
 
+    def unmap_idle(self) -> None:
+        """Unmap the files that nobody has looked into since the last call."""
+        self._mappings.unmap_idle()
+
     def close(self) -> None:
-        for index in self._sealed.values():
-            index.release()
-        self._sealed.clear()
+        with self._lock:
+            self._closed = True
+            # Only where opening failed are there any left.
+            for index in self._attached:
+                index.file.close()
+        self._mappings.close()
 
 
 def _end_of(header: bytes) -> int:

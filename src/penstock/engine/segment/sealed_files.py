@@ -43,7 +43,15 @@ class SealedFiles:
             self._checked.add(path)
         return True
 
-    def forget(self) -> None:
-        """Check everything again when it is next used."""
+    def note_sealed(self, path: str) -> None:
+        """Say that the checksums of a file were made of what it holds now."""
         with self._lock:
-            self._checked.clear()
+            self._checked.add(path)
+
+    def forget(self, path: str | None = None) -> None:
+        """Check a file again when it is next used; without `path`, everything."""
+        with self._lock:
+            if path is None:
+                self._checked.clear()
+            else:
+                self._checked.discard(path)

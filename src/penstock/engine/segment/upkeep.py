@@ -147,6 +147,7 @@ class Upkeep:
         if now - self._retained >= _RETENTION_INTERVAL_S:
             self._retention.run()
             parts.log.files.unmap_idle()
+            parts.index.unmap_idle()
             parts.metrics.mapped_bytes.set(parts.log.files.mapped_bytes)
             self._retained = now
 

@@ -1,0 +1,207 @@
+"""Looking up keys beside writers, retention and upkeep, in more index files than stay mapped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.segment.store.rig import ORDERS, QUIET, Rig, create, fill, record
+
+from penstock.engine.segment.index_mappings import IndexMappings
+from penstock.engine.segment.key_index import KeyIndex
+from penstock.engine.segment.page_sums import PageSums
+from penstock.engine.segment.store import SegmentStore
+from penstock.errors import ClosedError, CorruptionError
+from penstock.record import Record
+
+ALL: Final = (0, (1 << 63) - 1, 1 << 40)
+MAPPED_MAX: Final = 4
+
+
+@pytest.fixture
+def few_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.engine.segment.index_mappings._FILES_MAX", MAPPED_MAX)
+
+
+def index_of(store: SegmentStore) -> KeyIndex:
+    return store._parts.index
+
+
+def fill_index(store: SegmentStore, files: int, *, key: bytes = b"other") -> None:
+    """Append until there are so many index files, the last of which is being filled."""
+    while len(index_of(store).names) < files:
+        store.append_many(ORDERS, [Record(b"v", key)] * 20)
+        store._parts.writer.save_index()
+
+
+# Files that stay, and files that go
+
+
+@pytest.mark.usefixtures("few_mapped")
+def test_no_more_than_the_bound_is_mapped_and_all_is_found(tmp_path: Path) -> None:
+    with SegmentStore.open(str(tmp_path), QUIET) as store:
+        create(store)
+        for number in range(600):
+            store.append(ORDERS, record(number, key=b"key-%d" % number, tag="t"))
+            store._parts.writer.save_index()
+        index = index_of(store)
+        for number in (*range(0, 600, 7), *range(599, 0, -11)):
+            found = store.newest_by_key(ORDERS, b"key-%d" % number)
+            assert found is not None
+            assert found.offset == number
+            assert len(index._mappings.names) <= MAPPED_MAX + len(index._attached)
+        assert len(index.names) > 4 * MAPPED_MAX
+        assert store.newest_by_key(ORDERS, b"absent") is None
+
+
+@pytest.mark.usefixtures("few_mapped")
+def test_walks_through_more_files_than_the_bound_find_most_of_it_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped = Counter[str]()
+    map_file = IndexMappings._map
+
+    def count(mappings: IndexMappings, name: str) -> object:
+        mapped[name] += 1
+        return map_file(mappings, name)
+
+    with SegmentStore.open(str(tmp_path), QUIET) as store:
+        create(store)
+        fill_index(store, 8)
+        monkeypatch.setattr(IndexMappings, "_map", count)
+        for _ in range(10):
+            assert store.newest_by_key(ORDERS, b"absent") is None
+        assert sum(1 for count in mapped.values() if count > 1) <= 8 - MAPPED_MAX + 1
+
+
+def test_a_sealed_file_is_checked_once_and_one_sealed_here_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = Counter[str]()
+    load = PageSums.load
+
+    def count(sums: PageSums, path: str) -> object:
+        checked[path] += 1
+        return load(sums, path)
+
+    with SegmentStore.open(str(tmp_path), QUIET) as store:
+        create(store)
+        fill_index(store, 6)
+    monkeypatch.setattr(PageSums, "load", count)
+    with SegmentStore.open(str(tmp_path), QUIET) as store:
+        names = index_of(store).names[:-1]
+        fill_index(store, 9)
+        for _ in range(3):
+            assert store.newest_by_key(ORDERS, b"absent") is None
+            assert list(store.by_key(ORDERS, b"absent")) == []
+            for _ in range(2):
+                index_of(store).unmap_idle()
+        assert len(index_of(store)._mappings.names) == len(index_of(store)._attached)
+    checks = {path: count for path, count in checked.items() if path.startswith("index/")}
+    assert checks == {f"index/{name}": 1 for name in names}
+
+
+def test_a_file_that_was_cut_after_its_check_is_noticed_when_it_is_mapped_again() -> None:
+    rig = Rig()
+    create(rig.store)
+    fill(rig.store, ORDERS, 100)
+    rig.restart()
+    there = [each.offset for each in rig.store.by_key(ORDERS, b"key-3")]
+    index = index_of(rig.store)
+    for _ in range(2):
+        index.unmap_idle()
+    rig.disk.open(f"store/index/{index.names[0]}").truncate(100)
+    with pytest.raises(CorruptionError, match="it has 100 bytes"):
+        list(index.lookup("orders#key-3", *ALL))
+    assert [each.offset for each in rig.store.by_key(ORDERS, b"key-3")] == there
+
+
+@pytest.mark.usefixtures("few_mapped")
+def test_a_lookup_keeps_its_file_while_others_need_room(tmp_path: Path) -> None:
+    with SegmentStore.open(str(tmp_path), QUIET) as store:
+        create(store)
+        store.append_many(ORDERS, [Record(b"v", b"old")] * 30)
+        fill_index(store, 20)
+        index = index_of(store)
+        hits = index.lookup("orders#old", *ALL)
+        found = [next(hits)]
+        for _ in range(2):
+            assert store.newest_by_key(ORDERS, b"absent") is None
+            index.unmap_idle()
+        found += hits
+        assert len(found) == 30
+
+
+@pytest.mark.parametrize("leaves", ["drop", "close"])
+def test_a_view_outlives_the_removal_of_its_file_and_nothing_stays_mapped(
+    tmp_path: Path, leaves: str
+) -> None:
+    with SegmentStore.open(str(tmp_path), QUIET) as store:
+        create(store)
+        fill_index(store, 3)
+        index = index_of(store)
+        oldest = index.names[0]
+        view = index._mappings.buffer(oldest)
+        before = bytes(view)
+        if leaves == "drop":
+            index._remove(oldest)
+        else:
+            store.close()
+        assert bytes(view) == before
+        del view
+        index.unmap_idle()
+        assert f"{tmp_path}/index/{oldest}" not in Path("/proc/self/maps").read_text()
+        opened = [each.resolve() for each in Path("/proc/self/fd").iterdir()]
+        assert not any(each.name.startswith(oldest) for each in opened)
+
+
+def test_a_file_removed_before_its_turn_is_passed_over(tmp_path: Path) -> None:
+    with SegmentStore.open(str(tmp_path), QUIET) as store:
+        create(store)
+        fill_index(store, 4, key=b"k")
+        index = index_of(store)
+        hits = index.lookup("orders#k", *ALL)
+        found = [next(hits)]
+        oldest = index.names[0]
+        index._remove(oldest)
+        found += hits
+        assert found == list(index.lookup("orders#k", *ALL))
+        assert not index.damaged
+
+
+def test_a_checkpoint_that_began_before_the_files_were_let_go_ends_well(tmp_path: Path) -> None:
+    with SegmentStore.open(str(tmp_path), QUIET) as store:
+        create(store)
+        fill(store, ORDERS, 10)
+        index = index_of(store)
+        begun = index.begin_mark()
+        index.detach(store._log.appender)
+        mark = index.finish_mark(begun, clean=True)
+        assert mark.name == index.names[-1]
+
+
+def test_a_closed_index_takes_no_file_and_maps_none(tmp_path: Path) -> None:
+    store = SegmentStore.open(str(tmp_path), QUIET)
+    create(store)
+    fill_index(store, 3)
+    store.close()
+    index = index_of(store)
+    with pytest.raises(ClosedError):
+        index.add_file(store._log.appender, 0)
+    with pytest.raises(ClosedError):
+        list(index.lookup("orders#other", *ALL))
+
+
+def test_the_background_unmaps_files_that_nobody_looks_into() -> None:
+    rig = Rig()
+    create(rig.store)
+    fill_index(rig.store, 5)
+    index = index_of(rig.store)
+    assert rig.store.newest_by_key(ORDERS, b"absent") is None
+    assert len(index._mappings.names) == len(index.names)
+    for _ in range(2):
+        rig.clock.advance(11)
+        rig.store._upkeep._keep()
+    assert index._mappings.names == [each.name for each in index._attached]
