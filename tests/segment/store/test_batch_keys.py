@@ -126,6 +126,22 @@ def test_a_lost_or_damaged_index_is_filled_again(tmp_path: Path) -> None:
             assert values(store, b"k1") == expected(1, 40)
 
 
+def test_keys_of_shards_that_were_indexed_one_after_the_other_are_all_found(
+    tmp_path: Path,
+) -> None:
+    """Both stand under the same text, and their positions alternate. Of the 29 entries of the file
+    that has both, the newest 8, which a look-up reads at first, are of the second shard."""
+    count = 3 * 29 + 21
+    with make(tmp_path) as store:
+        for number in range(count):
+            store.append_batch(SHARD, batch(("k", b"%d" % number)), 1)
+            store.append_batch(OTHER, batch(("k", b"other %d" % number)), 1)
+        store.run_upkeep()
+        assert values(store, b"k") == [b"%d" % number for number in reversed(range(count))]
+        others = [record.value for record in store.by_key(OTHER, b"k")]
+        assert others == [b"other %d" % number for number in reversed(range(count))]
+
+
 def test_messages_of_a_truncated_tail_are_not_found(tmp_path: Path) -> None:
     with make(tmp_path) as store:
         fill(store, 0, 20)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +14,7 @@ from tests.segment.store.rig import ORDERS, QUIET, Rig, create, fill, record
 from penstock.engine.segment.index_mappings import IndexMappings
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.page_sums import PageSums
+from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import ClosedError, CorruptionError
 from penstock.record import Record
@@ -34,6 +37,63 @@ def fill_index(store: SegmentStore, files: int, *, key: bytes = b"other") -> Non
     while len(index_of(store).names) < files:
         store.append_many(ORDERS, [Record(b"v", key)] * 20)
         store._parts.writer.save_index()
+
+
+# Beside a writer
+
+
+@pytest.mark.parametrize("taken", [1, 7, 8, 9, 255, 256, 257])
+def test_a_lookup_goes_on_where_it_was_while_records_are_appended(taken: int) -> None:
+    rig = Rig(SegmentSettings(background=False))
+    create(rig.store)
+    many = [Record(b"v", b"k")] * 300
+    rig.store.append_many(ORDERS, many)
+    there = list(index_of(rig.store).lookup("orders#k", *ALL))
+    hits = index_of(rig.store).lookup("orders#k", *ALL)
+    found = list(itertools.islice(hits, taken))
+    rig.store.append_many(ORDERS, many)
+    rig.store.append_many(ORDERS, many)
+    found += hits
+    assert len(there) == 300
+    assert found == there
+
+
+def test_a_query_beside_a_writer_holds_the_newest_there_were() -> None:
+    rig = Rig()
+    create(rig.store)
+    fill(rig.store, ORDERS, 60)
+    there = [each.offset for each in rig.store.by_key(ORDERS, b"key-3")]
+    records = rig.store.by_key(ORDERS, b"key-3")
+    found = [next(records).offset]
+    fill(rig.store, ORDERS, 60)
+    found += [each.offset for each in records]
+    assert found == there == list(range(58, 0, -5))
+
+
+def test_what_is_appended_between_the_lookups_of_two_texts_is_left_to_the_next_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A plain key stands in the index as it is, that of a record without a value as a token."""
+    rig = Rig()
+    store = rig.store
+    create(store)
+    store.append_many(ORDERS, [Record(b"v", b"k")] * 12)
+    lookup, texts = KeyIndex.lookup, Counter[str]()
+
+    def lookup_late(
+        index: KeyIndex, text: str, begin_ms: int, end_ms: int, count_max: int
+    ) -> Iterator[int]:
+        texts[text] += 1
+        if len(texts) == 2:
+            store.append(ORDERS, Record(b"new", b"k"))
+            store.append(ORDERS, Record(None, b"k"))
+        yield from lookup(index, text, begin_ms, end_ms, count_max)
+
+    monkeypatch.setattr(KeyIndex, "lookup", lookup_late)
+    assert [each.offset for each in store.by_key(ORDERS, b"k")] == list(range(11, -1, -1))
+    assert len(texts) == 2
+    monkeypatch.undo()
+    assert [each.offset for each in store.by_key(ORDERS, b"k")] == list(range(13, -1, -1))
 
 
 # Files that stay, and files that go

@@ -33,8 +33,6 @@ from penstock.record import QueueKind, ShardId
 _log: Final = get_logger(__name__)
 BATCH_KEYS: Final = "batch-keys"
 MARK: Final = Kind(b"PSTKBKEY", 1)
-_TIME_MAX: Final = (1 << 63) - 1
-_COUNT_MAX: Final = 1 << 62
 
 _ENTRY_SIZE: Final = 20
 _RECORDS_MAX: Final = 32_768
@@ -139,6 +137,7 @@ class BatchKeys:
         mark = self._index.finish_mark(self._index.begin_mark())
         body = msgspec.msgpack.encode(mark)
         self._disk.replace(f"{self._directory}/mark", wrap(MARK, 1, body))
+        self._index.unmap_idle()
 
     def run_once(self) -> None:
         self._pipeline.run_once()
@@ -155,8 +154,7 @@ class BatchKeys:
     def lookup(self, shard: ShardId, key: bytes) -> list[int]:
         """Return positions of batches that may hold `key`, newest first."""
         text = f"{shard.topic}#{index_strings(key)[0]}"
-        found = self._index.lookup(text, 0, _TIME_MAX, _COUNT_MAX)
-        return sorted(set(found), reverse=True)
+        return sorted(set(self._index.lookup_all(text)), reverse=True)
 
     def remove_before(self, position: int) -> None:
         """Drop index files that only speak of log files which are gone."""

@@ -23,6 +23,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import dropwhile, islice
 from typing import Final
 
 from msgspec import Struct
@@ -41,6 +42,8 @@ from penstock.errors import ClosedError, CorruptionError
 
 _HITS_FIRST: Final = 8
 _HITS_GROWTH: Final = 32
+_TIME_MAX: Final = (1 << 63) - 1
+_ALL: Final = 1 << 62
 
 
 class IndexMark(Struct, frozen=True):
@@ -328,13 +331,22 @@ class KeyIndex:
                 index.sync()
 
     def lookup(self, text: str, begin_ms: int, end_ms: int, count_max: int) -> Iterator[int]:
-        """Yield positions of records that may carry `text`, newest first; a few at a time, because
-        most callers want the newest only. One may come twice while entries are added.
+        """Yield positions of records that may carry `text`, newest first: of all that there were
+        when the first was taken. They are read a few at a time, because most callers want the
+        newest only. For an index whose entries were added in the order of their positions.
 
         A damaged or missing sealed file raises `CorruptionError`: the caller rebuilds the index.
         """
         for buffer in self._buffers():
-            yield from self._hits(buffer, text, (begin_ms, end_ms), count_max)
+            yield from islice(self._hits(buffer, text, (begin_ms, end_ms)), count_max)
+
+    def lookup_all(self, text: str) -> list[int]:
+        """Return positions of records that may carry `text`, in the order in which they were added,
+        newest first; otherwise as `lookup`."""
+        found: list[int] = []
+        for buffer in self._buffers():
+            found += self._look_into(buffer, text, (0, _TIME_MAX), _ALL)
+        return found
 
     def _buffers(self) -> Iterator[memoryview]:
         """Yield the bytes of all files, newest first."""
@@ -375,16 +387,15 @@ class KeyIndex:
                 return position
         return -1
 
-    def _hits(
-        self, buffer: memoryview, text: str, span_ms: tuple[int, int], count_max: int
-    ) -> Iterator[int]:
-        seen, limit = 0, min(_HITS_FIRST, count_max)
+    def _hits(self, buffer: memoryview, text: str, span_ms: tuple[int, int]) -> Iterator[int]:
+        below, limit = _ALL, _HITS_FIRST
         while True:
             hits = self._look_into(buffer, text, span_ms, limit)
-            yield from hits[seen:]
-            if len(hits) < limit or limit == count_max:
+            # Newer ones may have come meanwhile, before those that were seen already.
+            yield from dropwhile(below.__le__, hits)
+            if len(hits) < limit:
                 return
-            seen, limit = len(hits), min(limit * _HITS_GROWTH, count_max)
+            below, limit = min(below, hits[-1]), limit * _HITS_GROWTH
 
     def _look_into(
         self, buffer: memoryview, text: str, span_ms: tuple[int, int], count_max: int

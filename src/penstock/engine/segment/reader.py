@@ -104,9 +104,12 @@ class ShardReader(RunReader):
     def _by_index(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
         seen: set[int] = set()
         now_ms = self._clock.now_ms()
+        # What is appended meanwhile may stand under one of the key's texts, and come too late to
+        # be found under another.
+        end = log.commit
         for position in self._hits(log, key):
             record = self._hit(log, key, position, now_ms)
-            if record is not None and record.offset not in seen:
+            if record is not None and record.offset < end and record.offset not in seen:
                 seen.add(record.offset)
                 yield record
 
