@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.segment.store.rig import ORDERS, QUIET, Rig, create, fill, record
+from tests.segment.store.rig import EVENTS, ORDERS, QUIET, Rig, create, fill, record
 
 from penstock.engine.segment.index_mappings import IndexMappings
 from penstock.engine.segment.key_index import KeyIndex
@@ -265,3 +265,62 @@ def test_the_background_unmaps_files_that_nobody_looks_into() -> None:
         rig.clock.advance(11)
         rig.store._upkeep._keep()
     assert index._mappings.names == [each.name for each in index._attached]
+
+
+# A store without checkpoint: the index goes on as it is
+
+
+def index_files(rig: Rig) -> list[bytes]:
+    files = rig.disk.files()
+    return [files[path] for path in sorted(files) if path.startswith("store/index/")]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 28, 29, 30, 31, 58, 59, 60])
+def test_an_index_without_checkpoint_stays_as_it_was(count: int) -> None:
+    """59 entries fill a file, and each record has two: those of the thirtieth are in two files."""
+    rig = Rig()
+    create(rig.store)
+    create(rig.store, EVENTS)
+    for number in range(count):
+        rig.store.append(ORDERS, record(number, key=b"key-%d" % number, tag="t"))
+    rig.store.append(EVENTS, record(0))
+    rig.close()
+    before = index_files(rig)
+    assert len(before) == -(-2 * count // 59)
+    for _ in range(2):
+        rig.disk.remove_tree("store/penstock")
+        rig.restart()
+        rig.close()
+        assert index_files(rig) == before
+
+
+def test_an_index_that_lacks_entries_of_its_last_record_gets_those() -> None:
+    rig = Rig()
+    create(rig.store)
+    for number in range(30):
+        rig.store.append(ORDERS, record(number, key=b"key-%d" % number, tag="t"))
+    rig.close()
+    before = index_files(rig)
+    newest = max(path for path in rig.disk.files() if path.startswith("store/index/"))
+    rig.disk.remove(newest)
+    rig.disk.remove_tree("store/penstock")
+    rig.restart()
+    rig.close()
+    assert index_files(rig) == before
+
+
+def test_an_index_whose_last_entry_is_not_of_the_record_in_its_header_is_rebuilt() -> None:
+    rig = Rig()
+    create(rig.store)
+    for number in range(20):
+        rig.store.append(ORDERS, record(number, key=b"key-%d" % number, tag="t"))
+    rig.close()
+    before = index_files(rig)
+    (path,) = (path for path in rig.disk.files() if path.startswith("store/index/"))
+    last_at = 40 + 4 * 20 + 20 * 40
+    assert any(before[0][last_at : last_at + 20])
+    rig.disk.open(path).write_at(last_at, bytes(20))
+    rig.disk.remove_tree("store/penstock")
+    rig.restart()
+    rig.close()
+    assert index_files(rig) == before

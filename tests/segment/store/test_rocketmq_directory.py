@@ -9,6 +9,7 @@ import pytest
 from tests.segment.format.golden_store import GoldenStore, unpack
 from tests.segment.store.rig import record
 
+from penstock.engine.segment.inspect import verify
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import QueueKind, Record, ShardId
@@ -99,6 +100,13 @@ def test_queue_files_stay_as_rocketmq_wrote_them(golden: GoldenStore) -> None:
     after = golden.queue_files()
     for name, data in before.items():
         assert after[name][: len(data)] == data, name
+
+
+def test_index_files_stay_as_rocketmq_wrote_them(golden: GoldenStore) -> None:
+    before = golden.index_files()
+    open_store(golden).close()
+    assert golden.index_files() == before
+    assert verify(str(golden.root)).findings == []
 
 
 def test_batches_are_read_message_by_message(golden: GoldenStore) -> None:

@@ -37,7 +37,7 @@ from penstock.engine.segment.paths import is_index_name
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes
 from penstock.engine.segment.twin import core
-from penstock.engine.segment.twin_interface import IndexSink
+from penstock.engine.segment.twin_interface import Appender, IndexSink
 from penstock.errors import ClosedError, CorruptionError
 
 _HITS_FIRST: Final = 8
@@ -197,19 +197,54 @@ class KeyIndex:
         with buffer[INDEX_HEADER.size : end] as slots:
             return zlib.crc32(slots)
 
-    def adopt(self, appender: IndexSink) -> None:
+    def adopt(self, appender: Appender) -> bool:
         """Go on with the newest file as it is: the way to open a store without checkpoint. The
-        older ones are believed as they are now."""
+        older ones are believed as they are now. Return False when the last entries are not those
+        of the record that the headers name, so that the index must be rebuilt."""
+        if not self.names:
+            return True
+        last = self._find_last()
+        if last is None:
+            return False
         for name in self.names[:-1]:
             path = f"{self.directory}/{name}"
             with closing(self._disk.open(path, writable=False)) as file:
                 self._sums.seal(f"index/{name}", file)
             self._sealed.note_sealed(path)
-        if self.names:
-            self._ends.pop(self.names[-1], None)
-            newest = _IndexFile(self._disk, self.directory, self.names[-1])
-            newest.warmed = INDEX_HEADER.size
-            self._attach(newest, appender)
+        self._ends.pop(self.names[-1], None)
+        newest = _IndexFile(self._disk, self.directory, self.names[-1])
+        newest.warmed = INDEX_HEADER.size
+        self._attach(newest, appender)
+        appender.note_indexed(*last)
+        return True
+
+    def _find_last(self) -> tuple[int, int] | None:
+        """Return the position of the last record in the index and how many entries it has, which
+        may be in several files; None when headers and entries do not agree about it."""
+        end = self._ends[self.names[-1]]
+        found = 0
+        for name in reversed(self.names):
+            if self._ends[name] != end:
+                break
+            there, of_last = self._count_last(name, end)
+            found += of_last
+            if of_last < there:
+                break
+            if not there and len(self.names) == 1:
+                return end, 0
+        return (end, found) if found else None
+
+    def _count_last(self, name: str, position: int) -> tuple[int, int]:
+        """Return how many entries a file has, and how many at its end are of one record."""
+        base = INDEX_HEADER.size + 4 * self._sizes.index_slots
+        with closing(self._disk.open(f"{self.directory}/{name}", writable=False)) as file:
+            count = int(INDEX_HEADER.unpack(file.read_at(0, INDEX_HEADER.size))[-1])
+            there = min(max(1, count), self.entries_max) - 1
+            for number in range(there, 0, -1):
+                entry = file.read_at(base + INDEX_ENTRY.size * number, INDEX_ENTRY.size)
+                if INDEX_ENTRY.unpack(entry)[1] != position:
+                    return there, there - number
+        return there, there
 
     def _attach(self, newest: _IndexFile, appender: IndexSink) -> None:
         self._attached.append(newest)

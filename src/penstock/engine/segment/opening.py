@@ -374,10 +374,8 @@ def _prepare_full_replay(
     """Make room for derived files that are built anew, and forget what they say."""
     disk, paths = parts.disk, parts.paths
     parts.checkpointer.forget()
-    if adopt:
-        # RocketMQ's own directory: its index is good, and goes on.
-        parts.index.adopt(parts.log.appender)
-    else:
+    # In RocketMQ's own directory the index is good, and goes on.
+    if not (adopt and parts.index.adopt(parts.log.appender)):
         parts.index.clear()
     for kind in QueueKind:
         root = paths.queue_root(kind)
