@@ -142,6 +142,38 @@ def test_keys_of_shards_that_were_indexed_one_after_the_other_are_all_found(
         assert others == [b"other %d" % number for number in reversed(range(count))]
 
 
+def test_an_index_file_goes_when_the_log_holds_nothing_of_it_any_more(tmp_path: Path) -> None:
+    """The second shard is indexed after the first, and the file ends with its records, which are
+    the oldest of the log."""
+    directory = tmp_path / "penstock" / "index"
+    with make(tmp_path) as store:
+        for number in range(8):
+            store.append_batch(OTHER, batch((f"x{number}", b"." * 3000)), 1)
+        for number in range(21):
+            store.append_batch(SHARD, batch((f"k{number}", b"." * 3000)), 1)
+        store.run_upkeep()
+        for number in range(5):
+            store.append_batch(OTHER, batch((f"y{number}", b"." * 3000)), 1)
+        store.run_upkeep()
+        first, *_ = sorted(directory.iterdir())
+        store._log.files.remove_first()
+        store.append_batch(OTHER, batch(("z", b".")), 1)
+        store.run_upkeep()
+        assert store.newest_by_key(SHARD, b"k20") is not None
+        assert first.exists()
+        while len(store._log.files.bases) < 4:
+            store.append_batch(OTHER, batch(("z", b"." * 3000)), 1)
+        store.run_upkeep()
+        while len(store._log.files.bases) > 2:
+            store._log.files.remove_first()
+        store.append_batch(OTHER, batch(("z", b".")), 1)
+        store.run_upkeep()
+        assert not first.exists()
+    with open_store(tmp_path) as store:
+        newest = store.newest_by_key(OTHER, b"z")
+        assert newest is not None
+
+
 def test_messages_of_a_truncated_tail_are_not_found(tmp_path: Path) -> None:
     with make(tmp_path) as store:
         fill(store, 0, 20)

@@ -35,6 +35,7 @@ BATCH_KEYS: Final = "batch-keys"
 MARK: Final = Kind(b"PSTKBKEY", 1)
 
 _ENTRY_SIZE: Final = 20
+_POSITION: Final = slice(4, 12)
 _RECORDS_MAX: Final = 32_768
 _SIZE_MAX: Final = 4 << 20
 
@@ -47,8 +48,11 @@ Bounds = Callable[[], Iterator[tuple[ShardId, int, int]]]
 class _Sink:
     """The attached index files, as `KeyIndex` hands them to an appender."""
 
-    def __init__(self) -> None:
+    def __init__(self, position_max: int) -> None:
         self.files: Final = IndexFiles()
+        self.position_max = position_max
+        """No entry speaks of a record behind this. The last one may lie far before it, because
+        one shard is indexed after the other."""
 
     def attach_index(self, index: memoryview, slots: int, entries_max: int) -> None:
         self.files.attach(IndexFile(index, slots, entries_max))
@@ -64,6 +68,8 @@ class _Sink:
         """Put entries into the file that is being filled; return how many it had room for."""
         file = self.files.next_file()
         added = core.index_fill(file.view, file.slots, file.entries_max, entries)
+        last = entries[_ENTRY_SIZE * (added - 1) : _ENTRY_SIZE * added]
+        self.position_max = max(self.position_max, int.from_bytes(last[_POSITION]))
         file.next_entry += added
         self.files.room -= added
         return added
@@ -84,10 +90,15 @@ class BatchKeys:
         self._directory: Final = f"{paths.own}/{BATCH_KEYS}"
         self._clock: Final = parts.clock
         self._read_keys: Final = read_keys
-        self._sink: Final = _Sink()
+        # What is in the index already lies below the end of the log.
+        sink = _Sink(parts.log.end)
+        self._sink: Final = sink
         disk.make_directory(paths.batch_index)
         sums = PageSums(disk, f"{paths.sums}/{BATCH_KEYS}")
-        self._index: Final = KeyIndex(disk, paths.batch_index, parts.sizes, sums)
+        self._log: Final = parts.log
+        self._index: Final = KeyIndex(
+            disk, paths.batch_index, parts.sizes, sums, lambda: sink.position_max
+        )
         if not self._restore(parts.log.files.start):
             _log.warning("batch_keys_rebuilt", path=paths.batch_index)
             self._index.clear()
@@ -133,6 +144,7 @@ class BatchKeys:
 
     def flush(self) -> None:
         """Put the index on the device; the dispatcher's positions are saved after this."""
+        self.remove_before(self._log.files.start)
         self._index.sync()
         mark = self._index.finish_mark(self._index.begin_mark())
         body = msgspec.msgpack.encode(mark)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import dropwhile, islice
 from typing import Final
@@ -55,7 +55,7 @@ class IndexMark(Struct, frozen=True):
     slots_crc: int | None = None
     """Kept when the store is closed: slots that pass it need not be rebuilt."""
     older: tuple[tuple[str, int], ...] = ()
-    """The sealed files before it, each with the position of its last record."""
+    """The sealed files before it, each with a position behind which it has no record."""
 
     def covers(self, data: bytes, sizes: FileSizes) -> bool:
         """Say whether the bytes of the newest file hold the entries that there were."""
@@ -104,7 +104,17 @@ class _IndexFile:
 class KeyIndex:
     """The index files of one node, and the part of them that the appender fills."""
 
-    def __init__(self, disk: Disk, directory: str, sizes: FileSizes, sums: PageSums) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        sizes: FileSizes,
+        sums: PageSums,
+        position_max: Callable[[], int] | None = None,
+    ) -> None:
+        """`position_max` says which position no entry is behind, for an index whose entries are not
+        added in the order of positions: else that is the last one's."""
+        self._position_max: Final = position_max
         self._disk: Final = disk
         self.directory: Final = directory
         self._sizes: Final = sizes
@@ -115,7 +125,7 @@ class KeyIndex:
         self._attached: list[_IndexFile] = []
         self._running_crc: tuple[str, int, int] = ("", 1, 0)
         self._ends: dict[str, int] = {}
-        """The position of the last record of each sealed file."""
+        """A position of each sealed file behind which it has no record."""
         self._misfits: Final[set[str]] = set()
         """Files of another size than they should have, when they were found."""
         self._last_sealed = _NO_MARK
@@ -317,7 +327,10 @@ class KeyIndex:
         with full.mapping.buffer as buffer:
             crc = self._entries_crc(buffer, 1, full.count, 0)
         self._last_sealed = IndexMark(full.name, header, crc)
-        self._ends[full.name] = _end_of(header)
+        self._ends[full.name] = self._end_position(header)
+
+    def _end_position(self, header: bytes) -> int:
+        return _end_of(header) if self._position_max is None else self._position_max()
 
     def begin_mark(self) -> tuple[str, bytes, memoryview] | None:
         """Take name, header and bytes of the file being filled; the caller holds the log's lock,
