@@ -68,9 +68,18 @@ def test_without_spark_one_sentence_says_what_to_install(
         (("run", "{sample}", "--checkpoint", "c", "--offload", "tape:/x"), "no address of a tier"),
     ],
 )
-def test_wrong_arguments_are_told_before_spark_starts(
-    run: Run, sample: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], reason: str
+def test_wrong_arguments_are_told_before_spark_starts_or_anything_is_made(
+    run: Run,
+    sample: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    reason: str,
 ) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+
     def start(*_: object, **__: object) -> None:
         raise AssertionError("Spark was started")
 
@@ -78,6 +87,7 @@ def test_wrong_arguments_are_told_before_spark_starts(
     shown = run("pipeline", *(word.format(sample=sample) for word in words))
     assert shown.code == 2
     assert reason in shown.err
+    assert list(here.iterdir()) == []
 
 
 def test_what_was_exported_goes_into_another_store(

@@ -124,6 +124,8 @@ def export(
     mode, iceberg = _mode(form)
     if "://" in target:
         raise BadRequestError(f"{target!r} is no directory of this machine: export to one")
+    with NamedView(path) as view:
+        chosen_shards(view, path, topics)  # mistakes are told before anything is made
     ledger = Ledger(Path(target), iceberg)
     with ledger.locked():
         recovered = ledger.recover()
