@@ -58,12 +58,6 @@ ROWS: Final = [
     Row("sync flush, 32 writers, records/s", "sync 32", "put SYNC_FLUSH 32 threads 1KB", 1.5),
     Row("  32 coroutines, records/s", "sync 32 tasks", "put SYNC_FLUSH 32 threads 1KB", 1.5),
     Row(
-        "  32 threads on one processor, records/s",
-        "sync 32 pinned",
-        "put SYNC_FLUSH 32 threads 1KB",
-        1.5,
-    ),
-    Row(
         "read in order, objects, records/s", "read objects", "get sequential x32 100B + decode", 0.5
     ),
     Row("read in order, Arrow, records/s", "read arrow", "get sequential x32 100B + decode", 2),
@@ -144,7 +138,6 @@ def one_round(
             run_ours(ours, case, f"{root}/ours", records)
             if case == "sync":
                 run_ours(ours, "sync-tasks", f"{root}/ours", records)
-                run_ours(ours, "sync-pinned", f"{root}/ours", records)
             progress.advance(task)
             if oracle is not None:
                 run_theirs(

@@ -138,13 +138,6 @@ def sync(path: str, _: int) -> None:
         emit(f"sync {writers}", _synced_writes(path, writers))
 
 
-def sync_pinned(path: str, _: int) -> None:
-    """The same by 32 threads that run on one processor: of Python's threads one runs at a time
-    anyway, and where they all are on one, nobody wakes another that sleeps."""
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    emit("sync 32 pinned", _synced_writes(path, 32))
-
-
 def _synced_writes(path: str, writers: int) -> float:
     body = body_of(1024)
     with fresh(path, Flush.SYNC) as store:
@@ -274,7 +267,6 @@ CASES: Final[dict[str, Case]] = {
     "batch": batch,
     "sync": sync,
     "sync-tasks": sync_tasks,
-    "sync-pinned": sync_pinned,
     "read": read,
     "recover-write": recover_write,
     "recover-open": recover_open,

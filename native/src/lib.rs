@@ -38,6 +38,7 @@ mod replay;
 mod single;
 mod state;
 mod stored;
+mod sync_thread;
 mod sync_turns;
 mod tier;
 mod write_lock;

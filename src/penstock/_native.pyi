@@ -246,7 +246,7 @@ class SyncTurns:
     def sync_natively(
         self,
         appender: twin_interface.Appender,
-        synced: Callable[[int, int, float], None],
+        synced: Callable[[int, int, list[float]], None],
         failed: Callable[[str], None],
     ) -> None: ...
     def wait(self, position: int, sync: Callable[[], int]) -> None: ...

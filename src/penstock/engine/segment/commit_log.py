@@ -8,9 +8,9 @@ Invariants, asserted where they are made and relied on:
     pages and would report success the next time, so trying again could acknowledge lost records
 
 Appends happen in the caller's thread under `lock`, which is the twin's own: an append that needs
-nothing but the appender takes it inside one native call. Group commit needs no thread of its own
-either: of those who wait for the device, one syncs for all who have appended by then. On a disk of
-this machine it does so natively (`turns`), and Python only hears of it.
+nothing but the appender takes it inside one native call. Of those who wait for the device, one
+syncs for all who have appended by then (`turns`). On a disk of this machine that is done natively,
+by a thread of its own while several wait, and Python only hears of it.
 """
 
 from __future__ import annotations
@@ -245,9 +245,10 @@ class CommitLog:
         """A native sync failed: nobody else has a turn before this returns."""
         raise self._stopped(self.durable, reason)
 
-    def _note_synced(self, position: int, timestamp_ms: int, seconds: float) -> None:
-        """A native sync is over; the next one may be, too, and may have been noted before."""
-        self._metrics.flush_seconds.observe(seconds)
+    def _note_synced(self, position: int, timestamp_ms: int, seconds: list[float]) -> None:
+        """Native syncs are over; later ones may be, too, and may have been noted before."""
+        for each in seconds:
+            self._metrics.flush_seconds.observe(each)
         self._note_durable(position, timestamp_ms)
 
     def _note_durable(self, position: int, timestamp_ms: int) -> None:

@@ -303,13 +303,13 @@ class SyncTurns(Protocol):
     def sync_natively(
         self,
         appender: Appender,
-        synced: Callable[[int, int, float], None],
+        synced: Callable[[int, int, list[float]], None],
         failed: Callable[[str], None],
     ) -> None:
         """Sync the log of `appender` without `sync`, where that can be done. `synced` is told
-        afterwards, out of order perhaps: how far, the newest store timestamp below, how many
-        seconds it took. `failed` is told what the device said, and must raise; from then on
-        only `sync` is called. The pure twin never does so."""
+        afterwards, out of order perhaps, of one or of several: how far, the newest store
+        timestamp below, how many seconds each took. `failed` is told what the device said, and
+        must raise; from then on only `sync` is called. The pure twin never does so."""
         ...
 
     def wait(self, position: int, sync: Callable[[], int]) -> None:
