@@ -6,10 +6,13 @@ import mmap
 import os
 import re
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from penstock.clock import SystemClock
 from penstock.disk_local import LocalDisk
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.inspect import verify
@@ -81,6 +84,48 @@ def test_warming_ahead_changes_nothing_that_is_read(tmp_path: Path) -> None:
                 assert found is not None
                 assert found.value == b"%d" % number
     assert verify(str(tmp_path / "data")).findings == []
+
+
+class Turns(SystemClock):
+    """The warmer's clock: each wait takes no time, and ends with what happens then."""
+
+    def __init__(self, happens: Callable[[float], None]) -> None:
+        self.waits: list[float] = []
+        self._happens = happens
+
+    def monotonic(self) -> float:
+        return sum(self.waits)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.waits.append(seconds)
+        self._happens(self.monotonic())
+        return self.monotonic() > 10
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_pages_are_warmed_soon_for_who_writes_at_once_and_seldom_looked_after_when_idle(
+    tmp_path: Path, early: bool
+) -> None:
+    orders = ShardId("orders", 0)
+    warmed: list[float] = []
+
+    def happens(now: float) -> None:
+        if store._log._warmed > store._log.end:
+            warmed.append(now)
+        if (early and len(clock.waits) == 1) or (not early and 5 < now < 5.3):
+            store.append(orders, Record(bytes(100_000)))
+
+    clock = Turns(happens)
+    settings = SegmentSettings(background=False, warm_ahead_size=1 << 20)
+    with SegmentStore.open(str(tmp_path / "data"), settings, clock=clock) as store:
+        store.create_shard(orders)
+        clock.waits.clear()
+        store._upkeep._run_warmer()
+    assert warmed[0] < (0.05 if early else 0.3)
+    quiet = [wait for wait in clock.waits if wait > 0.1]
+    assert quiet, "a store where nothing happens is left alone"
+    often = sum(wait for wait in clock.waits if wait < 0.1)
+    assert 1.9 < often < (2.1 if early else 4.5)
 
 
 def pages_alone(path: str) -> list[tuple[int, int]]:

@@ -28,11 +28,15 @@ from penstock.log import get_logger
 
 _log: Final = get_logger(__name__)
 _RETENTION_INTERVAL_S: Final = 10.0
-_WARM_BUSY_S: Final = 0.02
-_WARM_IDLE_S: Final = 0.2
+_WARM_OFTEN_S: Final = 0.02
+"""Also how long a dispatcher waits at most for the first record after a quiet time."""
+_WARM_SELDOM_S: Final = 0.2
+_LIVELY_S: Final = 2.0
+"""For so long after the last record, or the opening, the warmer looks often for the next."""
+_SOME_SIZE: Final = 64 << 10
+"""A store that was just opened and is closed soon again, with less than this, is not warmed: the
+pages ahead would only have to be written."""
 _WARM_INDEX_SIZE: Final = 8 << 20
-_WATCH_IDLE_S: Final = 0.02
-"""How long a dispatcher waits at most for the first record after a quiet time."""
 _KEEPER_TICK_S: Final = 0.1
 _SWEEP: Final = 50
 """Deleted shards whose files are removed in one turn of the keeper."""
@@ -152,18 +156,22 @@ class Upkeep:
             self._retained = now
 
     def _run_warmer(self) -> None:
-        log, dispatch = self._parts.log, self._dispatch
+        log, dispatch, clock = self._parts.log, self._dispatch, self._parts.clock
+        opened, opened_end = clock.monotonic(), log.end
+        lively_until = opened + _LIVELY_S
         while True:
+            now = clock.monotonic()
             reached = (log.end, log.durable)
-            busy = reached != self._warmed
-            self._warmed = reached
-            if busy:
+            if reached != self._warmed:
                 # Here, because a call for every append would cost more than the append.
                 dispatch.notify()
-            idle_s = _WATCH_IDLE_S if dispatch.names else _WARM_IDLE_S
-            if self._parts.clock.wait(self._stopping, _WARM_BUSY_S if busy else idle_s):
+                lively_until = now + _LIVELY_S
+            self._warmed = reached
+            often = dispatch.names or now < lively_until
+            if clock.wait(self._stopping, _WARM_OFTEN_S if often else _WARM_SELDOM_S):
                 return
-            self._try("warm", self._warm)
+            if now - opened >= _WARM_SELDOM_S or log.end - opened_end >= _SOME_SIZE:
+                self._try("warm", self._warm)
 
     def _warm(self) -> None:
         self._parts.log.prepare_next()
