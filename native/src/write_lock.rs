@@ -53,6 +53,12 @@ impl Drop for Held<'_> {
 }
 
 impl WriteLock {
+    /// A native writer may go on: nobody has the lock or has reserved it.
+    #[inline]
+    pub fn is_free(&self) -> bool {
+        !self.is_held() && !self.is_reserved()
+    }
+
     #[inline]
     pub fn try_hold(&self) -> Option<Held<'_>> {
         (!self.is_reserved() && self.try_take()).then(|| Held(self))
@@ -65,7 +71,7 @@ impl WriteLock {
             if let Some(held) = self.try_hold() {
                 return Some(held);
             }
-            if !self.wait(deadline, || !self.is_held() && !self.is_reserved()) {
+            if !self.wait(deadline, || self.is_free()) {
                 return None;
             }
         }

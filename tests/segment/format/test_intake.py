@@ -43,6 +43,7 @@ class Bench:
             self.handles,
             lambda: NOW,
             patience_s,
+            lambda *said: int(said[-1]),
         )
         self.open()
 

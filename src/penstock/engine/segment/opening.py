@@ -198,7 +198,7 @@ def _build(
         table=table,
         open_files=open_files,
         sums=sums,
-        writer=WriteManager(log, table.handles, index, clock, metrics),
+        writer=WriteManager(log, table.handles, table.get, index, clock, metrics),
         checkpointer=Checkpointer(disk, paths, log, table, index, sums),
         report=RecoveryReport(damaged=[], rebuilt=["store.properties"] if stored.from_copy else []),
     )

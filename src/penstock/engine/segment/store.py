@@ -42,7 +42,7 @@ from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.topics_file import TopicsFile
 from penstock.engine.segment.twin_interface import Columns
-from penstock.engine.segment.twin_numbers import ANY_SIZE, FIELD_KEY, FIELD_STORED, FIELD_VALUE
+from penstock.engine.segment.twin_numbers import FIELD_KEY, FIELD_STORED, FIELD_VALUE
 from penstock.engine.segment.upkeep import Upkeep
 from penstock.errors import BadRequestError, ClosedError, SetupError, StoreError
 from penstock.metrics import SegmentMetrics
@@ -75,7 +75,9 @@ class SegmentStore:
         self.log_failure: Final = parts.log.failure
         self._table: Final = parts.table
         self._writer: Final = parts.writer
-        self._put: Final = parts.writer.intake.put
+        self.append: Final = parts.writer.intake.put
+        """Append one record, of at most `size_max` bytes if given; return its offset. One native
+        call, and no other where it succeeds."""
         self._commands: Final = ShardCommands(parts)
         purge = ShardPurge(parts)
         self._lives: Final = ShardLives(parts, self._commands, purge)
@@ -228,14 +230,6 @@ class SegmentStore:
 
     # Appending
 
-    def append(self, shard: ShardId, record: Record, size_max: int = ANY_SIZE) -> int:
-        """Append one record, of at most `size_max` bytes; return its offset."""
-        put = self._put  # a call of the attribute itself would look it up as a method first
-        offset = put(shard, record, size_max)
-        if offset >= 0:
-            return offset
-        return self._writer.write(self._table.get(shard), record, offset, size_max)
-
     def append_at_once(self, shard: ShardId, record: Record, size_max: int) -> Offset | None:
         """Append one record if nothing has to be waited for; None: nothing was appended."""
         offset = self._writer.intake.put_at_once(shard, record, size_max)
@@ -252,7 +246,7 @@ class SegmentStore:
         shard: ShardId,
         records: Sequence[Record],
         producer: Producer | None,
-        size_max: int = ANY_SIZE,
+        size_max: int | None = None,
     ) -> tuple[int, bool]:
         """Like `append_many`; also say whether it was a repeat, so that nothing was written."""
         if not records:

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.segment.format import Damage, RawRecord
-from penstock.engine.segment.twin_numbers import ANY_SIZE
 from penstock.record import Record, ShardId, StoredRecord
 
 if TYPE_CHECKING:
@@ -326,8 +325,8 @@ class Intake(Protocol):
     are taken.
     """
 
-    def put(self, shard: ShardId, record: Record, size_max: int = ANY_SIZE) -> int:
-        """Append one record; return its offset."""
+    def put(self, shard: ShardId, record: Record, size_max: int | None = None) -> int:
+        """Append one record; return its offset, or what the last of the arguments returns."""
         ...
 
     def put_at_once(self, shard: ShardId, record: Record, size_max: int) -> int:
@@ -335,7 +334,9 @@ class Intake(Protocol):
         (BUSY), a device (NOT_TAKING)."""
         ...
 
-    def put_many(self, shard: ShardId, records: Sequence[Record], size_max: int = ANY_SIZE) -> int:
+    def put_many(
+        self, shard: ShardId, records: Sequence[Record], size_max: int | None = None
+    ) -> int:
         """Append an atomic group; return the first offset."""
         ...
 
@@ -349,6 +350,7 @@ MakeIntake = Callable[
         Mapping[ShardId, int],
         Callable[[], int] | None,
         float,
+        Callable[[ShardId, Record, int | None, int], int],
     ],
     Intake,
 ]
@@ -373,7 +375,8 @@ class Core(Protocol):
     @property
     def Intake(self) -> MakeIntake:  # noqa: N802 - it is a class
         """Takes an appender, a lock and turns of the same twin, the `sync` of those turns, handles
-        by shard, a clock (None: the system's), and for how many seconds to wait for the lock."""
+        by shard, a clock (None: the system's), for how many seconds to wait for the lock, and what
+        `put` does where its answer would be negative: it is called with that, too."""
         ...
 
     def java_hash(self, text: str) -> int: ...

@@ -14,7 +14,6 @@ BUSY = -5
 """… when somebody else had the log all the time."""
 TOO_LARGE = -6
 """… when a record has more bytes than the caller allows."""
-ANY_SIZE = 1 << 62
 
 REPLAY_DONE = 0
 REPLAY_DAMAGE = 1

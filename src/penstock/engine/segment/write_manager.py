@@ -24,7 +24,7 @@ from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.twin import core
-from penstock.engine.segment.twin_numbers import ANY_SIZE, BUSY, TOO_LARGE
+from penstock.engine.segment.twin_numbers import BUSY, TOO_LARGE
 from penstock.errors import BusyError, DiskFullError, ShardSealedError, UnknownShardError
 from penstock.metrics import SegmentMetrics
 from penstock.record import Flush, Producer, Record, ShardId
@@ -41,28 +41,36 @@ class WriteManager:
         self,
         log: CommitLog,
         handles: Mapping[ShardId, int],
+        find: Callable[[ShardId], ShardLog],
         index: KeyIndex,
         clock: Clock,
         metrics: SegmentMetrics,
     ) -> None:
         self._log: Final = log
+        self._find: Final = find
         self._index: Final = index
         self._clock: Final = clock
         self._metrics: Final = metrics
         self._system_time: Final = isinstance(clock, SystemClock)
         now = None if self._system_time else clock.now_ms
         self.intake: Final = core.Intake(
-            log.appender, log.lock, log.turns, weakly(log.sync_all), handles, now, DEADLINE_S
+            log.appender,
+            log.lock,
+            log.turns,
+            weakly(log.sync_all),
+            handles,
+            now,
+            DEADLINE_S,
+            weakly(self._write),
         )
 
     def now(self) -> int:
         """The time to stamp records with; native code reads the system's clock by itself."""
         return _NATIVE_CLOCK if self._system_time else self._clock.now_ms()
 
-    def write(
-        self, shard: ShardLog, record: Record, answer: int = 0, size_max: int = ANY_SIZE
-    ) -> int:
+    def _write(self, name: ShardId, record: Record, size_max: int | None, answer: int) -> int:
         """Append one record, of which the intake said `answer`; return its offset."""
+        shard = self._find(name)
         self._check_answer(answer, shard, (record,), size_max)
         appender = self._log.appender
 
@@ -76,7 +84,7 @@ class WriteManager:
         shard: ShardLog,
         records: Sequence[Record],
         producer: Producer | None,
-        size_max: int = ANY_SIZE,
+        size_max: int | None = None,
     ) -> tuple[int, bool]:
         """Append a group, all or none; return the first offset, and whether it was a repeat."""
         if producer is None:
@@ -206,9 +214,9 @@ class WriteManager:
             lock.release()
 
     def _check_answer(
-        self, answer: int, shard: ShardLog, records: Sequence[Record], size_max: int
+        self, answer: int, shard: ShardLog, records: Sequence[Record], size_max: int | None
     ) -> None:
-        if answer == TOO_LARGE:
+        if answer == TOO_LARGE and size_max is not None:
             check_records(records, shard.shard, size_max)
         self._check_patience(answer)
 

@@ -9,7 +9,6 @@ from penstock.engine.arguments import check_record
 from penstock.engine.segment import twin_interface
 from penstock.engine.segment.pure.appender import Appender
 from penstock.engine.segment.twin_numbers import (
-    ANY_SIZE,
     BUSY,
     NOT_TAKING,
     TOO_LARGE,
@@ -34,6 +33,7 @@ class Intake:
         handles: Mapping[ShardId, int],
         now: Callable[[], int] | None,
         patience_s: float,
+        otherwise: Callable[[ShardId, Record, int | None, int], int],
     ) -> None:
         assert isinstance(appender, Appender), "all parts are of one twin"
         self._appender = appender
@@ -43,15 +43,17 @@ class Intake:
         self._handles = handles
         self._now = now
         self._patience_s = patience_s
+        self._otherwise = otherwise
 
-    def put(self, shard: ShardId, record: Record, size_max: int = ANY_SIZE) -> int:
+    def put(self, shard: ShardId, record: Record, size_max: int | None = None) -> int:
         append = self._appender.append
-        return self._take(
+        offset = self._take(
             shard,
             (record,),
             size_max,
             lambda handle, now_ms, epoch: append(handle, record, now_ms, epoch),
         )
+        return offset if offset >= 0 else self._otherwise(shard, record, size_max, offset)
 
     def put_at_once(self, shard: ShardId, record: Record, size_max: int) -> int:
         append = self._appender.append
@@ -63,7 +65,9 @@ class Intake:
             at_once=True,
         )
 
-    def put_many(self, shard: ShardId, records: Sequence[Record], size_max: int = ANY_SIZE) -> int:
+    def put_many(
+        self, shard: ShardId, records: Sequence[Record], size_max: int | None = None
+    ) -> int:
         append = self._appender.append_many
         return self._take(
             shard,
@@ -76,7 +80,7 @@ class Intake:
         self,
         shard: ShardId,
         records: Sequence[Record],
-        size_max: int,
+        size_max: int | None,
         append: Callable[[int, int, int], int],
         *,
         at_once: bool = False,
@@ -84,7 +88,7 @@ class Intake:
         handle = self._handles.get(shard)
         if handle is None:
             return UNKNOWN_SHARD
-        if size_max < ANY_SIZE and any(check_record(each) > size_max for each in records):
+        if size_max is not None and any(check_record(each) > size_max for each in records):
             return TOO_LARGE
         now_ms = _SYSTEM_CLOCK if self._now is None else self._now()
         if not self._lock.acquire(0.0 if at_once else self._patience_s):
