@@ -12,7 +12,7 @@ Each engine is measured in a store of its own: what one leaves behind (compactio
 to be written back) is over before the next begins. The server is a process of its own. Prints one
 table: medians and ranges by the clock, and the median by CPU time of all threads of the caller,
 which says more than the clock on a machine that others use, too. Where much is written, a row
-begins with memory that the machine has in hand (`bench/memory.py`).
+begins with memory that the machine has in hand (`bench/quiet.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Self
 
-from bench.memory import take_memory
+from bench.quiet import settle
 from bench.start_cases import first_line_of_serve, served
 from rich.console import Console
 from rich.table import Table
@@ -85,9 +85,10 @@ def remote() -> Iterator[Store]:
 
 def rate(step: Callable[[], int], *, fills_memory: bool = False) -> Figure:
     """Repeat `step`, which says how much it did, for some seconds; return the rates."""
-    os.sync()  # What the row before wrote is its own affair.
     if fills_memory:
-        take_memory()
+        settle()
+    else:
+        os.sync()  # What the row before wrote is its own affair.
     step()
     done = 0
     cpu = time.process_time()

@@ -9,7 +9,7 @@ much again: 1 to 1.5 M records/s one by one, 3 to 5 M in batches. A sync is one 
     python -m bench.store --rounds 1 --records 200000 --no-rocketmq
 
 Both run in turns, in processes of their own, on the same disk, with memory that the machine has in
-hand (`bench/memory.py`). Prints medians and ranges.
+hand (`bench/quiet.py`). Prints medians and ranges.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.memory import take_memory
+from bench.quiet import settle
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -76,13 +76,6 @@ def note(figures: Figures, output: str) -> None:
         parts = line.rstrip().split("\t")
         if len(parts) in (2, 3):
             figures.setdefault(parts[0], []).append(float(parts[-1]))
-
-
-def settle() -> None:
-    """Let the device have what was written before, and the machine its memory: nobody waits for
-    another one's bytes, or for the host."""
-    os.sync()
-    take_memory()
 
 
 def run_ours(figures: Figures, case: str, path: str, records: int, *, pure: bool = False) -> None:
