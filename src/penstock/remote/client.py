@@ -19,7 +19,7 @@ from google.protobuf.message import Message as WireMessage
 
 from penstock.adapter.locations import Message
 from penstock.api.backend import TopicPartition
-from penstock.api.checks import check_partition, check_places, check_start
+from penstock.api.checks import check_name, check_partition, check_places, check_start
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
 from penstock.engine.arguments import (
     check_key,
@@ -212,9 +212,9 @@ class RemoteBackend:
     def write_topics(
         self, namespace: str, batch: Sequence[tuple[str, Record]]
     ) -> Sequence[Location]:
-        _check_name(namespace, "a namespace")
+        check_name(namespace, "a namespace")
         for topic, _ in batch:
-            _check_name(topic, "a topic")
+            check_name(topic, "a topic")
         request = pb.WriteTopicsRequest(
             namespace=namespace,
             topics=[topic for topic, _ in batch],
@@ -354,7 +354,7 @@ class RemoteBackend:
     def wait_for_records(
         self, namespace: str, positions: Mapping[TopicPartition, Offset], seconds: float
     ) -> bool:
-        _check_name(namespace, "a namespace")
+        check_name(namespace, "a namespace")
         places = _positions(positions, {})
         end = time.monotonic() + min(seconds, _DEADLINE_S_MAX)
         while True:
@@ -424,31 +424,21 @@ def _serialize(message: WireMessage) -> bytes:
 
 
 def _name(namespace: str, topic: str) -> pb.TopicName:
-    _check_name(namespace, "a namespace")
-    _check_name(topic, "a topic")
+    check_name(namespace, "a namespace")
+    check_name(topic, "a topic")
     return pb.TopicName(namespace=namespace, topic=topic)
 
 
 def _listing(namespace: str | None) -> pb.ListRequest:
     if namespace is not None:
-        _check_name(namespace, "a namespace")
+        check_name(namespace, "a namespace")
     return pb.ListRequest(namespace=namespace)
 
 
 def _group(namespace: str, group: str) -> pb.GroupName:
-    _check_name(namespace, "a namespace")
-    _check_name(group, "a group")
+    check_name(namespace, "a namespace")
+    check_name(group, "a group")
     return pb.GroupName(namespace=namespace, group=group)
-
-
-def _check_name(name: object, what: str) -> None:
-    """Names travel as text, which every name that a store takes is."""
-    check_text(name, what)
-    if isinstance(name, str) and not name.isascii():
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            raise BadRequestError(f"{what} {name!r} is not Unicode: {error.reason}") from error
 
 
 def _bounded(moment_ms: int) -> int:
