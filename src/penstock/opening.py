@@ -17,11 +17,18 @@ def open(path: str | os.PathLike[str], **settings: object) -> Store:  # noqa: A0
 
     Settings are those of docs/configuration.md, as `offsets__enable_cache=False` or
     `offsets={"enable_cache": False}`. The store is safe to use from many threads; only one process
-    at a time can have it open (`LockedError`). It is closed by `close`, by the end of a `with`
-    block, or by the end of the program.
+    at a time can have it open (`LockedError`), and a child of `fork` does not share it. It is
+    closed by `close`, by the end of a `with` block, or by the end of the program.
     """
     node = Node(path, load_settings(base=EMBEDDED, overrides=settings))
     backend = EmbeddedBackend(node)
     # Held by the store and by every topic and consumer of it: nobody of them is cut off.
-    weakref.finalize(backend, node.close)
+    weakref.finalize(backend, _close_ours, node, os.getpid())
     return Store(backend)
+
+
+def _close_ours(node: Node, opener: int) -> None:
+    """Close a node with its last user, or at the end of its program; a child of `fork` that ends
+    leaves it to its parent."""
+    if os.getpid() == opener:
+        node.close()

@@ -11,6 +11,7 @@ from penstock.adapter.topic_cache import BrokerCacheManager
 from penstock.adapter.topic_offsets import TopicOffsets
 from penstock.adapter.topic_storage import TopicStorage
 from penstock.api.backend import TopicPartition
+from penstock.api.inherited import belongs_to_this_process
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted, ShardInfo
 from penstock.errors import UnknownGroupError
@@ -51,6 +52,7 @@ class EmbeddedBackend:
         self._topics: Final = node.topics
         self._admin: Final = node.admin
         self._offsets: Final = node.offsets
+        belongs_to_this_process(self)
 
     # Topics
 
