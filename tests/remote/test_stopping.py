@@ -12,6 +12,8 @@ import pytest
 
 import penstock
 from penstock.errors import StoreError
+from penstock.meta.proto import meta_pb2 as meta_pb
+from penstock.meta.service import SERVICE as META_SERVICE
 from penstock.remote import storage_pb2 as pb
 from penstock.remote.server import Server
 from penstock.remote.service import SERVICE
@@ -81,5 +83,21 @@ def test_a_stream_that_follows_a_topic_ends(server: Server) -> None:
         assert [record.value for record in next(pages).records] == [b"1", b"2"]
         closing = started(server.close)
         assert [record.value for page in pages for record in page.records] == []
+        closing.join(WAIT_S)
+        assert not closing.is_alive()
+
+
+def test_a_stream_that_watches_the_metadata_ends(server: Server) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        watch = channel.unary_stream(
+            f"/{META_SERVICE}/Watch",
+            request_serializer=meta_pb.WatchRequest.SerializeToString,
+            response_deserializer=meta_pb.WatchReply.FromString,
+        )
+        updates = iter(watch(meta_pb.WatchRequest(after=0), timeout=LONG_S))
+        while not next(updates).is_level:
+            pass
+        closing = started(server.close)
+        assert [update for update in updates if update.events] == []
         closing.join(WAIT_S)
         assert not closing.is_alive()

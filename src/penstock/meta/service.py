@@ -30,6 +30,7 @@ from penstock.meta.raft.status import RaftStatus
 from penstock.meta.solo_group import GroupLog
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.model import Member
+from penstock.meta.watch import Watch
 
 SERVICE: Final = "penstock.meta.v1.MetaService"
 ERROR_KEY: Final = "penstock-meta-error-bin"
@@ -80,6 +81,7 @@ class MetaService:
         self._sequence = 0
         self._epochs: dict[GroupName, int] = {}
         self._counting = threading.Lock()
+        self._ending = threading.Event()
 
     def propose(self, request: pb.ProposeRequest) -> pb.ProposeReply:
         answer = self._group(request.group).propose(request.request)
@@ -115,7 +117,7 @@ class MetaService:
             for _ in range(updates.qsize()):
                 yield _watch_reply(updates.get())
             yield pb.WatchReply(is_level=True)
-            while not watch.is_closed and updates.qsize() < _WATCH_QUEUE_MAX:
+            while not self._is_over(watch) and updates.qsize() < _WATCH_QUEUE_MAX:
                 try:
                     update = updates.get(timeout=_WATCH_WAIT_SECONDS)
                 except Empty:
@@ -124,6 +126,13 @@ class MetaService:
                     yield _watch_reply(update)
         finally:
             watch.close()
+
+    def _is_over(self, watch: Watch) -> bool:
+        return watch.is_closed or self._ending.is_set()
+
+    def end_watches(self) -> None:
+        """Let those who watch go, within a moment: nobody stops before them."""
+        self._ending.set()
 
     def save_offset_data(self, request: pb.SaveOffsetDataRequest) -> pb.SaveOffsetDataReply:
         if request.cluster_name not in {"", self._client.cluster_id}:

@@ -89,7 +89,8 @@ class Server:
         self.node: Final = Node(path, settings, forwarder=self._forwarder, stopping=stopping)
         try:
             backend = EmbeddedBackend(self.node)
-            also = [meta_handlers(self.node.meta.service()), shard_handlers(self.node.handler)]
+            self._meta: Final = self.node.meta.service()
+            also = [meta_handlers(self._meta), shard_handlers(self.node.handler)]
             self._rpc, self.port = start_server(
                 backend, listen.host, listen.port, stopping=self._stopping, also=also
             )
@@ -168,8 +169,9 @@ class Server:
         if self.kafka is not None:
             self.kafka.close()
         self._http.close()
-        # Those who follow a topic would wait on, and nobody stops before them.
+        # Those who follow a topic or the metadata would wait on, and nobody stops before them.
         self._stopping.set()
+        self._meta.end_watches()
         self.node.handler.end_waits()
         self._rpc.stop(GRACE_S).wait()
         self._leave_cluster()
