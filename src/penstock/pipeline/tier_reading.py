@@ -12,14 +12,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.clock import SystemClock
+from penstock.engine.segment.deleted_ranges import cover
 from penstock.engine.segment.format import (
     BATCH_UNIT,
     KIND_BATCH,
     KIND_SIMPLE,
     PRE_BLANK,
     QUEUE_UNIT,
+    Damage,
 )
 from penstock.engine.segment.twin import core
+from penstock.engine.segment.unreadable import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError
 from penstock.pipeline.columns import BatchMaker, fields_of
 from penstock.pipeline.ranges import ShardRange, still_there
@@ -187,12 +190,15 @@ class TierRangeReader:
         end = min(self._end, entry.units_offset + stop) if simple else self._end
         while offset < end:
             unit = offset - entry.units_offset if simple else bisect_right(bases, offset) - 1
+            if not simple and bases[unit] + _count_of(footer, unit) <= offset:
+                unit += 1  # the batches that lay there were removed
             if unit >= stop:
                 return
+            units = footer.units[max(unit, first) * footer.unit_size : stop * footer.unit_size]
             columns, after, _, damage = core.read_columns(
                 buffer,
                 position,
-                footer.units[max(unit, first) * footer.unit_size : stop * footer.unit_size],
+                units,
                 KIND_SIMPLE if simple else KIND_BATCH,
                 offset,
                 self._shard.topic,
@@ -205,9 +211,9 @@ class TierRangeReader:
                 self._fields,
             )
             if damage is not None and after <= offset:
-                raise CorruptionError(
-                    self._name(entry), position=damage.position, reason=damage.reason
-                )
+                read = UnitsRead(buffer, position, units, offset)
+                offset = self._behind_failure(entry, footer.kind, read, damage)
+                continue
             batch = self._make.from_columns(columns)
             self._counts.rows_read += batch.num_rows
             if batch.num_rows:
@@ -215,6 +221,20 @@ class TierRangeReader:
             if after <= offset:
                 return
             offset = after
+
+    def _behind_failure(
+        self, entry: ChunkEntry, kind: QueueKind, read: UnitsRead, damage: Damage
+    ) -> int:
+        """Return where to go on behind a record that cannot be taken apart; raise when it is
+        damaged, or when it is wanted: it has no tag, and may be deleted."""
+        failure = find_unreadable(self._shard, kind, read, damage)
+        if failure is None:
+            raise CorruptionError(self._name(entry), position=damage.position, reason=damage.reason)
+        end = min(failure.next_offset, self._end)
+        hidden = self._hidden(read.offset, simple=kind is QueueKind.SIMPLE)
+        if self._tag is None and not cover(hidden, max(read.offset, failure.offset), end):
+            raise failure
+        return failure.next_offset
 
     def _whole(self, data: _Data, offset: int) -> Iterator[pa.RecordBatch]:
         """Yield the records of fetched units; where damage is skipped, all of them or none."""

@@ -23,8 +23,10 @@ from msgspec import Struct
 
 from penstock.engine.segment.format import BATCH_UNIT, KIND_BATCH, KIND_SIMPLE, QUEUE_UNIT
 from penstock.engine.segment.twin import core
+from penstock.engine.segment.unreadable import UnitsRead
 from penstock.errors import CorruptionError, NotSupportedError
-from penstock.record import QueueKind, ShardId, StoredRecord
+from penstock.record import QueueKind, ShardId
+from penstock.tiered.chunk_records import KEY_ENTRY, index_units
 
 MAGIC: Final = b"PSTKCHNK"
 VERSION: Final = 1
@@ -33,11 +35,8 @@ FILTER_SIZE: Final = 512
 """Bytes of the filter of keys that a chunk's entry in the manifest holds."""
 
 _TRAILER: Final = struct.Struct(">8sHBBqqqIIIIqqqqII")
-_KEY: Final = struct.Struct(">II")
 _SUM: Final = struct.Struct(">I")
 TRAILER_SIZE: Final = _TRAILER.size
-_ALL_TIMES: Final = -(1 << 62)
-_UNLIMITED: Final = 1 << 62
 
 
 class ChunkEntry(Struct, frozen=True, array_like=True):
@@ -89,20 +88,23 @@ class Footer(NamedTuple):
     def units_of_key(self, key: bytes) -> list[int]:
         """Return the numbers of the units that may point at a record of `key`, descending."""
         hashed = key_hash(key)
-        count = len(self.keys) // _KEY.size
-        at = bisect_left(range(count), hashed, key=lambda n: _KEY.unpack_from(self.keys, n * 8)[0])
+        count = len(self.keys) // KEY_ENTRY.size
+        at = bisect_left(range(count), hashed, key=self._hash_at)
         found: list[int] = []
         while at < count:
-            each, unit = _KEY.unpack_from(self.keys, at * _KEY.size)
+            each, unit = KEY_ENTRY.unpack_from(self.keys, at * KEY_ENTRY.size)
             if each != hashed:
                 break
             found.append(unit)
             at += 1
         return sorted(found, reverse=True)
 
+    def _hash_at(self, number: int) -> int:
+        return int(KEY_ENTRY.unpack_from(self.keys, number * KEY_ENTRY.size)[0])
+
     def units_of_hashes(self, hashes: Set[int]) -> list[int]:
         """Return the numbers of the units that may point at a record of one of the keys."""
-        return sorted({unit for each, unit in _KEY.iter_unpack(self.keys) if each in hashes})
+        return sorted({unit for each, unit in KEY_ENTRY.iter_unpack(self.keys) if each in hashes})
 
     def check_blocks(self, name: str, first_block: int, data: bytes | memoryview) -> None:
         """Raise `CorruptionError` unless `data`, which begins with a block, is what was written."""
@@ -144,36 +146,6 @@ def derive_units(
     return appender.peek_units(handle)[1]
 
 
-def read_units(
-    shard: ShardId,
-    kind: QueueKind,
-    data: bytes | memoryview,
-    position: int,
-    units: bytes,
-    offset: int,
-) -> list[StoredRecord]:
-    """Return every record that the units, the first of which is that of `offset`, point at, expired
-    ones too, all checked."""
-    read = core.read_batches if kind is QueueKind.BATCH else core.read_records
-    records, _, _, damage = read(
-        data,
-        position,
-        units,
-        offset,
-        shard.topic,
-        shard.partition,
-        _UNLIMITED,
-        _UNLIMITED,
-        [],
-        _ALL_TIMES,
-        None,
-        None,
-    )
-    if damage is not None:
-        raise CorruptionError(shard.name, position=damage.position - position, reason=damage.reason)
-    return records
-
-
 class ChunkRange(NamedTuple):
     """Where a chunk belongs: offsets [first, end) and its place in the tiered log."""
 
@@ -188,23 +160,12 @@ def build_chunk(
     shard: ShardId, kind: QueueKind, name: str, data: bytes, units: bytes, where: ChunkRange
 ) -> tuple[bytes, ChunkEntry]:
     """Return the object for records that lie at their place, every one of them read back and
-    checked, and its entry for the manifest."""
+    checked, and its entry for the manifest. One that is whole and cannot be taken apart is in it
+    like any other, and has no keys."""
     unit_size = BATCH_UNIT.size if kind is QueueKind.BATCH else QUEUE_UNIT.size
     units_offset = _units_offset(data, where)
-    keys, key_filter, min_ms, max_ms, damage = core.index_records(
-        data,
-        where.position,
-        units,
-        KIND_BATCH if kind is QueueKind.BATCH else KIND_SIMPLE,
-        units_offset,
-        shard.topic,
-        shard.partition,
-        FILTER_SIZE,
-    )
-    if damage is not None:
-        raise CorruptionError(
-            shard.name, position=damage.position - where.position, reason=damage.reason
-        )
+    read = UnitsRead(data, where.position, units, units_offset)
+    keys, key_filter, min_ms, max_ms = index_units(shard, kind, read, FILTER_SIZE)
     sums = core.block_sums(data, BLOCK_SIZE)
     count = len(units) // unit_size
     footer = units + keys + sums
@@ -218,7 +179,7 @@ def build_chunk(
         where.position,
         len(data),
         count,
-        len(keys) // _KEY.size,
+        len(keys) // KEY_ENTRY.size,
         len(sums) // _SUM.size,
         min_ms,
         max_ms,
@@ -262,7 +223,7 @@ def read_footer(name: str, tail: bytes | memoryview) -> tuple[Footer, ChunkEntry
         raise CorruptionError(name, position=data_size, reason="the trailer is damaged")
     kind = QueueKind.BATCH if batch else QueueKind.SIMPLE
     unit_size = BATCH_UNIT.size if batch else QUEUE_UNIT.size
-    sizes = (units * unit_size, keys * _KEY.size, blocks * _SUM.size)
+    sizes = (units * unit_size, keys * KEY_ENTRY.size, blocks * _SUM.size)
     start = len(tail) - TRAILER_SIZE - sum(sizes)
     if start < 0:
         raise CorruptionError(name, position=data_size, reason="the footer is cut short")

@@ -31,12 +31,20 @@ from penstock.engine.segment.format import (
 )
 from penstock.engine.segment.properties import inner_range, lookup
 from penstock.engine.segment.twin import core
-from penstock.errors import BadRequestError, StoreError, TierUnavailableError
+from penstock.engine.segment.unreadable import UnitsRead
+from penstock.errors import (
+    BadRequestError,
+    StoreError,
+    TierUnavailableError,
+    UnreadableContentError,
+)
+from penstock.log import get_logger
 from penstock.record import QueueKind, ShardId, StoredRecord
 from penstock.tiered import manifest_changes as changes
 from penstock.tiered.append_result import AppendResult, BoundaryType
-from penstock.tiered.chunk import ChunkEntry, ChunkRange, build_chunk, derive_units, read_units
+from penstock.tiered.chunk import ChunkEntry, ChunkRange, build_chunk, derive_units
 from penstock.tiered.chunk_files import ChunkFiles
+from penstock.tiered.chunk_records import read_units
 from penstock.tiered.chunk_stream import FetchedChunk
 from penstock.tiered.composite_access import DispatchRequest
 from penstock.tiered.composite_upkeep import CompositeUpkeep
@@ -56,6 +64,7 @@ GAP_MAX: Final = 4096
 """Offsets without a record that one chunk spans, at most."""
 _BORN_AT: Final = RECORD_HEAD.position_of("born_timestamp_ms")
 
+_log: Final = get_logger(__name__)
 _Found = TypeVar("_Found")
 
 
@@ -477,19 +486,22 @@ class CompositeFlatFile:
         return [] if found is None else self._files.describe(found)
 
     def live_records(self, chunk: FetchedChunk, manifest: Manifest) -> list[StoredRecord]:
-        """Return the records of a fetched chunk that are not deleted."""
-        entry, footer, data = chunk.entry, chunk.footer, chunk.data
+        """Return the records of a fetched chunk that are not deleted; a warning tells of those that
+        cannot be taken apart."""
+        entry, footer = chunk.entry, chunk.footer
         if not footer.units:
             return []
         deleted = self.reader.deleted(manifest)
-        found = read_units(
-            self.shard, footer.kind, data, entry.position, footer.units, entry.units_offset
-        )
+        read = UnitsRead(chunk.data, entry.position, footer.units, entry.units_offset)
+        found = read_units(self.shard, footer.kind, read, self._warn)
         return [
             one
             for one in found
             if one.offset >= manifest.start_offset and one.offset not in deleted
         ]
+
+    def _warn(self, passed_over: UnreadableContentError) -> None:
+        _log.warning("content_passed_over", shard=self.shard.name, error=str(passed_over))
 
     # Going
 

@@ -36,7 +36,7 @@ from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.transacted import transacted_in
 from penstock.engine.segment.twin import core
-from penstock.errors import SetupError
+from penstock.errors import CorruptionError, SetupError, UnreadableContentError
 from penstock.log import get_logger
 from penstock.record import Offset, ShardId, StoredRecord
 from penstock.tiered.cold_batches import read_cold_batches
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 SPARK_BY_SETTING: Final = "spark by setting"
 """The uploader of a shard whose topic leaves it to the node, which leaves it to Spark."""
 _FAR: Final = 1 << 60
+_FAILURES: Final = (CorruptionError, UnreadableContentError)
+"""Why a read ends before a record."""
 _log: Final = get_logger(__name__)
 
 
@@ -193,19 +195,33 @@ class TieredSegmentEngine(SegmentEngine):
         max_size: int = SIZE_PER_READ,
         isolation: Isolation = Isolation.COMMITTED,
     ) -> list[StoredRecord]:
-        found = super().read_by_offset(
-            shard, offset, max_records=max_records, max_size=max_size, isolation=isolation
-        )
+        try:
+            found = super().read_by_offset(
+                shard, offset, max_records=max_records, max_size=max_size, isolation=isolation
+            )
+        except _FAILURES:
+            # The log's first record is in the way; what is asked for lies before it.
+            if offset >= self._start_of_log(shard):
+                raise
+            found = []
         # Looked at behind the read: retention may have moved the log's start meanwhile.
         if offset >= self._start_of_log(shard):
             return found
         return self._read_cold(shard, TierQuery(offset, _FAR, max_records, max_size))
 
     def read_columns(self, shard: ShardId, wanted: ColumnQuery) -> list[pa.RecordBatch] | None:
-        found = super().read_columns(shard, wanted)
+        try:
+            found = super().read_columns(shard, wanted)
+        except _FAILURES:
+            if self._only_log_answers(shard, wanted.offset):
+                raise
+            return None
         # Behind the read: the log may have let go of its beginning meanwhile.
-        is_hot = wanted.offset >= self._start_of_log(shard) or self.tiers.flat(shard) is None
-        return found if is_hot else None
+        return found if self._only_log_answers(shard, wanted.offset) else None
+
+    def _only_log_answers(self, shard: ShardId, offset: int) -> bool:
+        """Say whether nobody but the log can answer from this offset on."""
+        return offset >= self._start_of_log(shard) or self.tiers.flat(shard) is None
 
     def read_by_tag(
         self,
@@ -235,7 +251,12 @@ class TieredSegmentEngine(SegmentEngine):
             wanted = query._replace(
                 offset=offset, until=start, max_records=count_left, max_size=size_left
             )
-            found, after = self._read_one_tier(shard, wanted)
+            try:
+                found, after = self._read_one_tier(shard, wanted)
+            except _FAILURES:
+                if not records:
+                    raise
+                return records  # what was read first; who goes on from there is told
             if after is None:
                 if self._start_of_log(shard) > max(offset, start):
                     continue

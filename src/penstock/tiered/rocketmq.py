@@ -26,7 +26,13 @@ from urllib.parse import unquote, urlsplit
 from penstock.engine.segment.format import CHECKSUM_MASK, QUEUE_UNIT, Damage, RawRecord
 from penstock.engine.segment.raw_message import stored_from_raw
 from penstock.engine.segment.twin import core
-from penstock.errors import BadRequestError, CorruptionError, TierSetupError
+from penstock.engine.segment.unreadable import unreadable
+from penstock.errors import (
+    BadRequestError,
+    CorruptionError,
+    TierSetupError,
+    UnreadableContentError,
+)
 from penstock.record import ShardId, StoredRecord
 from penstock.tiered.append_result import AppendResult
 from penstock.tiered.composite_flat_file import request_of
@@ -176,10 +182,19 @@ class RocketMqQueue:
         return raw
 
     def read(self, offset: int, max_records: int = 1000) -> list[StoredRecord]:
-        """Return records from `offset` on, ascending."""
+        """Return records from `offset` on, ascending, at most up to one that cannot be taken apart,
+        which raises `UnreadableContentError` when it is the first."""
         first = max(offset, self.min_offset)
-        end = min(first + max_records, self.max_offset)
-        return [self._stored(self.raw(each)) for each in range(first, end)]
+        found: list[StoredRecord] = []
+        for each in range(first, min(first + max_records, self.max_offset)):
+            raw = self.raw(each)
+            try:
+                found.append(self._stored(raw))
+            except UnreadableContentError:
+                if not found:
+                    raise
+                break
+        return found
 
     def records(self) -> Iterator[StoredRecord]:
         for offset in range(self.min_offset, self.max_offset):
@@ -188,7 +203,7 @@ class RocketMqQueue:
     def _stored(self, raw: RawRecord) -> StoredRecord:
         found = stored_from_raw(raw)
         if isinstance(found, Damage):
-            raise CorruptionError(self._path, position=raw.position, reason=found.reason)
+            raise unreadable(self.shard, raw, raw.queue_offset + 1, found.reason)
         return found
 
     # Writing

@@ -16,7 +16,9 @@ from penstock.engine.contract import Compacted
 from penstock.engine.segment.deleted_ranges import DeletedRanges
 from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment.unreadable import UnitsRead
 from penstock.engine.transaction_limits import Ranges, is_within
+from penstock.errors import UnreadableContentError
 from penstock.record import QueueKind, StoredRecord
 from penstock.tiered import manifest_changes as changes
 from penstock.tiered.chunk import (
@@ -25,8 +27,8 @@ from penstock.tiered.chunk import (
     build_chunk,
     derive_units,
     key_hash,
-    read_units,
 )
+from penstock.tiered.chunk_records import read_units
 from penstock.tiered.chunk_stream import FetchedChunk
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.manifest import Manifest, SegmentEntry, describe_segment
@@ -198,7 +200,11 @@ def _everything(
                     yield record
     offset, end = max(since, start_of_log), int(store.bounds(flat.shard).commit)
     while offset < end:
-        page = store.read_page(flat.shard, offset, max_records=_PAGE, max_size=_PAGE_SIZE)
+        try:
+            page = store.read_page(flat.shard, offset, max_records=_PAGE, max_size=_PAGE_SIZE)
+        except UnreadableContentError as error:
+            offset = error.next_offset  # it has no keys: it replaces nothing
+            continue
         yield from page.records
         if page.next_offset <= offset:
             return
@@ -206,11 +212,13 @@ def _everything(
 
 
 def records_of(flat: CompositeFlatFile, chunk: FetchedChunk) -> list[StoredRecord]:
-    """Return every record of a chunk, deleted ones too, all checked."""
-    entry, footer, data = chunk.entry, chunk.footer, chunk.data
-    if not footer.units:
+    """Return every record of a chunk, deleted ones too, all checked; without what cannot be taken
+    apart, of which only the checksum can be wrong."""
+    entry = chunk.entry
+    if not chunk.footer.units:
         return []
-    return read_units(flat.shard, flat.kind, data, entry.position, footer.units, entry.units_offset)
+    read = UnitsRead(chunk.data, entry.position, chunk.footer.units, entry.units_offset)
+    return read_units(flat.shard, flat.kind, read)
 
 
 def rewrite_segments(flat: CompositeFlatFile, *, dead_ratio: float = DEAD_RATIO_MIN) -> Compacted:

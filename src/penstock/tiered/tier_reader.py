@@ -2,6 +2,9 @@
 
 Nothing here changes anything. A manifest that names an object which is gone is an old one: it is
 read anew, once, before the reader gives up.
+
+A record that is whole and cannot be taken apart is no damage: whoever reads records is told by
+`UnreadableContentError`, and whoever looks for a key or a tag passes over it.
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from penstock.clock import Clock, SystemClock
-from penstock.engine.segment.deleted_ranges import DeletedRanges
-from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
+from penstock.engine.segment.deleted_ranges import DeletedRanges, cover
+from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, Damage
 from penstock.engine.segment.twin import core
-from penstock.errors import CorruptionError
+from penstock.engine.segment.unreadable import UnitsRead, find_unreadable
+from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.record import QueueKind, ShardId, StoredRecord
 from penstock.tiered.chunk import ChunkEntry, Footer
 from penstock.tiered.chunk_stream import FetchedChunk
@@ -93,9 +97,16 @@ class TierReader:
                 step = query._replace(
                     offset=offset, until=until, max_records=query.max_records - len(records)
                 )
-                page, after, size = self._step(
-                    entry, manifest, step._replace(max_size=size_left), first=not records
-                )
+                try:
+                    page, after, size = self._step(
+                        entry, manifest, step._replace(max_size=size_left), first=not records
+                    )
+                except (CorruptionError, UnreadableContentError):
+                    if not records:
+                        raise
+                    # What was read first; who goes on from there is told.
+                    self._expected_next = offset
+                    return TierPage(records, offset)
                 if after == offset or (records and size > size_left):
                     # The first record of a step comes whatever its size; here it is not the first.
                     self._expected_next = offset
@@ -154,12 +165,28 @@ class TierReader:
             query.key,
         )
         if damage is not None and not records:
+            failed = UnitsRead(fetched.data, fetched.position, units, offset)
+            after = self._behind_failure(failed, manifest, query, damage)
+        return records, after, size
+
+    def _behind_failure(
+        self, read: UnitsRead, manifest: Manifest, query: TierQuery, damage: Damage
+    ) -> int:
+        """Return where to go on behind a record that cannot be taken apart; raise when it is
+        damaged, or when whoever asks wants it."""
+        failure = find_unreadable(self._shard, manifest.kind, read, damage)
+        if failure is None:
             raise CorruptionError(
                 f"{self._fetcher.provider.url}/{self._manifest.prefix}",
                 position=damage.position,
                 reason=damage.reason,
             )
-        return records, after, size
+        start, end = max(query.offset, failure.offset), min(query.until, failure.next_offset)
+        is_wanted = query.key is None and query.tag is None
+        deleted = self.deleted(manifest).overlapping(start, end)
+        if is_wanted and not cover(deleted, start, end):
+            raise failure
+        return failure.next_offset
 
     def _hidden(
         self, manifest: Manifest, query: TierQuery, *, batch: bool
@@ -221,16 +248,27 @@ class TierReader:
                 continue
             if entry.first_offset >= until:
                 return None
-            offset = entry.first_offset
-            while offset < min(entry.end_offset, until):
-                page = self.read(TierQuery(offset, min(entry.end_offset, until)))
-                for record in page.records:
-                    if record.timestamp_ms >= timestamp_ms:
-                        return record.offset
-                if page.next_offset <= offset:
-                    break
-                offset = page.next_offset
+            start = max(entry.first_offset, manifest.start_offset)
+            for offset, found_ms in self._times(start, min(entry.end_offset, until)):
+                if found_ms >= timestamp_ms:
+                    return offset
         return None
+
+    def _times(self, offset: int, until: int) -> Iterator[tuple[int, int]]:
+        """Yield offsets and timestamps; messages that nobody can take apart have that of their
+        batch."""
+        while offset < until:
+            try:
+                page = self.read(TierQuery(offset, until))
+            except UnreadableContentError as error:
+                yield max(offset, error.offset), error.timestamp_ms
+                offset = error.next_offset
+                continue
+            for record in page.records:
+                yield record.offset, record.timestamp_ms
+            if page.next_offset <= offset:
+                return
+            offset = page.next_offset
 
     def stream(self, start: int = 0, until: int = _UNLIMITED) -> Iterator[FetchedChunk]:
         """Yield the whole chunks of [start, until), in order, prefetched."""
@@ -274,12 +312,9 @@ class TierReader:
 def _first_unit(footer: Footer, entry: ChunkEntry, offset: int) -> int:
     if footer.kind is QueueKind.SIMPLE:
         return max(0, offset - entry.units_offset)
+    # By the ends, not the beginnings: where batches were removed, the one before does not count.
     count = len(footer.units) // BATCH_UNIT.size
-    return max(0, bisect_right(range(count), offset, key=lambda n: _base(footer, n)) - 1)
-
-
-def _base(footer: Footer, unit: int) -> int:
-    return int(BATCH_UNIT.unpack_from(footer.units, unit * BATCH_UNIT.size)[4])
+    return bisect_right(range(count), offset, key=lambda n: _offsets_of(footer, entry, n)[1])
 
 
 def _offsets_of(footer: Footer, entry: ChunkEntry, unit: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.engine.segment.deleted_ranges import DeletedRanges, coalesce
+from penstock.engine.segment.deleted_ranges import DeletedRanges, coalesce, cover
 
 OFFSET_END = 40
 offsets = st.integers(0, OFFSET_END)
@@ -90,6 +90,14 @@ def test_coalesced_ranges_hold_the_same_offsets_in_the_fewest_ranges(
     merged = coalesce(spans)
     assert {o for span in merged for o in range(*span)} == {o for s in spans for o in range(*s)}
     assert all(before[1] < after[0] for before, after in pairwise(merged))
+
+
+@given(st.lists(ranges), ranges)
+def test_ranges_cover_a_span_when_they_hold_all_of_its_offsets(
+    spans: list[tuple[int, int]], span: tuple[int, int]
+) -> None:
+    held = {o for each in spans for o in range(*each)}
+    assert cover(coalesce(spans), *span) == (set(range(*span)) <= held)
 
 
 def test_a_hundred_thousand_single_offsets_are_deleted_in_a_second_however_they_come() -> None:

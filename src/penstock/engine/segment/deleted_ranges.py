@@ -153,6 +153,15 @@ def coalesce(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
+def cover(ranges: Iterable[tuple[int, int]], start: int, end: int) -> bool:
+    """Say whether ascending ranges hold all of `[start, end)`."""
+    for first, stop in ranges:
+        if start >= end or first > start:
+            break
+        start = max(start, stop)
+    return start >= end
+
+
 def _pairs(bounds: array[int]) -> Iterator[tuple[int, int]]:
     return zip(bounds[::2], bounds[1::2], strict=True)
 

@@ -21,16 +21,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from penstock.clock import Clock
+from penstock.engine.segment.deleted_ranges import cover
 from penstock.engine.segment.disk_errors import read_error
 from penstock.engine.segment.file_set import FileSet
-from penstock.engine.segment.format import (
-    BATCH_UNIT,
-    KIND_BATCH,
-    KIND_SIMPLE,
-    QUEUE_UNIT,
-    Damage,
-    RawRecord,
-)
+from penstock.engine.segment.format import KIND_BATCH, KIND_SIMPLE, Damage
 from penstock.engine.segment.locating import (
     Located,
     Query,
@@ -39,9 +33,9 @@ from penstock.engine.segment.locating import (
     lost_record,
     queue_name,
 )
-from penstock.engine.segment.properties import inner_range, lookup
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.twin_interface import ColumnPage, Columns, KeyPage
+from penstock.engine.segment.unreadable import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.log import get_logger
 from penstock.record import QueueKind, StoredRecord
@@ -197,7 +191,8 @@ class PageReader:
             return self._heal_or_raise(log, query.offset, failure)
         end = failure.next_offset
         is_wanted = query.key is None and query.tag is None
-        if end <= query.offset or (is_wanted and not _is_deleted(log, query.offset, end)):
+        deleted = log.state.deleted_between(query.offset, end)
+        if end <= query.offset or (is_wanted and not cover(deleted, query.offset, end)):
             raise failure
         return end
 
@@ -218,38 +213,10 @@ class PageReader:
     ) -> Failure:
         """Tell a damaged record, or a unit that speaks of another one, from a record that is whole
         and only holds something else than messages. The first of the units is that of `offset`."""
-        raw = core.decode_raw(
-            self._buffer(located.base), located.base, damage.position, True, self._files.strict
-        )
-        if isinstance(raw, Damage) or (raw.topic, raw.queue_id) != log.shard:
-            return self._corruption(damage)
-        if log.kind is QueueKind.SIMPLE:
-            found = (raw.position, raw.size, raw.queue_offset)
-            units = enumerate(QUEUE_UNIT.iter_unpack(located.units), offset)
-            agrees = any((*unit[:2], at) == found for at, unit in units)
-            end = raw.queue_offset + 1
-        else:
-            inner = inner_range(lookup(raw.properties))
-            if inner is None or inner[0] != raw.queue_offset:
-                return self._corruption(damage)
-            found_batch = (raw.position, raw.size, *inner)
-            units_of_batches = BATCH_UNIT.iter_unpack(located.units)
-            agrees = any((*unit[:2], *unit[4:6]) == found_batch for unit in units_of_batches)
-            end = sum(inner)
-        return (
-            self._unreadable(log, raw, end, damage.reason) if agrees else self._corruption(damage)
-        )
-
-    def _unreadable(
-        self, log: ReadableShard, raw: RawRecord, end: int, reason: str
-    ) -> UnreadableContentError:
-        return UnreadableContentError(
-            log.shard.name,
-            offset=raw.queue_offset,
-            next_offset=end,
-            timestamp_ms=raw.born_timestamp_ms,
-            reason=reason,
-        )
+        read = UnitsRead(self._buffer(located.base), located.base, located.units, offset)
+        strict = self._files.strict
+        found = find_unreadable(log.shard, log.kind, read, damage, strict=strict)
+        return found or self._corruption(damage)
 
     def _corruption(self, damage: Damage) -> CorruptionError:
         path = self._files.path_of(damage.position)
@@ -373,12 +340,3 @@ class PageReader:
         if log.kind is QueueKind.BATCH:
             deleted = [*deleted, (query.until, SIZE_UNLIMITED)]
         return deleted
-
-
-def _is_deleted(log: ReadableShard, start: int, end: int) -> bool:
-    """Say whether all of [start, end) was deleted."""
-    for first, stop in log.state.deleted_between(start, end):
-        if first > start:
-            return False
-        start = max(start, stop)
-    return start >= end

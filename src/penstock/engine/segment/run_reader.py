@@ -14,6 +14,7 @@ from penstock.engine.segment.locating import Query, ReadableShard, locate
 from penstock.engine.segment.page_reader import PageReader
 from penstock.engine.segment.raw_message import body_of
 from penstock.engine.segment.twin import core, native_only
+from penstock.engine.segment.unreadable import unreadable
 from penstock.errors import CorruptionError
 from penstock.record import QueueKind
 
@@ -88,7 +89,7 @@ class RunReader(PageReader):
         try:
             return ForeignBatch(first + count, body_of(raw))
         except ValueError as error:
-            raise self._unreadable(log, raw, first + count, str(error)) from error
+            raise unreadable(log.shard, raw, first + count, str(error)) from error
 
     def read_raw(self, log: ReadableShard, query: Query) -> list[bytes]:
         """Return whole records, or batches, as the log holds them, checked."""

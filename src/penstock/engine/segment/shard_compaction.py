@@ -10,6 +10,7 @@ from penstock.engine.compaction import CompactionPass, CompactionRules, KeyedRow
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.twin_interface import Columns
 from penstock.engine.transaction_limits import Ranges
+from penstock.errors import UnreadableContentError
 from penstock.record import ShardId
 
 _RECORDS_PER_PAGE: Final = 4096
@@ -32,9 +33,13 @@ def find_removable(
         end = min(end, until)
     compaction = CompactionPass(rules, end, aborted)
     while offset < end:
-        columns, after = store.read_columns(
-            shard, offset, until=end, max_records=_RECORDS_PER_PAGE, max_size=_SIZE_PER_PAGE
-        )
+        try:
+            columns, after = store.read_columns(
+                shard, offset, until=end, max_records=_RECORDS_PER_PAGE, max_size=_SIZE_PER_PAGE
+            )
+        except UnreadableContentError as error:
+            offset = error.next_offset  # it has no keys: it replaces nothing, and stays
+            continue
         if (columns is not None and not _take(compaction, columns)) or after <= offset:
             break
         offset = after
