@@ -40,8 +40,8 @@ const LEADS: u8 = 2;
 /// More than this (a large batch, or many) is left to Python, which prepares the pages for it.
 const SYNCED_SIZE_MAX: i64 = 1 << 20;
 
-/// While turn follows turn, Python hears of them this often: a call for each would take a fifth of
-/// the interpreter's time.
+/// While turn follows turn, Python hears of them this often: a call for each would take, by estimate,
+/// a fifth of the interpreter's time.
 const TOLD_EVERY: Duration = Duration::from_millis(2);
 
 struct Waiter {
