@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Final
 
 from penstock.disk import Disk, File
+from penstock.engine.segment.disk_errors import lacks_descriptors
 from penstock.engine.segment.file_set import file_name, is_file_name
 from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
 from penstock.engine.segment.shard_directories import sync_removal
@@ -53,13 +54,22 @@ class OpenFiles:
         with self._lock:
             held = self._files.get(path)
             if held is None:
-                file = self.disk.open(path, create=create, writable=self._writable)
+                file = self._open(path, create=create)
                 held = self._files[path] = _Held(file)
                 if len(self._files) > self._count_max:
                     self._files.popitem(last=False)
             else:
                 self._files.move_to_end(path)
             return held
+
+    def _open(self, path: str, *, create: bool) -> File:
+        try:
+            return self.disk.open(path, create=create, writable=self._writable)
+        except OSError as error:
+            if not self._files or not lacks_descriptors(error):
+                raise
+            self._files.clear()  # they can be opened again
+            return self.disk.open(path, create=create, writable=self._writable)
 
     def forget(self, path: str) -> None:
         with self._lock:
