@@ -26,12 +26,15 @@ from functools import partial
 from itertools import groupby
 from typing import Final
 
+from penstock import file_system_sync
 from penstock.disk import Usage
 from penstock.errors import LockedError
 
 _ZEROS: Final = bytes(1 << 20)
 _RANGES_MAX: Final = 1024
 _SYNCS_AT_ONCE: Final = 8
+SYNCS_EACH_MAX: Final = 64
+"""More files and directories than this are synced with the whole file system they are on."""
 _CREATIONS_MAX: Final = 3
 _NO_SEEK_DATA: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
@@ -266,24 +269,25 @@ class LocalDisk:
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, durable: bool = True) -> None:
         for _ in range(_CREATIONS_MAX):
             # Another thread may remove the one above again while it is empty.
             with contextlib.suppress(FileNotFoundError):
-                return self._make_directory(path)
-        return self._make_directory(path)
+                return self._make_directory(path, durable=durable)
+        return self._make_directory(path, durable=durable)
 
-    def _make_directory(self, path: str) -> None:
+    def _make_directory(self, path: str, *, durable: bool) -> None:
         if os.path.isdir(path):
             return
         parent = _directory_of(path)
         if parent != path:
-            self.make_directory(parent)
+            self.make_directory(parent, durable=durable)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o755)
         if not stat.S_ISDIR(os.stat(path).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-        self.sync_directory(parent)
+        if durable:
+            self.sync_directory(parent)
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -358,6 +362,20 @@ class LocalDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def sync_together(self, files: Sequence[str], directories: Sequence[str]) -> None:
+        if len(files) + len(directories) > SYNCS_EACH_MAX and file_system_sync.supported:
+            file_system_sync.sync({*map(_directory_of, files), *directories})
+            return
+        for path in files:
+            with (
+                contextlib.suppress(FileNotFoundError),
+                contextlib.closing(self.open(path, writable=False)) as file,
+            ):
+                file.sync()
+        for path in directories:
+            with contextlib.suppress(FileNotFoundError):
+                self.sync_directory(path)
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
