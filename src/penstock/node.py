@@ -79,7 +79,7 @@ from penstock.meta.state.vocabulary import QUEUE_ALIASES, STORAGE_ALIASES
 from penstock.metrics import SegmentMetrics
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
-from penstock.settings import EMBEDDED, Settings
+from penstock.settings import EMBEDDED, Settings, keeps_default_sizes
 from penstock.tiered.building import build_tiered_engine
 from penstock.tiered.engine import TieredSegmentEngine
 from penstock.tiered.fetcher import FetchSettings
@@ -514,11 +514,15 @@ class Node:
             index_slots=engine.index_slots,
             index_entries_max=engine.index_entries_max,
         )
+        default_log, default_index = keeps_default_sizes(self.settings)
+        if default_index:
+            sizes = sizes.with_small_index()
         path = self._at("segment")
         # The sizes of an existing store are in it; every position depends on them.
         is_new = not holds_store(self._disk, path)
         settings = SegmentSettings(
             sizes=sizes if is_new else None,
+            fit_sizes=default_log,
             record_size_max=engine.record_size_max + RECORD_OVERHEAD_MAX,
             flush_interval_ms=engine.flush_interval_ms,
             mapped_bytes_max=engine.mapped_bytes_max,

@@ -168,7 +168,9 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=4096,
             lt=1 << 31,
-            description="Bytes of one commit log file. Counts when the store is created.",
+            description="Bytes of one commit log file. Counts when the store is created. The "
+            "default is the most: a disk with less than eight times as much free gets smaller "
+            "files.",
         ),
     ] = 1024 * MIB
     consume_queue_file_size: Annotated[
@@ -238,7 +240,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=_INDEX_SLOTS_MAX,
-            description="Hash slots of a key index file. Counts when the store is created.",
+            description="Hash slots of a key index file. Counts when the store is created. By "
+            "default an index file takes no more room than a commit log file.",
         ),
     ] = 5_000_000
     index_entries_max: Annotated[
@@ -430,6 +433,19 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 SERVE: Final = Settings()
 """The defaults of `penstock serve`."""
+
+
+def keeps_default_sizes(settings: Settings) -> tuple[bool, bool]:
+    """Say whether the sizes of log files, and of index files, are those of `SERVE` or `EMBEDDED`:
+    then a small disk, or a small log, may have smaller ones."""
+    engine, defaults = settings.engine, (SERVE, EMBEDDED)
+    log_size = settings.broker.commit_log_file_size
+    index = (engine.index_slots, engine.index_entries_max)
+    return (
+        log_size in [each.broker.commit_log_file_size for each in defaults],
+        index in [(each.engine.index_slots, each.engine.index_entries_max) for each in defaults],
+    )
+
 
 EMBEDDED: Final = replace(
     SERVE,

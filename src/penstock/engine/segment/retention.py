@@ -291,11 +291,18 @@ class Retention:
 
     def _watch_disk(self, report: RetentionReport) -> None:
         parts = self._parts
-        settings = parts.settings
         ratio = self._used_percent()
-        while ratio >= settings.disk_max_used_space_ratio and self._force_oldest(report):
+        while ratio >= parts.settings.disk_max_used_space_ratio and self._force_oldest(report):
             ratio = self._used_percent()
         parts.metrics.disk_used_ratio.set(ratio / 100)
+        if self.refuse_or_accept():
+            self._reserve.keep(parts.sizes)
+
+    def refuse_or_accept(self) -> bool:
+        """Refuse writes while the disk is fuller than `disk_space_warning_level_ratio`; return
+        whether it is not."""
+        parts = self._parts
+        settings = parts.settings
         path, ratio = self._fullest()
         full = ratio >= settings.disk_space_warning_level_ratio
         if full and parts.log.blocked is None:
@@ -308,11 +315,10 @@ class Retention:
                     "writes are refused until there is room, reads go on"
                 )
             )
-        elif not full:
-            self._reserve.keep(parts.sizes)
-            if isinstance(parts.log.blocked, DiskFullError):
-                _log.info("writes_taken_again", disk_used_percent=round(ratio, 1))
-                parts.log.accept()
+        elif not full and isinstance(parts.log.blocked, DiskFullError):
+            _log.info("writes_taken_again", disk_used_percent=round(ratio, 1))
+            parts.log.accept()
+        return not full
 
     def _used_percent(self, path: str | None = None) -> float:
         return 100 * self._parts.disk.usage(path or self._parts.paths.commit_log).ratio

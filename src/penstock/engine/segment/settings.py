@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.engine.segment.format import BATCH_UNIT, INDEX_ENTRY, INDEX_HEADER, QUEUE_UNIT
 from penstock.errors import SettingsError
@@ -20,6 +21,7 @@ FILE_SIZE_MAX: Final = (1 << 31) - 1
 """RocketMQ counts the bytes of a file in 31 bits, and so do numbers in the files."""
 BLANK_SIZE: Final = 8
 """Bytes at the end of every log file that no record may use: room for the blank record."""
+_INDEX_SLOTS_MIN: Final = 1_000
 
 
 class FileSizes(Struct, frozen=True):
@@ -34,6 +36,16 @@ class FileSizes(Struct, frozen=True):
     @property
     def index_file_size(self) -> int:
         return INDEX_HEADER.size + 4 * self.index_slots + INDEX_ENTRY.size * self.index_entries_max
+
+    def with_small_index(self) -> FileSizes:
+        """Return sizes whose index file takes no more room than a file of the log: each is
+        allocated as a whole, and one more ahead of the writer."""
+        shrink = -(-self.index_file_size // self.commit_log_file_size)
+        return replace(
+            self,
+            index_slots=max(_INDEX_SLOTS_MIN, self.index_slots // shrink),
+            index_entries_max=max(_INDEX_SLOTS_MIN, self.index_entries_max // shrink),
+        )
 
     def check(self) -> FileSizes:
         """Return sizes rounded to whole units as RocketMQ does; refuse impossible ones."""
@@ -82,6 +94,8 @@ class SegmentSettings(Struct, frozen=True, kw_only=True):
     defaults of an embedded one."""
 
     sizes: FileSizes | None = None
+    fit_sizes: bool = False
+    """Take `sizes` of a new store for the most there may be: a small disk gets smaller files."""
     commit_log_path: str | None = None
     """Where the commit log lies when not in `<store>/commitlog`; likewise the next two."""
     consume_queue_path: str | None = None

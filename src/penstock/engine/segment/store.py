@@ -113,6 +113,8 @@ class SegmentStore:
         self._closed = False
         self._batch_keys: Final = BatchShards(parts, self._reader, parts.table.user_bounds)
         self.kafka: Final = KafkaBatches(parts, self._reader)
+        # Not only in the first round of upkeep: seconds of writes would go to a disk without room.
+        self.retention.refuse_or_accept()
         if parts.settings.background:
             self._upkeep.start()
 

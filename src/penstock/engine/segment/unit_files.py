@@ -300,7 +300,7 @@ class UnitFiles:
         directories = []
         if self._created:
             topic = f"{self._root}/{self._shard.topic}"
-            directories = [self.directory, topic, self._root]
+            directories = [self.directory, topic, self._root, self._root.rpartition("/")[0]]
         taken = sorted(self._dirty or ()), directories
         self._dirty, self._created = None, False
         return taken
