@@ -25,6 +25,9 @@ class AsyncStore:
         self._calls: Final = calls if calls is not None else Calls()
         self._writes: Final = JoinedWrites(self._calls)
 
+    def __repr__(self) -> str:
+        return repr(self._store).replace("<Store", "<AsyncStore", 1)
+
     # Topics
 
     async def create_topic(

@@ -22,6 +22,11 @@ TopicPartition = tuple[str, int]
 
 
 class Backend(Protocol):
+    @property
+    def place(self) -> str:
+        """The directory, or the address, of the store."""
+        ...
+
     # Topics
 
     def create_topic(

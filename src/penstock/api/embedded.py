@@ -27,6 +27,8 @@ class RunningNode(Protocol):
     """The parts of a node that a store uses."""
 
     @property
+    def path(self) -> str: ...
+    @property
     def settings(self) -> Settings: ...
     @property
     def topics(self) -> TopicStorage: ...
@@ -53,6 +55,10 @@ class EmbeddedBackend:
         self._admin: Final = node.admin
         self._offsets: Final = node.offsets
         belongs_to_this_process(self)
+
+    @property
+    def place(self) -> str:
+        return self._node.path
 
     # Topics
 

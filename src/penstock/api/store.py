@@ -34,6 +34,10 @@ class Store:
         self._backend: Final = backend
         self._namespace: Final = namespace
 
+    def __repr__(self) -> str:
+        inside = "" if self._namespace == DEFAULT_NAMESPACE else f" namespace={self._namespace!r}"
+        return f"<Store {self._backend.place!r}{inside}>"
+
     # Topics
 
     def create_topic(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -14,9 +14,11 @@ from penstock.addresses import with_port
 from penstock.cli.output import print_line
 from penstock.cli.short_pauses import keep_pauses_short
 from penstock.cli.starting import without_collecting
-from penstock.log import configure
+from penstock.log import configure_program, get_logger
 from penstock.remote.server import Server
 from penstock.settings import Settings, load_settings
+
+_log: Final = get_logger(__name__)
 
 Config = Annotated[str | None, typer.Option("--config", "-c", help="A TOML file of settings.")]
 Overrides = Annotated[
@@ -71,7 +73,8 @@ def serve(
         server__http_port=http_port,
         kafka__port=kafka_port,
     )
-    configure(level=settings.log.level, as_json=settings.log.format == "json")
+    as_json = settings.log.format == "json"
+    configure_program(level=settings.log.level, as_json=as_json)
     stopping = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -83,10 +86,22 @@ def serve(
         started = Server(data, settings, stopping=stopping)
     keep_pauses_short()
     with started as server:
-        _greet(server, data)
+        if as_json:
+            kafka = with_port(*server.kafka.advertised) if server.kafka is not None else None
+            address = f"{server.host}:{server.port}"
+            _log.info("serving", data=data, api=address, http_port=server.http_port, kafka=kafka)
+        else:
+            _greet(server, data)
         stopping.wait()
-        typer.echo("stopping: calls under way end, everything goes to the device", err=True)
-    typer.echo("stopped", err=True)
+        _say("stopping", "calls under way end, everything goes to the device", as_json=as_json)
+    _say("stopped", "", as_json=as_json)
+
+
+def _say(event: str, more: str, *, as_json: bool) -> None:
+    if as_json:
+        _log.info(event)
+    else:
+        typer.echo(f"{event}: {more}" if more else event, err=True)
 
 
 def _greet(server: Server, data: str) -> None:

@@ -76,6 +76,10 @@ class RemoteBackend:
         self._closed = False
         self.write_at_once: Final = None
 
+    @property
+    def place(self) -> str:
+        return self._address
+
     def check_connection(self) -> None:
         """Raise `DeadlineError` when nobody answers at the address."""
         try:
