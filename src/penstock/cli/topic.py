@@ -33,7 +33,8 @@ Options = Annotated[
         "--set",
         metavar="NAME=VALUE",
         help="An option of the topic: retention_ms=3d, retention_bytes=10GiB, flush=sync, "
-        "cleanup=compact, tiering=on, tiering.local_retention_ms=12h, …; `none` removes a limit.",
+        "cleanup=compact, tiering=on, tiering.local_retention_ms=12h, …; `none`: as the node's "
+        "settings say, -1 for a retention: no limit.",
     ),
 ]
 Partitions = Annotated[

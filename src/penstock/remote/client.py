@@ -506,7 +506,10 @@ def _check_option(option: str, value: object) -> None:
     elif not isinstance(value, _OPTION_TYPES):
         raise BadRequestError(f"{option}: {value!r} is no value of an option")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise BadRequestError(f"{option}: {value} is no number; None takes a limit away")
+        raise BadRequestError(
+            f"{option} must be a finite number, None (the node's default) or, for a retention, "
+            f"-1 (no limit), got {value!r}"
+        )
 
 
 def _group_offsets(

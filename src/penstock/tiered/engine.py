@@ -471,7 +471,7 @@ class TieredSegmentEngine(SegmentEngine):
         if kept_ms is None:
             return earliest
         # Looked for behind what the other limits have removed: a young record there is gone.
-        oldest = flat.clock.now_ms() - kept_ms
+        oldest = max(0, flat.clock.now_ms() - kept_ms)
         young = self.get_offset_by_timestamp(shard, oldest, AdapterOffsetStrategy.LATEST)
         return self.delete_records_before(shard, max(earliest, young))
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.engine.contract import ShardConfig
+from penstock.engine.contract import FOREVER_MS, ShardConfig
 from penstock.errors import CorruptionError, NotSupportedError, StoreError
 from penstock.log import get_logger
 from penstock.record import ShardId
@@ -159,11 +159,11 @@ def expire(flat: CompositeFlatFile, config: ShardConfig) -> None:
 
 
 def kept_in_tier_ms(config: ShardConfig) -> int | None:
-    """Return how long a tier keeps the records of a shard."""
-    tiering = config.tiering
+    """Return how long a tier keeps the records of a shard; None: without a limit."""
+    tiering, kept_ms = config.tiering, config.retention_ms
     if tiering is not None and tiering.retention_ms is not None:
-        return tiering.retention_ms
-    return config.retention_ms
+        kept_ms = tiering.retention_ms
+    return None if kept_ms == FOREVER_MS else kept_ms
 
 
 def shards_in(provider: TierProvider) -> list[ShardId]:

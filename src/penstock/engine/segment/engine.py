@@ -26,6 +26,7 @@ from penstock.engine.arguments import (
 )
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import (
+    FOREVER_MS,
     RECORD_SIZE_MAX,
     RECORDS_PER_READ,
     SIZE_PER_READ,
@@ -466,6 +467,7 @@ def _policy(config: ShardConfig) -> RetentionPolicy:
         time_ms=config.retention_ms,
         size=config.retention_bytes,
         records=config.retention_records,
+        keep=config.retention_ms == FOREVER_MS,  # asked for: a full disk refuses writes instead
     )
 
 

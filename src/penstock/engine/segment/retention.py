@@ -20,6 +20,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.engine.contract import FOREVER_MS
 from penstock.engine.segment.control import is_control
 from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.format import TIME_BLOCK, Damage
@@ -40,14 +41,15 @@ _YOUNG: Final = (1 << 63) - 1
 
 
 class RetentionPolicy(Struct, frozen=True):
-    """How much of a shard is kept; None does not limit. Without a time of its own, a shard keeps
-    its records for the store's `file_reserved_time`."""
+    """How much of a shard is kept. Without a time of its own, a shard keeps its records for the
+    store's `file_reserved_time`; `FOREVER_MS` is a time of its own. No size, no number of records:
+    no such limit."""
 
     time_ms: int | None = None
     size: int | None = None
     records: int | None = None
     keep: bool = False
-    """Never drop records to make room on a full disk (compacted topics)."""
+    """Never drop records to make room on a full disk (compacted and unlimited topics)."""
 
 
 _DEFAULT: Final = RetentionPolicy()
@@ -161,7 +163,7 @@ class Retention:
             floor = max(floor, log.commit - policy.records)
         if policy.size is not None:
             floor = max(floor, self._floor_by_size(log, policy.size))
-        if policy.time_ms is not None:
+        if policy.time_ms is not None and policy.time_ms < FOREVER_MS:
             floor = self._floor_by_time(log, policy.time_ms, max(floor, log.earliest))
         return floor
 
