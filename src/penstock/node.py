@@ -10,6 +10,7 @@
     DATA/offsets         commits that wait to be saved (RocksDB)
     DATA/store-id        which records these are, for the others of a cluster
     DATA/engines         which engines have been here: see `engine.known_engines`
+    DATA/clock           the last time that was trusted: see `clock_guard`
     DATA/reconciled      the revision of the metadata that the engines agreed with at the last start
 
 Engines are opened when a topic first needs them, or at start when they hold something.
@@ -29,7 +30,6 @@ from contextlib import ExitStack
 from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
-from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry
 
@@ -42,6 +42,8 @@ from penstock.adapter.topic_offsets import TopicOffsets
 from penstock.adapter.topic_routes import TopicRoutes
 from penstock.adapter.topic_storage import TopicStorage
 from penstock.clock import Clock, SystemClock
+from penstock.clock_guard import CLOCK_FILE, ClockStatus, GuardedClock
+from penstock.clock_metrics import ClockMetrics
 from penstock.data_directory import LOCK, check_path, lock_directory
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
@@ -58,8 +60,7 @@ from penstock.engine.rocksdb import (
     RocksDBStorageEngine,
 )
 from penstock.engine.segment.disk_errors import opening_errors
-from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
-from penstock.engine.segment.settings import FileSizes, SegmentSettings
+from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.store_sizes import holds_store
 from penstock.engine.segment.twin import core
@@ -77,16 +78,14 @@ from penstock.meta.raft.loading import require_core
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.state.vocabulary import QUEUE_ALIASES, STORAGE_ALIASES
 from penstock.metrics import SegmentMetrics
+from penstock.node_settings import segment_settings, tier_config, tier_limits
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
-from penstock.settings import EMBEDDED, Settings, keeps_default_sizes
+from penstock.settings import EMBEDDED, Settings
 from penstock.tiered.building import build_tiered_engine
 from penstock.tiered.engine import TieredSegmentEngine
-from penstock.tiered.fetcher import FetchSettings
 from penstock.tiered.meta_lease import MetaLease
-from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_metrics import TierMetrics
-from penstock.tiered.tier_upkeep import TierLimits
 
 if TYPE_CHECKING:
     from penstock.meta.raft.client import RaftMetaClient
@@ -103,6 +102,7 @@ _NEW_STORE_ID: Final = "store-id.new"
 _OURS: Final = frozenset(
     {
         LOCK,
+        CLOCK_FILE,
         _RECONCILED,
         _STORE_ID,
         _NEW_STORE_ID,
@@ -150,7 +150,6 @@ class Node:
         """
         self.path: Final = check_path(path)
         self.settings: Final = settings
-        self.clock: Final = clock if clock is not None else SystemClock()
         self.registry: Final = registry if registry is not None else CollectorRegistry()
         self._disk: Final = disk if disk is not None else LocalDisk()
         self._closing: Final = threading.Lock()
@@ -158,6 +157,9 @@ class Node:
         with ExitStack() as undo:
             undo.callback(self._stack.close)
             self._lock_directory()
+            self.clock: Final = self._guard_clock(clock if clock is not None else SystemClock())
+            self._stack.callback(self.clock.save)
+            ClockMetrics(self.clock, self.registry)
             self.meta: Final = self._open_meta(stopping)
             self._stack.callback(self.meta.close)
             self.offset_manager: Final = self._open_offsets()
@@ -211,6 +213,11 @@ class Node:
             segment.upload_now()
             segment.store.run_upkeep()
 
+    def confirm_clock(self) -> ClockStatus:
+        """Take what the clock shows for the right time, also at the next start."""
+        with opening_errors(self.path):
+            return self.clock.confirm()
+
     def close(self) -> None:
         """Stop; everything acknowledged is on the device when this returns. Again: nothing."""
         with self._closing:
@@ -232,6 +239,19 @@ class Node:
     def _lock_directory(self) -> None:
         lock = lock_directory(self._disk, self.path, _OURS)
         self._stack.callback(lock.release)
+
+    def _guard_clock(self, clock: Clock) -> GuardedClock:
+        settings = self.settings.clock
+        with opening_errors(self.path):
+            guarded = GuardedClock(
+                clock,
+                self._disk,
+                self._at(CLOCK_FILE),
+                step_max_ms=settings.step_max_ms,
+                gap_max_ms=round(settings.gap_max_h * _HOUR_MS),
+            )
+        guarded.tick()
+        return guarded
 
     def _open_meta(
         self, stopping: threading.Event | None
@@ -452,6 +472,7 @@ class Node:
             self.handler,
             self.meta,
             limits,
+            rounds=self.clock.tick,
             chores=[partial(self._expire_idle_groups, idle_ms), self._finish_deletions],
         )
 
@@ -506,31 +527,8 @@ class Node:
 
     def _open_segment(self) -> StorageEngine:
         core.set_tag_header(self.settings.kafka.tag_header)
-        engine, broker = self.settings.engine, self.settings.broker
-        sizes = FileSizes(
-            commit_log_file_size=broker.commit_log_file_size,
-            consume_queue_file_size=broker.consume_queue_file_size,
-            batch_queue_file_size=broker.consume_queue_file_size // 20 * 46,
-            index_slots=engine.index_slots,
-            index_entries_max=engine.index_entries_max,
-        )
-        default_log, default_index = keeps_default_sizes(self.settings)
-        if default_index:
-            sizes = sizes.with_small_index()
         path = self._at("segment")
-        # The sizes of an existing store are in it; every position depends on them.
-        is_new = not holds_store(self._disk, path)
-        settings = SegmentSettings(
-            sizes=sizes if is_new else None,
-            fit_sizes=default_log,
-            record_size_max=engine.record_size_max + RECORD_OVERHEAD_MAX,
-            flush_interval_ms=engine.flush_interval_ms,
-            mapped_bytes_max=engine.mapped_bytes_max,
-            file_reserved_time_h=broker.file_reserved_time,
-            delete_when=broker.delete_when,
-            disk_max_used_space_ratio=broker.disk_max_used_space_ratio,
-            disk_space_warning_level_ratio=broker.disk_space_warning_level_ratio,
-        )
+        settings = segment_settings(self.settings, is_new=not holds_store(self._disk, path))
         store = SegmentStore.open(
             path,
             settings,
@@ -548,35 +546,11 @@ class Node:
         return opened
 
     def _with_tiers(self, store: SegmentStore) -> SegmentEngine:
-        tiering = self.settings.tiering
-        directory = f"{os.path.abspath(self.path)}/tier"
-        config = TierConfig(
-            url=tiering.url or f"file://{quote(directory)}",
-            chunk_size=tiering.chunk_size,
-            segment_size=tiering.segment_size,
-            segment_age_ms=round(tiering.segment_age_h * _HOUR_MS),
-            grace_ms=tiering.grace_ms,
-            fetch=FetchSettings(
-                part_size=tiering.read_size,
-                window=tiering.read_window,
-                cache_size=tiering.cache_size,
-                disk_cache_path=self._at("tier-cache"),
-                disk_cache_size=tiering.disk_cache_size,
-            ),
-        )
         return build_tiered_engine(
             store,
-            config,
+            tier_config(self.settings, self.path),
             metadata_path=self._at("tier-meta"),
-            limits=TierLimits(
-                all_shards=tiering.topics == "all",
-                uploads=tiering.uploader == "broker",
-                long_after_ms=store.retention.reserved_ms if tiering.topics == "long" else None,
-                upload_interval_ms=tiering.upload_interval_ms,
-                interval_ms=tiering.upkeep_interval_ms,
-                garbage_interval_ms=tiering.garbage_interval_ms,
-                scrub_size=tiering.scrub_size,
-            ),
+            limits=tier_limits(self.settings.tiering, store.retention.reserved_ms),
             lease=MetaLease(self.meta),
             metrics=self._tier_metrics,
             clock=self.clock,

@@ -13,6 +13,7 @@ from penstock.adapter.topic_storage import TopicStorage
 from penstock.api.backend import TopicPartition
 from penstock.api.inherited import belongs_to_this_process
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.clock_guard import ClockStatus, GuardedClock
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted, ShardInfo
 from penstock.errors import UnknownGroupError
 from penstock.meta.client import MetaClient, Topic
@@ -41,7 +42,12 @@ class RunningNode(Protocol):
     @property
     def meta(self) -> MetaClient: ...
 
+    @property
+    def clock(self) -> GuardedClock: ...
+
     def run_upkeep(self) -> None: ...
+
+    def confirm_clock(self) -> ClockStatus: ...
 
     def close(self) -> None: ...
 
@@ -266,6 +272,12 @@ class EmbeddedBackend:
 
     def run_upkeep(self) -> None:
         self._node.run_upkeep()
+
+    def clock_status(self) -> ClockStatus:
+        return self._node.clock.status()
+
+    def confirm_clock(self) -> ClockStatus:
+        return self._node.confirm_clock()
 
     def close(self) -> None:
         self._node.close()

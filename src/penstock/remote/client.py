@@ -21,6 +21,7 @@ from penstock.adapter.locations import Message
 from penstock.api.backend import TopicPartition
 from penstock.api.checks import check_name, check_partition, check_places, check_start
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.clock_guard import ClockStatus
 from penstock.engine.arguments import (
     check_key,
     check_limit,
@@ -56,6 +57,8 @@ _OPTION_TYPES: Final = (str, int, float, bool, type(None))
 
 Q = TypeVar("Q", bound=WireMessage)
 R = TypeVar("R", bound=WireMessage)
+# Made here, for msgspec must not look at a type for the first time in two threads at once.
+_clocks: Final = msgspec.json.Decoder(ClockStatus)
 
 
 class RemoteBackend:
@@ -417,6 +420,15 @@ class RemoteBackend:
 
     def run_upkeep(self) -> None:
         self._call("RunUpkeep", pb.Nothing(), pb.Nothing)
+
+    def clock_status(self) -> ClockStatus:
+        return self._clock("ClockStatus")
+
+    def confirm_clock(self) -> ClockStatus:
+        return self._clock("ConfirmClock")
+
+    def _clock(self, method: str) -> ClockStatus:
+        return _clocks.decode(self._call(method, pb.Nothing(), pb.JsonReply).json)
 
     def close(self) -> None:
         self._closed = True

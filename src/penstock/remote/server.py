@@ -28,6 +28,7 @@ from penstock.meta.service import meta_handlers
 from penstock.node import Node
 from penstock.remote.forwarding import NodeForwarder
 from penstock.remote.http import MonitoringServer
+from penstock.remote.peer_clocks import PeerClocks
 from penstock.remote.service import start_server
 from penstock.remote.shard_service import shard_handlers
 from penstock.settings import Settings
@@ -90,12 +91,13 @@ class Server:
         try:
             backend = EmbeddedBackend(self.node)
             self._meta: Final = self.node.meta.service()
-            also = [meta_handlers(self._meta), shard_handlers(self.node.handler)]
+            also = [meta_handlers(self._meta), shard_handlers(self.node.handler, self.node.clock)]
             self._rpc, self.port = start_server(
                 backend, listen.host, listen.port, stopping=self._stopping, also=also
             )
             try:
                 self._enter_cluster(listen)
+                self._peer_clocks: Final = self._watch_peers()
                 self._http: Final = MonitoringServer(
                     listen.host, listen.http_port, self.node.registry, self._health
                 )
@@ -125,6 +127,11 @@ class Server:
         except RetryableError as error:
             # Nobody decides at the moment; the rounds of the controller say it again.
             _log.warning("node_not_announced", address=address, reason=str(error))
+
+    def _watch_peers(self) -> PeerClocks | None:
+        if self._forwarder is None:
+            return None
+        return PeerClocks(self.node.clock, self._forwarder, self.node.meta.node_id)
 
     def _leave_cluster(self) -> None:
         """Say that this node stops, if somebody takes it in soon."""
@@ -169,6 +176,8 @@ class Server:
         if self.kafka is not None:
             self.kafka.close()
         self._http.close()
+        if self._peer_clocks is not None:
+            self._peer_clocks.close()
         # Those who follow a topic or the metadata would wait on, and nobody stops before them.
         self._stopping.set()
         self._meta.end_watches()

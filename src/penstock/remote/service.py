@@ -295,6 +295,12 @@ class StorageService:
         self._backend.run_upkeep()
         return pb.Nothing()
 
+    def clock_status(self, _: pb.Nothing) -> pb.JsonReply:
+        return pb.JsonReply(json=msgspec.json.encode(self._backend.clock_status()).decode())
+
+    def confirm_clock(self, _: pb.Nothing) -> pb.JsonReply:
+        return pb.JsonReply(json=msgspec.json.encode(self._backend.confirm_clock()).decode())
+
 
 def _shape(request: pb.TopicRequest) -> tuple[int | None, dict[str, object]]:
     try:

@@ -406,6 +406,26 @@ class TieringSettings(Struct, frozen=True, kw_only=True):
     ] = 16 * MIB
 
 
+class ClockSettings(Struct, frozen=True, kw_only=True):
+    """When a node does not believe its clock, and deletes nothing by age; see `docs/clock.md`."""
+
+    step_max_ms: Annotated[
+        Milliseconds,
+        Meta(
+            ge=1_000,
+            description="How far the clock may be from the time that has passed, and from the "
+            "clocks of other nodes.",
+        ),
+    ] = 600_000
+    gap_max_h: Annotated[
+        Hours,
+        Meta(
+            description="Hours between the last time that was saved and the first after the "
+            "machine was booted, up to which the clock is believed without a confirmation."
+        ),
+    ] = 72
+
+
 class LogSettings(Struct, frozen=True, kw_only=True):
     """What the `penstock` command writes about itself."""
 
@@ -428,6 +448,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     offsets: OffsetSettings = OffsetSettings()
     topics: TopicSettings = TopicSettings()
     tiering: TieringSettings = TieringSettings()
+    clock: ClockSettings = ClockSettings()
     log: LogSettings = LogSettings()
 
 
@@ -462,6 +483,7 @@ EMBEDDED: Final = replace(
         threads=4,
     ),
     offsets=replace(SERVE.offsets, idle_group_h=365 * 24),
+    clock=replace(SERVE.clock, gap_max_h=30 * 24),
     log=replace(SERVE.log, level="warning"),
 )
 """The defaults of `penstock.open`."""

@@ -127,7 +127,7 @@ class TierUpkeep:
                 )
                 what = f"{provider.url}/{shard.name}"
                 self._try(report, what, partial(_finish_destroyed, flat))
-        remove_leftovers(provider, self._tiers.clock.now_ms() - self._tiers.config.grace_ms)
+        remove_leftovers(provider, self._tiers.clock.expiry_ms() - self._tiers.config.grace_ms)
 
     def _try(self, report: TierReport, what: str, step: Callable[[], object]) -> None:
         try:
@@ -151,7 +151,7 @@ def expire(flat: CompositeFlatFile, config: ShardConfig) -> None:
     """Let go of what a shard's retention does not keep."""
     kept_ms = kept_in_tier_ms(config)
     if kept_ms is not None:
-        flat.clean_expired_file(flat.clock.now_ms() - kept_ms)
+        flat.clean_expired_file(flat.clock.expiry_ms() - kept_ms)
     if config.retention_bytes is not None:
         flat.upkeep.expire_size(config.retention_bytes)
     if config.retention_records is not None:

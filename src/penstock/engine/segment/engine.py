@@ -387,7 +387,7 @@ class SegmentEngine:
         config = self._config(shard)
         if not config.cleanup.compacts:
             return Compacted(0, 0)
-        rules = CompactionRules.of(config, self.store.clock.now_ms())
+        rules = CompactionRules.of(config, self.store.clock.expiry_ms())
         until, aborted = self._transactions_of(shard)
         # What a tombstone replaces may be in the tier alone, of which the log knows nothing.
         has_tier = config.tiering is not None and config.tiering.enabled

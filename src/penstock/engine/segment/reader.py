@@ -105,7 +105,7 @@ class ShardReader(RunReader):
 
     def _by_index(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
         seen: set[int] = set()
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.expiry_ms()
         # What is appended meanwhile may stand under one of the key's texts, and come too late to
         # be found under another.
         end = log.commit

@@ -170,7 +170,7 @@ class Retention:
     def _floor_by_time(self, log: ShardLog, time_ms: int, start: int) -> int:
         """The first live record from `start` on that is young enough: everything before it is too
         old or gone. No stretch is walked twice, for the floor moves behind it."""
-        oldest = self._parts.clock.now_ms() - time_ms
+        oldest = self._parts.clock.expiry_ms() - time_ms
         unit, end = log.unit_of(start), log.next_unit
         while unit < end:
             rows = log.rows(unit, _UNITS_PER_STEP)
@@ -231,7 +231,7 @@ class Retention:
         raw = core.decode_raw(self._parts.log.files.buffer(base), base, file_end, False)
         if isinstance(raw, Damage):
             return False
-        return raw.store_timestamp_ms < self._parts.clock.now_ms() - self.reserved_ms
+        return raw.store_timestamp_ms < self._parts.clock.expiry_ms() - self.reserved_ms
 
     def _floor_by_reserved_time(self, log: ShardLog, file_end: int) -> int:
         return min(log.offset_at(file_end), log.commit)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock, shows_system_time
 from penstock.engine.arguments import check_records
 from penstock.engine.segment.commit_log import CommitLog, weakly
 from penstock.engine.segment.disk_errors import disk_errors, lacks_descriptors
@@ -53,7 +53,7 @@ class WriteManager:
         self._index: Final = index
         self._clock: Final = clock
         self._metrics: Final = metrics
-        self._system_time: Final = isinstance(clock, SystemClock)
+        self._system_time: Final = shows_system_time(clock)
         now = None if self._system_time else clock.now_ms
         self.intake: Final = core.Intake(
             log.appender,

@@ -275,7 +275,7 @@ def test_no_limit_and_the_nodes_default_are_two_retentions(
     assert alter(reserved, AlterConfigOpType.SET) == int(reserved)
     assert not configs_of(admin, "default")["retention.ms"].is_default
     whole = ConfigResource(ConfigResource.Type.TOPIC, "forever", set_config={"retention.ms": "-1"})
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="alter_configs"):
         admin.alter_configs([whole])[whole].result(TIMEOUT)
     config = server.node.broker_cache.get_topic("forever").config
     assert (config.retention_ms, config.retention_bytes) == (-1, None)
