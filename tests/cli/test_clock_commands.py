@@ -24,7 +24,6 @@ SHIFTED = """
 import sys, time
 shift_ns, real = int(sys.argv.pop(1)), time.time_ns
 time.time_ns = lambda: real() + shift_ns
-time.time = lambda: time.time_ns() / 1e9
 from penstock.cli import main
 main()
 """

@@ -81,9 +81,8 @@ class NodeForwarder:
 
     def clock_of(self, node_id: int) -> ClockStatus:
         """Return what another node's clock shows."""
-        answer = self.call(
-            node_id, "Clock", storage_pb2.Nothing(), storage_pb2.JsonReply, timeout_s=CLOCK_S
-        )
+        request = pb.ClockRequest()
+        answer = self.call(node_id, "Clock", request, storage_pb2.JsonReply, timeout_s=CLOCK_S)
         return _clocks.decode(answer.json)
 
     def engine_of(self, node_id: int, storage_type: str) -> StorageEngine:

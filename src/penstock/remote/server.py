@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, Self, cast
 
 from penstock.addresses import bare_host, bracketed, with_port
 from penstock.api import EmbeddedBackend
-from penstock.engine.rocksdb import RocksDBStorageEngine
-from penstock.engine.segment.engine import SegmentEngine
+from penstock.disk_local import LocalDisk
 from penstock.engine.segment.twin import native_only
 from penstock.errors import NotSupportedError, RetryableError, StoreError
 from penstock.log import get_logger
@@ -26,10 +25,12 @@ from penstock.meta.client import ClusterNode
 from penstock.meta.controller import STORAGE_LISTENER
 from penstock.meta.service import meta_handlers
 from penstock.node import Node
+from penstock.remote.call_threads import CallThreads
 from penstock.remote.forwarding import NodeForwarder
+from penstock.remote.health import NodeHealth
 from penstock.remote.http import MonitoringServer
 from penstock.remote.peer_clocks import PeerClocks
-from penstock.remote.service import start_server
+from penstock.remote.service import THREADS_MAX, start_server
 from penstock.remote.shard_service import shard_handlers
 from penstock.settings import Settings
 from penstock.settings.tree import ServerSettings
@@ -86,6 +87,8 @@ class Server:
         """`stopping` ends the wait for a cluster."""
         listen = settings.server
         self._stopping: Final = threading.Event()
+        self._threads: Final = CallThreads(THREADS_MAX)
+        self._is_starting = True
         self._forwarder: Final = NodeForwarder() if settings.node.peers else None
         self.node: Final = Node(path, settings, forwarder=self._forwarder, stopping=stopping)
         try:
@@ -93,15 +96,26 @@ class Server:
             self._meta: Final = self.node.meta.service()
             also = [meta_handlers(self._meta), shard_handlers(self.node.handler, self.node.clock)]
             self._rpc, self.port = start_server(
-                backend, listen.host, listen.port, stopping=self._stopping, also=also
+                backend,
+                listen.host,
+                listen.port,
+                stopping=self._stopping,
+                also=also,
+                threads=self._threads,
             )
             try:
                 self._enter_cluster(listen)
                 self._peer_clocks: Final = self._watch_peers()
+                health = NodeHealth(self.node, LocalDisk(), self._threads, self._front_ends)
                 self._http: Final = MonitoringServer(
-                    listen.host, listen.http_port, self.node.registry, self._health
+                    listen.host,
+                    listen.http_port,
+                    self.node.registry,
+                    health.ready,
+                    live=health.live,
                 )
                 self.kafka: Final = _serve_kafka(self.node, settings)
+                self._is_starting = False
             except BaseException:
                 self._rpc.stop(None).wait()
                 raise
@@ -149,27 +163,16 @@ class Server:
         telling.start()
         telling.join(LEAVE_S)
 
-    def _health(self) -> dict[str, object]:
-        health: dict[str, object] = {
-            "status": "up",
-            "node": self.node.meta.node_id,
-            "topics": len(self.node.broker_cache.list_topics(None)),
-        }
-        failures = self._failures()
-        if failures:
-            health["status"] = "failed"
-            health["problem"] = "; ".join(str(failure) for failure in failures)
-        return health
-
-    def _failures(self) -> list[StoreError]:
-        """Return why parts of the node have stopped for good: only a new start helps."""
-        found: list[StoreError | None] = [self.node.meta.failure]
-        for engine in self.node.engines.opened().values():
-            if isinstance(engine, SegmentEngine):
-                found.append(engine.store.log_failure())
-            elif isinstance(engine, RocksDBStorageEngine):
-                found.append(engine.failure)
-        return [failure for failure in found if failure is not None]
+    def _front_ends(self) -> dict[str, str]:
+        """Return what is wrong with the front ends that the settings ask for."""
+        if not self.node.settings.kafka.enabled or self._is_starting:
+            return {}
+        if self.kafka is None:
+            return {
+                "kafka": "kafka.enabled is set, and Kafka clients are not served: see the log; "
+                "install penstock[kafka], or set kafka.enabled = false"
+            }
+        return {} if self.kafka.is_serving else {"kafka": "the Kafka front end has ended"}
 
     def close(self) -> None:
         """Stop; everything acknowledged is on the device when this returns."""

@@ -37,7 +37,7 @@ class ShardService:
         self._handler: Final = handler
         self._clock: Final = clock if clock is not None else GuardedClock(handler.clock)
 
-    def clock(self, _: storage_pb2.Nothing) -> storage_pb2.JsonReply:
+    def clock(self, _: pb.ClockRequest) -> storage_pb2.JsonReply:
         return storage_pb2.JsonReply(json=msgspec.json.encode(self._clock.status()).decode())
 
     def open(self, request: pb.ShardNames) -> storage_pb2.Nothing:

@@ -65,6 +65,10 @@ class KafkaServer:
         return len(self._connections)
 
     @property
+    def is_serving(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
     def advertised(self) -> tuple[str, int]:
         """The address that clients are told."""
         return self._broker.advertised

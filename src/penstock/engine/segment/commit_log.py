@@ -89,6 +89,10 @@ class CommitLog:
         blocked = self.blocked
         return blocked if isinstance(blocked, DiskFailedError) else None
 
+    def refusal(self) -> StoreError | None:
+        """Return why nothing is appended at the moment; None while it is."""
+        return self.blocked
+
     def refuse(self, error: StoreError) -> None:
         """Answer appends with `error` from now on. A log whose sync failed has its own answer."""
         with self._refusal:

@@ -73,6 +73,7 @@ class SegmentStore:
         self._parts: Final = parts
         self._log: Final = parts.log
         self.log_failure: Final = parts.log.failure
+        self.write_refusal: Final = parts.log.refusal
         self._table: Final = parts.table
         self._writer: Final = parts.writer
         self.append: Final = parts.writer.intake.put
