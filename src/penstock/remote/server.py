@@ -15,6 +15,13 @@ from contextlib import contextmanager
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+)
+
 from penstock.addresses import bare_host, bracketed, with_port
 from penstock.api import EmbeddedBackend
 from penstock.disk_local import LocalDisk
@@ -67,6 +74,7 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
     try:
         with without_hypothesis():
             from penstock.brokers.kafka.broker import KafkaBroker
+            from penstock.brokers.kafka.kafka_metrics import KafkaMetrics
             from penstock.brokers.kafka.server import KafkaServer
 
         native_only()
@@ -74,7 +82,8 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
         hint = "pip install 'penstock[kafka]', with a Rust tool chain"
         _log.warning("kafka_not_served", reason=str(error), hint=hint)
         return None
-    broker = KafkaBroker(node.driver_manager, node.meta, node.clock, settings)
+    metrics = KafkaMetrics(node.registry)
+    broker = KafkaBroker(node.driver_manager, node.meta, node.clock, settings, metrics)
     return KafkaServer(broker, bare_host(settings.server.host))
 
 
@@ -89,8 +98,13 @@ class Server:
         self._stopping: Final = threading.Event()
         self._threads: Final = CallThreads(THREADS_MAX)
         self._is_starting = True
+        registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=registry)
         self._forwarder: Final = NodeForwarder() if settings.node.peers else None
-        self.node: Final = Node(path, settings, forwarder=self._forwarder, stopping=stopping)
+        self.node: Final = Node(
+            path, settings, forwarder=self._forwarder, registry=registry, stopping=stopping
+        )
         try:
             backend = EmbeddedBackend(self.node)
             self._meta: Final = self.node.meta.service()

@@ -72,7 +72,7 @@ from penstock.engine.segment.unit_files import OpenFiles
 from penstock.engine.segment.write_manager import WriteManager
 from penstock.errors import DiskFullError
 from penstock.log import get_logger
-from penstock.metrics import SegmentMetrics
+from penstock.metrics import LogPositions, SegmentMetrics
 from penstock.record import QueueKind, ShardId
 
 _log: Final = get_logger(__name__)
@@ -528,6 +528,10 @@ def _fit_files(
 def _write_down(parts: StoreParts, *, unclean: bool, bounded: bool) -> None:
     """Say that the store is in use, then keep what recovery found out."""
     report = parts.report
+    log = parts.log
+    parts.metrics.watch_log(
+        lambda: LogPositions(log.files.start, log.durable, log.end, log.files.mapped_bytes)
+    )
     parts.metrics.recovery_seconds.set(report.seconds)
     parts.metrics.recovery_records.set(report.records_scanned)
     parts.metrics.recovery_cut_bytes.inc(report.bytes_cut)
