@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType
@@ -17,6 +18,7 @@ from penstock.cli.starting import without_collecting
 from penstock.log import configure_program, get_logger
 from penstock.remote.server import Server
 from penstock.settings import Settings, load_settings
+from penstock.settings.redaction import redact_setting
 
 _log: Final = get_logger(__name__)
 
@@ -73,6 +75,7 @@ def serve(
         server__http_port=http_port,
         kafka__port=kafka_port,
     )
+    os.umask(0o077)  # RocksDB makes files by the process's mask; the others are made private anyway
     as_json = settings.log.format == "json"
     configure_program(level=settings.log.level, as_json=as_json)
     stopping = threading.Event()
@@ -130,10 +133,14 @@ def _greet(server: Server, data: str) -> None:
 
 
 def show_config(config: Config = None, overrides: Overrides = []) -> None:  # noqa: B006 - as above
-    """Print the effective settings as TOML: defaults, file, environment and flags together."""
+    """Print the effective settings as TOML: defaults, file, environment and flags together.
+
+    Secrets in addresses are shown as ***.
+    """
     tree = msgspec.to_builtins(settings_of(config, overrides))
     for section, values in tree.items():
         print_line(f"[{section}]")
         for name, value in values.items():
-            print_line(f"{name} = {msgspec.json.encode(value).decode()}")
+            shown = redact_setting(name, value)
+            print_line(f"{name} = {msgspec.json.encode(shown).decode()}")
         print_line("")

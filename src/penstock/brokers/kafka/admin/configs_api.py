@@ -27,6 +27,7 @@ from penstock.errors import BadRequestError, StoreError
 from penstock.meta.client import Topic, TopicConfig
 from penstock.meta.state.model import UNLIMITED
 from penstock.settings import Settings
+from penstock.settings.redaction import redact_setting
 
 
 class Resource(IntEnum):
@@ -103,7 +104,8 @@ class ConfigsApi:
         for section in settings.__struct_fields__:
             group = getattr(settings, section)
             for name in group.__struct_fields__:
-                yield _fixed(f"penstock.{section}.{name}", getattr(group, name))
+                shown = redact_setting(name, getattr(group, name))
+                yield _fixed(f"penstock.{section}.{name}", shown)
 
     # Altering
 
