@@ -158,8 +158,6 @@ class Node:
             undo.callback(self._stack.close)
             self._lock_directory()
             self.clock: Final = self._guard_clock(clock if clock is not None else SystemClock())
-            self._stack.callback(self.clock.save)
-            ClockMetrics(self.clock, self.registry)
             self.meta: Final = self._open_meta(stopping)
             self._stack.callback(self.meta.close)
             self.offset_manager: Final = self._open_offsets()
@@ -251,6 +249,8 @@ class Node:
                 gap_max_ms=round(settings.gap_max_h * _HOUR_MS),
             )
         guarded.tick()
+        self._stack.callback(guarded.save)
+        ClockMetrics(guarded, self.registry)
         return guarded
 
     def _open_meta(

@@ -15,14 +15,14 @@ from penstock.settings.redaction import redact, redact_setting
         ("s3://AKIA123:wJalrXUt@bucket/prefix", "s3://***@bucket/prefix"),
         ("s3://AKIA:wJ/al+r@b/p", "s3://***@b/p"),
         ("s3://minio:9000/b/a@b", "s3://minio:9000/b/a@b"),
-        ("https://ghp_token@host/x", "https://***@host/x"),
-        ("https://u:p@ss@host/x", "https://***@host/x"),
+        ("gs://ghp_token@host/x", "gs://***@host/x"),
+        ("gs://u:p@ss@host/x", "gs://***@host/x"),
         ("abfss://container@account.dfs/x", "abfss://container@account.dfs/x"),
         ("abfss://container:key@account.dfs/x", "abfss://***@account.dfs/x"),
         ("az://c/p?sv=2020&sig=abc%2F&se=1", "az://c/p?sv=2020&sig=***&se=1"),
         (
-            "https://h/p?X-Amz-Credential=AK%2F1&X-Amz-Signature=00ff&X-Amz-Date=1",
-            "https://h/p?X-Amz-Credential=***&X-Amz-Signature=***&X-Amz-Date=1",
+            "gs://h/p?X-Amz-Credential=AK%2F1&X-Amz-Signature=00ff&X-Amz-Date=1",
+            "gs://h/p?X-Amz-Credential=***&X-Amz-Signature=***&X-Amz-Date=1",
         ),
         ("s3://b/p?region=eu&secret_access_key=x", "s3://b/p?region=eu&secret_access_key=***"),
         (
