@@ -144,15 +144,15 @@ class KafkaMetrics(Collector):
             yield CounterMetricFamily(f"penstock_kafka_{what}", meaning, value=value)
 
 
-def codes_in(answer: Mapping[str, object]) -> Iterator[int]:
-    """Yield the error codes of an answer and of the items of its lists."""
+def codes_in(answer: Mapping[str, object], depth: int = 2) -> Iterator[int]:
+    """Yield the error codes of an answer, of the topics in it, and of their partitions."""
     for name, value in answer.items():
         if name == "error_code":
             yield _number(value)
-        elif isinstance(value, list):
+        elif depth and isinstance(value, list | tuple):
             for one in value:
                 if isinstance(one, Mapping):
-                    yield _number(one.get("error_code", 0))
+                    yield from codes_in(one, depth - 1)
 
 
 def _number(value: object) -> int:
