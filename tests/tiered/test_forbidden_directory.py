@@ -64,7 +64,10 @@ def root() -> Iterator[Path]:
 
 
 def make_tier(root: Path, tmp_path: Path) -> TierConfig:
-    config = TierConfig(url=f"file://{root}/tier", chunk_size=2000)
+    tier = root / "tier"
+    tier.mkdir()
+    tier.chmod(0o755)  # made for others to read; what the store makes by itself is private
+    config = TierConfig(url=f"file://{tier}", chunk_size=2000)
     with open_store(tmp_path / "store") as store:
         store.create_shard(SHARD)
         fill(store, 60)
