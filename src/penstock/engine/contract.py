@@ -394,6 +394,7 @@ class StorageEngine(Protocol):
         A shard begins with its first live record that is at most `retention_ms` old (by the
         record's timestamp), holds at most the last `retention_records` offsets, and about
         `retention_bytes` of what the engine counts as its size; the limit that keeps least wins.
+        An offset whose record damage took counts for none of them.
         A record in front of that goes however young it is. `Cleanup.COMPACT` shards are left
         alone: they keep the newest record of each key (`BOTH`: until it is too old). A node calls
         this by itself.

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
-from penstock.engine.segment.shard_view import ShardView
+from penstock.engine.segment.shard_view import ShardView, first_record, first_unit_at
 from penstock.engine.segment.view import StoreView
 from penstock.engine.transaction_limits import Ranges
 from penstock.pipeline.ranges import ShardRange
@@ -83,14 +83,13 @@ class _Queue:
             self._held = log.read_units(self.first, self.stop - self.first)
 
     def _unit(self, number: int) -> bytes:
+        return self._read(number, 1)
+
+    def _read(self, number: int, count: int) -> bytes:
         if self._held:
             at = (number - self.first) * self._unit_size
-            return self._held[at : at + self._unit_size]
-        return self._log.read_units(number, 1)
-
-    def position(self, number: int) -> int:
-        """Where the record of a unit lies."""
-        return int.from_bytes(self._unit(number)[:8], "big", signed=True)
+            return self._held[at : at + count * self._unit_size]
+        return self._log.read_units(number, count)
 
     def size(self, number: int) -> int:
         unit = self._unit(number)
@@ -107,14 +106,18 @@ class _Queue:
 
     def offset_at(self, position: int) -> int:
         """Return the first offset of the range whose record lies at or behind `position`."""
-        low, high = self.first, self.stop
-        while low < high:
-            middle = (low + high) // 2
-            if self.position(middle) < position:
-                low = middle + 1
-            else:
-                high = middle
-        return self._offset_of(low)
+        units = (self.first, self.stop)
+        return self._offset_of(first_unit_at(self._read, self._unit_size, units, position))
+
+    def span(self) -> _Span | None:
+        """Return where in the log the records are stored; None when all of them are lost."""
+        first, start = first_record(self._read, self._unit_size, self.first, self.stop)
+        last = self.stop - 1
+        while last > first and self.size(last) == 0:
+            last -= 1
+        if start is None:
+            return None
+        return _Span(start, int.from_bytes(self._unit(last)[:8], "big") + self.size(last))
 
     def _offset_of(self, number: int) -> int:
         if number >= self.stop:
@@ -149,9 +152,10 @@ def plan(
 
 def _span_of(queues: Iterable[_Queue]) -> _Span:
     used = [queue for queue in queues if queue.first < queue.stop]
-    starts = [queue.position(queue.first) for queue in used]
-    ends = [queue.position(queue.stop - 1) + queue.size(queue.stop - 1) for queue in used]
-    return _Span(min(starts, default=0), max(ends, default=0))
+    spans = [span for span in (queue.span() for queue in used) if span is not None]
+    return _Span(
+        min((span.start for span in spans), default=0), max((span.end for span in spans), default=0)
+    )
 
 
 def _by_position(queues: Sequence[_Queue], span: _Span, count: int) -> list[TaskPartition]:

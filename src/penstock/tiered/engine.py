@@ -463,7 +463,8 @@ class TieredSegmentEngine(SegmentEngine):
             return info.earliest
         floor = int(info.earliest)
         if config.retention_records is not None:
-            floor = max(floor, info.commit - config.retention_records)
+            last = self.store.retention.first_of_last(shard, config.retention_records)
+            floor = max(floor, last)
         if config.retention_bytes is not None and flat.current() is not None:
             floor = max(floor, flat.upkeep.expire_size(config.retention_bytes))
         earliest = self.delete_records_before(shard, Offset(floor))

@@ -220,7 +220,8 @@ def test_damage_to_the_last_record_of_a_closed_store_is_damage(copy: Path) -> No
     name = f"commitlog/{end - end % SMALL.commit_log_file_size:020d}"
     flip(copy / name, end % SMALL.commit_log_file_size - 1)
     report = check(copy)
-    assert name in {path for path, _ in places(report, copy)}
+    # The end of the log does not move with it: the checkpoint is right.
+    assert {path for path, _ in places(report, copy)} == {name}
 
 
 def test_bytes_behind_the_end_of_a_closed_log_are_found(copy: Path) -> None:

@@ -33,9 +33,15 @@ def check_batch(log: ShardLog, body: bytes | memoryview, count: int, *, kafka: b
     if not isinstance(body, bytes | bytearray | memoryview):
         raise BadRequestError(f"a batch is bytes, not {type(body).__name__}")
     data = memoryview(body if isinstance(body, bytes) else bytes(body))
-    held = _kafka_offsets(data) if kafka else _rocketmq_messages(data)
+    held = offsets_in_body(data, kafka=kafka)
     if held not in (None, count):
         raise BadRequestError(f"the batch was said to hold {count} messages, but holds {held}")
+
+
+def offsets_in_body(body: memoryview, *, kafka: bool) -> int | None:
+    """Return how many offsets the messages of a batch take; None for an opaque body. Raise
+    `BadRequestError` for a body that is not what it is said to be."""
+    return _kafka_offsets(body) if kafka else _rocketmq_messages(body)
 
 
 def _rocketmq_messages(body: memoryview) -> int | None:

@@ -33,18 +33,18 @@ from penstock.engine.segment.directory_owners import (
 )
 from penstock.engine.segment.disk_errors import opening_errors
 from penstock.engine.segment.file_set import FileSet
-from penstock.engine.segment.format import PRE_BLANK
+from penstock.engine.segment.format import BATCH_COUNT_MAX, GAP_MAX, PRE_BLANK
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.rebuild import rebuild_queue
 from penstock.engine.segment.recovery import (
     DamagedPlace,
+    Nameless,
     Progress,
     RecoveryReport,
     Replay,
     clear_tail,
-    offsets_max,
 )
 from penstock.engine.segment.reserve import Reserve
 from penstock.engine.segment.sealed_files import SealedFiles
@@ -432,9 +432,10 @@ def _note_lost(parts: StoreParts, replay: Replay, before: dict[ShardId, int]) ->
         shard.state.note_lost(lost)
         if lost:
             parts.checkpointer.touch(shard)
-    missing = sum(count for _, count in replay.nameless) - found
+    missing = sum(each.records for each in replay.nameless) - found
     if missing > 0:
-        _suspect_all(parts, replay.nameless[0][0], missing)
+        offsets = sum(each.offsets for each in replay.nameless)
+        _suspect_all(parts, replay.nameless[0].position, missing, offsets)
 
 
 def _note_missing_start(parts: StoreParts, point: DerivedPoint | None, *, bounded: bool) -> None:
@@ -474,17 +475,18 @@ def _count_unnamed(replay: Replay, shard: ShardLog, lost: list[tuple[int, int]])
         if any(start <= offset < end for start, end in lost):
             count -= 1
         else:
-            replay.nameless.append((position, 1))
+            replay.nameless.append(Nameless(position, 1, BATCH_COUNT_MAX))
     return max(0, count)
 
 
-def _suspect_all(parts: StoreParts, position: int, count: int) -> None:
-    """Records are missing that nobody can name. Any shard without a record behind the damage may
-    have lost its last ones: better to say so of all than to give offsets out a second time."""
+def _suspect_all(parts: StoreParts, position: int, records: int, offsets: int) -> None:
+    """Records are missing whose shards are unknown. Any shard without a record after the damage may
+    have lost its last ones: better to say so of all than to give offsets out a second time. (More
+    than `GAP_MAX` offsets at once no replay believes.)"""
     for shard in parts.table:
         if not shard.state.dropped and shard.offset_at(position) == shard.next_offset:
             end = shard.next_offset
-            latest = end + count * offsets_max(shard)
+            latest = end + min(records if shard.kind is QueueKind.SIMPLE else offsets, GAP_MAX)
             _fill_gaps(parts, shard, latest)
             shard.state.note_lost([(end, latest)])
 

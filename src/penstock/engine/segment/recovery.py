@@ -20,7 +20,7 @@ log, and everything derived is built again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -33,6 +33,7 @@ from penstock.engine.segment.control import (
     decode,
     is_control,
 )
+from penstock.engine.segment.damaged_record import DamagedRecords, offsets_of_batch
 from penstock.engine.segment.envelope import leader_epoch_of
 from penstock.engine.segment.format import (
     BATCH_COUNT_MAX,
@@ -59,10 +60,6 @@ from penstock.record import Offset, Producer, QueueKind, ShardId
 _log: Final = get_logger(__name__)
 
 _ZEROS_FOUND: Final = "zeros where records were synced"
-_QUEUE_ID_AT: Final = 12
-_PROPERTIES_SIZE: Final = 2
-_NAME_CHECKED_SIZE_MAX: Final = 64 << 10
-"""Of larger records the checksum takes too long to be computed for every bit of a name."""
 _ZERO_CHUNK: Final = 1 << 20
 _ZEROS: Final = bytes(_ZERO_CHUNK)
 Progress = Callable[[int, int], None]
@@ -94,6 +91,15 @@ class RecoveryReport(Struct):
     def was_in_order(self) -> bool:
         """Whether everything was as the last stop left it."""
         return self.clean_stop and not (self.records_scanned or self.rebuilt)
+
+
+class Nameless(NamedTuple):
+    """Damage at `position` that took up to `records` records of unknown shards. If they were
+    batches of one shard, they had up to `offsets` offsets."""
+
+    position: int
+    records: int
+    offsets: int
 
 
 class Replay:
@@ -129,8 +135,9 @@ class Replay:
         """Shards of which the replay changed the queue or the state."""
         self._cuts: list[tuple[int, ShardId, int]] = []
         self._folded: dict[ShardId, int] = {}
-        self.nameless: Final[list[tuple[int, int]]] = []
-        """(position, number of records at most): damage that does not tell whose records it hit."""
+        self.nameless: Final[list[Nameless]] = []
+        """Damage that does not tell whose records it hit."""
+        self._damaged: Final = DamagedRecords()
         self.victims: Final[list[tuple[int, ShardId, int]]] = []
         """(position, shard, offset): whose record was hit, by what is left of its head."""
 
@@ -217,7 +224,6 @@ class Replay:
     ) -> tuple[int, bool]:
         """Return where to go on behind bytes that are no record, and whether the log ends."""
         file_end = base + self._files.file_size
-        # The durable point is the end of a record: what is damaged before it ends there.
         limit = file_end if self._clean else min(file_end, self._durable)
         if position >= self._durable and not self._goes_on(buffer, base, position, limit):
             if damage.reason != _ZEROS_FOUND:
@@ -230,8 +236,11 @@ class Replay:
             after, _, _ = self._replay(buffer, base, position, damage.position, groups=False)
             position = max(after, damage.position)
         found = core.find_record(buffer, base, position + 1, limit, self._files.strict)
-        self._note_victims(buffer, base, position, limit if found < 0 else found)
-        return (limit if found < 0 else found), False
+        if found < 0:
+            # The durable point is the end of a record, and after a clean stop that of the log.
+            found = self._durable if position < self._durable <= limit else limit
+        self._note_victims(buffer, base, position, found)
+        return found, False
 
     def _refuse_foreign(self, buffer: memoryview, base: int, position: int) -> None:
         """Raise when the log would be cut at a record that is whole but has no checksum: no crash
@@ -269,25 +278,27 @@ class Replay:
         not be given out again, even when no later record of the shard shows that there was one."""
         position = start
         while position < stop:
-            raw = core.decode_raw(buffer, base, position, False)
+            raw = self._damaged.read(buffer, base, position, stop)
             if isinstance(raw, Damage):
-                self._note_nameless(position, stop, -(-(stop - position) // RECORD_SIZE_MIN))
+                count = -(-(stop - position) // RECORD_SIZE_MIN)
+                self._note_nameless(Nameless(position, count, count * BATCH_COUNT_MAX), stop)
                 return
-            named = _name_of(bytes(buffer[position - base : position - base + raw.size]), raw)
-            log = self._table.find(named)
+            log = self._table.find(ShardId(raw.topic, raw.queue_id))
+            in_batch = offsets_of_batch(raw) or BATCH_COUNT_MAX
             if log is not None and raw.queue_offset == self._expected(log):
-                self.latest[log.shard] = raw.queue_offset + offsets_max(log)
+                count = 1 if log.kind is QueueKind.SIMPLE else in_batch
+                self.latest[log.shard] = raw.queue_offset + count
                 self.victims.append((position, log.shard, raw.queue_offset))
             else:
-                self._note_nameless(position, stop, 1)
+                self._note_nameless(Nameless(position, 1, in_batch), stop)
             position += raw.size
 
     def _expected(self, log: ShardLog) -> int:
         return max(log.next_offset, self.latest.get(log.shard, 0))
 
-    def _note_nameless(self, position: int, stop: int, count: int) -> None:
+    def _note_nameless(self, damage: Nameless, stop: int) -> None:
         if stop > self._known:
-            self.nameless.append((position, count))
+            self.nameless.append(damage)
 
     def _fold(self, buffer: memoryview, base: int, position: int, handle: int) -> None:
         """Take what a record says beyond its queue unit into the state of its shard."""
@@ -407,28 +418,6 @@ def fold(log: ShardLog, raw: RawRecord) -> None:
     if epoch != state.newest_epoch:
         state.note_epoch(epoch, raw.queue_offset)
         log.note_state()
-
-
-def _name_of(record: bytes, raw: RawRecord) -> ShardId:
-    """Return the shard of a damaged record: the one it names, unless the bit that is wrong is in
-    that name. The checksum tells."""
-    if raw.size > _NAME_CHECKED_SIZE_MAX:
-        return ShardId(raw.topic, raw.queue_id)
-    topic_end = raw.size - _PROPERTIES_SIZE - len(raw.raw_properties)
-    topic_start = topic_end - len(raw.topic.encode("utf-8", "surrogateescape"))
-    for at in (*range(_QUEUE_ID_AT, _QUEUE_ID_AT + 4), *range(topic_start, topic_end)):
-        for bit in range(8):
-            mended = bytearray(record)
-            mended[at] ^= 1 << bit
-            found = core.decode_raw(mended, raw.position, raw.position, True, True)
-            if isinstance(found, RawRecord):
-                return ShardId(found.topic, found.queue_id)
-    return ShardId(raw.topic, raw.queue_id)
-
-
-def offsets_max(log: ShardLog) -> int:
-    """How many offsets one record of a shard may have: a damaged one does not tell."""
-    return 1 if log.kind is QueueKind.SIMPLE else BATCH_COUNT_MAX
 
 
 def fold_appended(log: CommitLog, shard: ShardLog, start: int) -> list[tuple[Command, int]]:

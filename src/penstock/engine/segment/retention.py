@@ -118,6 +118,10 @@ class Retention:
             if policy is not None:
                 self._move_floor(log, self._floor_of(log, policy), RetentionReport())
 
+    def first_of_last(self, shard: ShardId, count: int) -> int:
+        """Return from which offset on a shard has `count` records."""
+        return self._floor_by_records(self._parts.table.get(shard), count)
+
     def remove_oldest_file(self) -> bool:
         """Remove the oldest log file by hand, whatever is in it; return whether there was one
         that may go (the file being written stays)."""
@@ -160,12 +164,23 @@ class Retention:
     def _floor_of(self, log: ShardLog, policy: RetentionPolicy) -> int:
         floor = 0
         if policy.records is not None:
-            floor = max(floor, log.commit - policy.records)
+            floor = max(floor, self._floor_by_records(log, policy.records))
         if policy.size is not None:
             floor = max(floor, self._floor_by_size(log, policy.size))
         if policy.time_ms is not None and policy.time_ms < FOREVER_MS:
             floor = self._floor_by_time(log, policy.time_ms, max(floor, log.earliest))
         return floor
+
+    def _floor_by_records(self, log: ShardLog, count: int) -> int:
+        """Count back from the end. Lost offsets are not records: counting them would delete
+        records that can be read because others cannot."""
+        end = log.commit
+        for first, stop in reversed(log.state.lost_between(log.earliest, end)):
+            if end - stop >= count:
+                break
+            count -= end - stop
+            end = first
+        return end - count
 
     def _floor_by_time(self, log: ShardLog, time_ms: int, start: int) -> int:
         """The first live record from `start` on that is young enough: everything before it is too
@@ -224,11 +239,17 @@ class Retention:
         return 0
 
     def _first_file_is_old(self, file_end: int) -> bool:
-        """The file is as old as the first record behind it."""
-        if self._parts.log.files.stop <= file_end or self._parts.log.end <= file_end:
+        """The file is as old as the first whole record after it: the time in a damaged one may be
+        any."""
+        files, end = self._parts.log.files, self._parts.log.end
+        if files.stop <= file_end or end <= file_end:
             return False
-        base = self._parts.log.files.base_of(file_end)
-        raw = core.decode_raw(self._parts.log.files.buffer(base), base, file_end, False)
+        base = files.base_of(file_end)
+        stop = min(end, base + files.file_size)
+        found = core.find_record(files.buffer(base), base, file_end, stop, files.strict)
+        if found < 0:
+            return False
+        raw = core.decode_raw(files.buffer(base), base, found, True, files.strict)
         if isinstance(raw, Damage):
             return False
         return raw.store_timestamp_ms < self._parts.clock.expiry_ms() - self.reserved_ms

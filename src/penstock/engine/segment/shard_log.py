@@ -32,6 +32,7 @@ from penstock.errors import CorruptionError
 from penstock.record import Flush, Offset, Position, QueueKind, ShardId
 
 _BLANK_SIZE: Final = int(QUEUE_UNIT.unpack(PRE_BLANK)[1])
+_BLANK: Final = (0, 0)
 _ROWS_PER_STEP: Final = 4096
 _SIZE_SAMPLES: Final = 32
 _NO_OFFSET: Final = 1 << 62
@@ -43,17 +44,19 @@ KIND_NUMBER: Final = {QueueKind.SIMPLE: 0, QueueKind.BATCH: 1}
 
 
 class UnitRow(NamedTuple):
-    """The offsets [first_offset, end_offset) lie at `position` of the log, in `size` bytes."""
+    """The offsets [first_offset, end_offset) are stored at `position` of the log, in `size`
+    bytes."""
 
     first_offset: int
     end_offset: int
     position: int
     size: int
+    """0 when there is no record: the number that a blank unit has in its file is not a size."""
 
     @property
     def is_blank(self) -> bool:
-        """No record: damage took it, or the queue begins behind it."""
-        return self.size in (0, _BLANK_SIZE)
+        """No record: damage took it, or the queue begins after it."""
+        return self.size == 0
 
 
 class ShardLog:
@@ -282,7 +285,7 @@ class ShardLog:
         data = self.read_units(unit, count)
         if self.kind is QueueKind.SIMPLE:
             return [
-                UnitRow(offset, offset + 1, position, size)
+                UnitRow(offset, offset + 1, *(_BLANK if size == _BLANK_SIZE else (position, size)))
                 for offset, (position, size, _) in enumerate(QUEUE_UNIT.iter_unpack(data), unit)
             ]
         return [
@@ -357,9 +360,9 @@ class ShardLog:
         return sum(sizes) * (stop - first) // len(sizes) if sizes else 0
 
     def position_of(self, offset: int) -> int | None:
-        """Return where the record (or the batch) of `offset` lies in the log, or None."""
+        """Return where the record (or the batch) of `offset` is stored in the log, or None."""
         unit = self.read_units(self.unit_of(offset), 1)
-        if not unit:
+        if not unit or unit == PRE_BLANK:
             return None
         return int.from_bytes(unit[:8], "big", signed=True)
 

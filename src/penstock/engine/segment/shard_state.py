@@ -204,17 +204,18 @@ class ShardState:
 
     def first_lost(self, start: int, end: int) -> int | None:
         """Return the first offset of `[start, end)` whose record should be there and is lost."""
-        return next((first for first, _ in self._lost_between(start, end)), None)
+        return next((first for first, _ in self._each_lost(start, end)), None)
 
     def last_lost(self, start: int, end: int) -> int | None:
         """Return the last offset of `[start, end)` whose record should be there and is lost."""
-        last = None
-        for _, stop in self._lost_between(start, end):
-            last = stop - 1
-        return last
+        lost = self.lost_between(start, end)
+        return lost[-1][1] - 1 if lost else None
 
-    def _lost_between(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the lost ranges within `[start, end)`, without what was deleted."""
+    def lost_between(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the lost ranges within `[start, end)`, ascending, without what was deleted."""
+        return list(self._each_lost(start, end))
+
+    def _each_lost(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         if self._lost is None:
             return
         start = max(start, self.floor_offset)

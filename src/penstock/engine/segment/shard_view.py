@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
@@ -26,6 +26,7 @@ from penstock.record import Offset, QueueKind, ShardId
 
 _SIZE_AT: Final = QUEUE_UNIT.position_of("size")
 _SIZE_END: Final = QUEUE_UNIT.position_of("tag_code")
+_UNITS_PER_STEP: Final = 4096
 _BASE_OFFSET: Final = 4
 _COUNT: Final = 5
 """Fields of a batch unit."""
@@ -166,19 +167,14 @@ class ShardView:
         return low
 
     def position_of(self, offset: int) -> int | None:
-        """Return where the record (or the batch) of `offset` lies in the log, or None."""
+        """Return where the record (or the batch) of `offset` is stored in the log, or None."""
         unit = self.read_units(self.unit_of(offset), 1)
-        return int.from_bytes(unit[:8], "big", signed=True) if unit else None
+        return None if not unit or unit == PRE_BLANK else _position(unit)
 
     def offset_at(self, position: int) -> int:
         """Return the first live offset whose record lies at or behind `position` of the log."""
-        low, high = self.unit_of(self.earliest), self.ends.stop
-        while low < high:
-            middle = (low + high) // 2
-            if int.from_bytes(self._read(middle, 1)[:8], "big", signed=True) < position:
-                low = middle + 1
-            else:
-                high = middle
+        units = (self.unit_of(self.earliest), self.ends.stop)
+        low = first_unit_at(self._read, self.units.unit_size, units, position)
         if self._kind is QueueKind.SIMPLE or low >= self.ends.stop:
             return min(low, self.commit) if self._kind is QueueKind.SIMPLE else self.commit
         return int(BATCH_UNIT.unpack(self._read(low, 1))[_BASE_OFFSET])
@@ -194,13 +190,9 @@ def find_ends(units: UnitFiles, kind: QueueKind, log_start: int) -> QueueEnds:
     """Find out where a queue begins and ends from its files alone, as RocketMQ left them."""
     files = units.first_units()
     stop = _find_stop(units, files)
-    low, high = files[0] if files else 0, stop
-    while low < high:
-        middle = (low + high) // 2
-        if _is_gone(units.read(middle, 1), log_start):
-            low = middle + 1
-        else:
-            high = middle
+    low = first_unit_at(units.read, units.unit_size, (files[0] if files else 0, stop), log_start)
+    # RocketMQ's queues begin with units that never had a record.
+    low, _ = first_record(units.read, units.unit_size, low, stop)
     state = ShardState(kind)
     earliest, latest = low, stop
     if kind is QueueKind.BATCH:
@@ -230,8 +222,41 @@ def _is_used(unit: bytes) -> bool:
     return int.from_bytes(unit[_SIZE_AT:_SIZE_END], "big", signed=True) > 0
 
 
-def _is_gone(unit: bytes, log_start: int) -> bool:
-    return unit == PRE_BLANK or int.from_bytes(unit[:8], "big", signed=True) < log_start
+def first_unit_at(
+    read: Callable[[int, int], bytes], unit_size: int, units: tuple[int, int], position: int
+) -> int:
+    """Return the first of `units` (first, stop) whose record is stored at or after `position`, by
+    bisection. A unit without a record has no position: the next one that has a record decides."""
+    low, high = units
+    while low < high:
+        middle = (low + high) // 2
+        number, found = first_record(read, unit_size, middle, high)
+        if found is not None and found < position:
+            low = number + 1
+        else:
+            high = middle
+    return low
+
+
+def first_record(
+    read: Callable[[int, int], bytes], unit_size: int, unit: int, stop: int
+) -> tuple[int, int | None]:
+    """Return the first unit of [unit, stop) that has a record, and its position."""
+    count = 1
+    while unit < stop:
+        data = read(unit, min(count, stop - unit))
+        for at in range(0, len(data), unit_size):
+            if not data.startswith(PRE_BLANK, at):
+                return unit + at // unit_size, _position(data[at:])
+        if not data:
+            break
+        unit += len(data) // unit_size
+        count = _UNITS_PER_STEP
+    return stop, None
+
+
+def _position(unit: bytes) -> int:
+    return int.from_bytes(unit[:8], "big", signed=True)
 
 
 def _batch_base(units: UnitFiles, unit: int) -> int:

@@ -20,7 +20,7 @@ from penstock.engine.segment.checkpoint import (
 )
 from penstock.engine.segment.control import is_control
 from penstock.engine.segment.file_set import FileSet, is_file_name
-from penstock.engine.segment.format import TIME_BLOCK
+from penstock.engine.segment.format import PRE_BLANK, TIME_BLOCK
 from penstock.engine.segment.index_view import IndexView
 from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.paths import StorePaths
@@ -107,7 +107,7 @@ class Snapshot:
         """Return the end of the log, as far as a shard and the checkpoints know it."""
         last = log.read_units(log.ends.stop - 1, 1) if log.ends.stop > log.ends.first else b""
         end = 0
-        if last:
+        if last and last != PRE_BLANK:
             end = int.from_bytes(last[:8], "big") + int.from_bytes(last[8:12], "big")
         point = 0 if self.point is None else self.point.position
         return min(max(end, point, self.durable), self.files.stop)

@@ -172,11 +172,12 @@ class LogCheck:
         return after, status, damage
 
     def _behind_damage(self, buffer: memoryview, base: int, damage: Damage, file_end: int) -> int:
-        """Report damage; return where the next whole record lies, or the end of the file."""
+        """Report damage; return where the next whole record begins, or else the log ends."""
         path = self._files.path_of(base)
         self._findings.add(path, damage.position - base, damage.reason)
         found = core.find_record(buffer, base, damage.position + 1, file_end, self._files.strict)
-        after = file_end if found < 0 else found
+        end = self._durable if damage.position < self._durable <= file_end else file_end
+        after = end if found < 0 else found
         self._damaged.add(damage.position, after)
         return after
 
