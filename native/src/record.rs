@@ -282,6 +282,10 @@ const PAIRS: [[u8; 2]; 100] = {
     pairs
 };
 
+/// After the head of a blank: records were here, and a repair found them gone.
+const HOLE_MARK: &[u8] = b"PSTKHOLE";
+const HOLE_REASON: Reason = "a repair found the rest of this file gone";
+
 /// What lies at one place of a log that is being scanned.
 pub enum Step<'a> {
     Record(Record<'a>),
@@ -306,7 +310,13 @@ pub fn step(log: &[u8], index: usize, end: usize) -> Step<'_> {
     }
     if magic == MAGIC_BLANK {
         return match usize::try_from(size) {
-            Ok(size) if size == log.len() - index => Step::Blank,
+            Ok(size) if size == log.len() - index => {
+                if log.get(index + 8..index + 16) == Some(HOLE_MARK) {
+                    Step::Damaged(HOLE_REASON)
+                } else {
+                    Step::Blank
+                }
+            }
             _ => Step::Damaged("a blank that does not end with the file"),
         };
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import penstock
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
+from penstock.errors import CorruptionError
 from penstock.record import QueueKind, Record, ShardId
 
 
@@ -250,6 +252,45 @@ def test_rebuild_exits_with_1_when_records_are_damaged(run: Run, copy: Path) -> 
 def test_rebuild_needs_the_lock(run: Run, copy: Path) -> None:
     with SegmentStore.open(str(copy), QUIET):
         ran = run("store", "rebuild", copy)
+    assert ran.code == 2
+    assert "open" in ran.err
+
+
+def test_repair_lists_first_and_changes_the_store_only_when_told(run: Run, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with penstock.open(str(data), broker__commit_log_file_size=1 << 20) as store:
+        topic = store.create_topic("Orders", storage="segment")
+        for number in range(4):
+            topic.write(b"value %d" % number)
+    (log,) = (data / "segment" / "commitlog").glob("0*")
+    os.truncate(log, log.read_bytes().rindex(b"value 3") + 3)
+    assert f"penstock store repair {data}/segment" in run("store", "rebuild", data).err
+    with pytest.raises(penstock.StoreError, match="penstock store repair"):
+        penstock.open(str(data))
+    before = tree(data / "segment")
+    for place in (data, data / "segment"):
+        ran = run("store", "repair", place)
+        assert ran.code == 1
+        assert "1 records would be lost" in ran.out.replace("\n", "")
+    assert tree(data / "segment") == before
+    *files, lost, summary = run("store", "repair", data, "--json").lines
+    assert [line["path"] for line in files] == [str(log)]
+    assert (lost["name"], lost["first"], lost["end"], lost["records"]) == ("Orders", 3, 4, 1)
+    assert (summary["needed"], summary["applied"], summary["records"]) == (True, False, 1)
+    assert "repaired, 1 records are lost" in run("store", "repair", data, "--yes").out
+    assert run("store", "repair", data).code == 0
+    assert run("store", "verify", data).code == 1
+    with penstock.open(str(data)) as store:
+        topic = store.topic("Orders")
+        assert [each.value for each in topic.read(0, 0)] == [b"value %d" % n for n in range(3)]
+        assert topic.write(b"next").offset == 4
+        with pytest.raises(CorruptionError):
+            topic.read(0, 3)
+
+
+def test_repair_needs_the_lock(run: Run, copy: Path) -> None:
+    with SegmentStore.open(str(copy), QUIET):
+        ran = run("store", "repair", copy)
     assert ran.code == 2
     assert "open" in ran.err
 

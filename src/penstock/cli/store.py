@@ -1,7 +1,8 @@
-"""`penstock store …`: looking into a store directory, checking it, rebuilding what is derived.
+"""`penstock store …`: looking into a store directory, checking, rebuilding and repairing it.
 
-All commands but `rebuild` only read, take no lock, and work beside a running writer. The directory
-may be a store, or a node's data directory with a store in it: then topics go by their names, too.
+All commands but `rebuild` and `repair` only read, take no lock, and work beside a running writer.
+The directory may be a store, or a node's data directory with a store in it: then topics go by their
+names, too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from penstock.cli.arguments import (
     read_time,
 )
 from penstock.cli.output import progress_bar
+from penstock.cli.store_repair_output import print_repair
 from penstock.engine.segment import inspect
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.view import StoreView
@@ -271,3 +273,36 @@ def rebuild(context: typer.Context, directory: Directory, as_json: AsJson = Fals
         )
     store_output.print_rebuild(root, report, as_json=as_json)
     sys.exit(DAMAGED if report.damaged else 0)
+
+
+@app.command()
+def repair(
+    context: typer.Context,
+    directory: Directory,
+    yes: Annotated[
+        bool, typer.Option("--yes", "--apply", help="Do it. Without, nothing is changed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a store go on whose log lacks bytes that were on the device: a file was cut, or is gone.
+
+    Without [b]--yes[/b] it lists what is lost, shard by shard, and what would be done to which
+    file. Bring the files back from a copy if there is one. With [b]--yes[/b] the missing parts
+    become holes: their offsets are reported as lost and never given out again, all other records
+    stay, and whatever is overwritten is saved in the store's penstock/repair.
+
+    Takes the lock: stop the store's writer first. Exits with 1 when there is, or was, something to
+    repair.
+
+    Example: [b]penstock store repair data[/b]
+    """
+    found = find_store(directory)
+    with progress_bar() as progress:
+        report = inspect.repair(
+            found.root,
+            apply=yes,
+            settings=_settings(context),
+            progress=progress and (lambda done, total: progress("commit log", done, total)),
+        )
+    print_repair(report, found.names, as_json=as_json)
+    sys.exit(DAMAGED if report.is_needed else 0)

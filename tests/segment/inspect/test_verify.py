@@ -480,3 +480,64 @@ def test_findings_are_bounded(copy: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotAStoreError):
         check(tmp_path)
+
+
+# Files without checksums of their own
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "store.properties", "config/topics.json"])
+def test_every_bit_of_a_small_file_of_a_closed_store_counts(copy: Path, name: str) -> None:
+    size = (copy / name).stat().st_size
+    for number, at in enumerate([*range(0, min(size, 56), 5), size // 2, size - 1]):
+        before = (copy / name).read_bytes()
+        flip(copy / name, at, number % 8)
+        assert name in {path for path, _ in places(check(copy), copy)}, at
+        (copy / name).write_bytes(before)
+    assert check(copy).is_whole
+
+
+def test_a_store_that_was_not_closed_says_which_small_files_are_not_checked(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = SegmentStore.open(str(path), QUIET)
+    fill(store)
+    store.run_upkeep()
+    killed = tmp_path / "killed"
+    shutil.copytree(path, killed)
+    store.close()
+    assert any("config/topics.json" in note for note in check(killed).notes)
+
+
+def test_a_check_of_rocketmqs_store_says_what_it_cannot_check(golden_copy: Path) -> None:
+    notes = "\n".join(check(golden_copy).notes)
+    for text in ("checkpoint, store.properties, config/", "without a checksum of their own"):
+        assert text in notes
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 9, 19, 25, 50, 4095])
+def test_an_impossible_checkpoint_of_rocketmq_is_named(golden_copy: Path, at: int) -> None:
+    flip(golden_copy / "checkpoint", at, 4)
+    assert "checkpoint" in {path for path, _ in places(check(golden_copy), golden_copy)}
+
+
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json", "subscriptionGroup.json"])
+def test_a_configuration_of_rocketmq_that_is_no_json_is_named(golden_copy: Path, name: str) -> None:
+    flip(golden_copy / "config" / name, 0, 5)
+    assert [path for path, _ in places(check(golden_copy), golden_copy)] == [f"config/{name}"]
+
+
+def test_a_wrong_time_in_an_index_file_of_rocketmq_is_named(golden_copy: Path) -> None:
+    name = min(path.name for path in (golden_copy / "index").iterdir())
+    data = (golden_copy / "index" / name).read_bytes()
+    count = INDEX_HEADER.unpack_from(data)[-1]
+    sizes = StoreView.open(str(golden_copy)).snapshot().sizes
+    entries = INDEX_HEADER.size + 4 * sizes.index_slots
+    for number in (2, count // 2, count - 1):
+        flip(golden_copy / "index" / name, entries + number * INDEX_ENTRY.size + 15, 1)
+        assert [path for path, _ in places(check(golden_copy), golden_copy)] == [f"index/{name}"]
+        (golden_copy / "index" / name).write_bytes(data)
+
+
+def test_bytes_of_unused_index_entries_are_named(copy: Path) -> None:
+    newest = max(path for path in (copy / "index").iterdir() if path.name.isdigit())
+    flip(newest, newest.stat().st_size - 1, 1)
+    assert f"index/{newest.name}" in {path for path, _ in places(check(copy), copy)}

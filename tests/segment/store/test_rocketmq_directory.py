@@ -12,6 +12,7 @@ from tests.segment.store.rig import record
 from penstock.engine.segment.inspect import verify
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment.view import StoreView
 from penstock.record import QueueKind, Record, ShardId
 
 QUIET = SegmentSettings(background=False)
@@ -117,6 +118,29 @@ def test_batches_are_read_message_by_message(golden: GoldenStore) -> None:
             bounds = store.bounds(shard)
             records = store.read(shard, bounds.earliest, max_records=10_000)
             assert [each.offset for each in records] == list(range(bounds.earliest, bounds.next))
+
+
+def test_the_key_of_a_whole_batch_finds_its_messages(golden: GoldenStore) -> None:
+    shard = ShardId("TopicBCQ", 0)
+    expected = ([0], [2, 1], [5, 4, 3], [9, 8, 7, 6], [10])
+    view = StoreView.open(str(golden.root))
+    for number, offsets in enumerate(expected):
+        found = view.query_by_key(shard, b"ib-%d" % number)
+        assert [each.offset for each in found] == offsets
+    with SegmentStore.open(str(golden.root), QUIET) as store:
+        for _ in range(2):
+            for number, offsets in enumerate(expected):
+                key = b"ib-%d" % number
+                assert [each.offset for each in store.query_by_key(shard, key)] == offsets
+                inside = [each.offset for each in store.query_by_key(shard, key + b"-0")]
+                assert inside == offsets[-1:]
+            newest = store.newest_by_key(shard, b"ib-3")
+            assert newest is not None
+            assert newest.offset == 9
+            assert store._batch_keys is not None
+            store._batch_keys.run_once()  # the second time, keys inside batches are in an index
+        store.delete_offsets(shard, [8])
+        assert [each.offset for each in store.query_by_key(shard, b"ib-3")] == [9, 7, 6]
 
 
 def test_a_directory_that_rocketmq_did_not_close_is_recovered(golden: GoldenStore) -> None:

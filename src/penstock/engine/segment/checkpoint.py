@@ -59,6 +59,12 @@ class DerivedPoint(msgspec.Struct, frozen=True):
     log_start: int | None = None
     """Where the first file of the log began. Files that went since then held nothing that the
     states show: retention moves their floors, and makes a checkpoint, before it removes a file."""
+    small_files: dict[str, int] | None = None
+    """CRC-32 of small files that have no checksum of their own, by their path in the store's
+    directory, when the store was closed."""
+    known: int | None = None
+    """States and queues know of every record below this position; None: below `position`. Only a
+    repair sets it: with `position` -1, everything is built again from the log."""
 
 
 # Made here, for msgspec must not look at a type for the first time in two threads at once.
@@ -154,6 +160,11 @@ def read_derived(disk: Disk, path: str) -> DerivedPoint | None:
         return _points.decode(document)
     except msgspec.MsgspecError:
         return None
+
+
+def known_until(point: DerivedPoint) -> int:
+    """Return the position below which states and queues know of every record."""
+    return point.position if point.known is None else point.known
 
 
 def write_rocketmq(disk: Disk, path: str, *, durable: int, derived: int, timestamp_ms: int) -> None:

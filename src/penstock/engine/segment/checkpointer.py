@@ -28,6 +28,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from typing import Final
 
+from msgspec.structs import replace
+
 from penstock.disk import Disk
 from penstock.engine.segment.checkpoint import DerivedPoint, write_derived, write_rocketmq
 from penstock.engine.segment.commit_log import CommitLog
@@ -39,6 +41,7 @@ from penstock.engine.segment.reserve import Reserve
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_moves import changed_places
 from penstock.engine.segment.shard_table import ShardTable
+from penstock.engine.segment.small_files import sums_of_small_files
 from penstock.engine.segment.state_files import PackableState, StateFiles
 from penstock.engine.segment.unit_files import Unsynced
 from penstock.errors import DiskFullError, StoreError
@@ -230,12 +233,16 @@ class Checkpointer:
                 ends_total=sum(memoryview(ends).cast("q")),
                 log_start=self._log.files.start,
             )
+            if clean:
+                self._tell_rocketmq(position, timestamp_ms)
+                point = replace(point, small_files=sums_of_small_files(self._disk, self._paths))
             write_derived(self._disk, self._paths.derived, point)
         except BaseException:
             self._note(dirty)
             raise
         self.position, self._saved_ends = position, ends
-        self._tell_rocketmq(position, timestamp_ms)
+        if not clean:
+            self._tell_rocketmq(position, timestamp_ms)
 
     def _tell_rocketmq(self, position: int, timestamp_ms: int) -> None:
         """Keep RocketMQ's own checkpoint. An old one only makes it look at more of the log: on a

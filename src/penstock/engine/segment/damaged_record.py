@@ -19,7 +19,10 @@ from typing import Final
 
 from penstock.engine.segment.batch_content import offsets_in_body
 from penstock.engine.segment.format import (
+    HOLE,
+    HOLE_MARK,
     KAFKA_BATCH,
+    MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_SIZE_MIN,
@@ -51,9 +54,13 @@ class DamagedRecords:
     def read(self, buffer: memoryview, base: int, position: int, stop: int) -> RawRecord | Damage:
         """Return what the record at `position` was, as far as that can be told; the next whole
         record, or the end of what was written, is at `stop`."""
+        saved = saved_in_hole(buffer, base, position)
+        if saved is not None:
+            return saved
         raw = core.decode_raw(buffer, base, position, False)
         size = stop - position if isinstance(raw, Damage) else raw.size
-        if not RECORD_SIZE_MIN <= size <= _MENDED_SIZE_MAX or not self._mends_left:
+        is_inside = position - base + size <= len(buffer)
+        if not (is_inside and self._mends_left and RECORD_SIZE_MIN <= size <= _MENDED_SIZE_MAX):
             return raw
         record = bytes(buffer[position - base : position - base + size])
         if isinstance(raw, Damage):
@@ -93,6 +100,28 @@ def _with_size(record: bytes, position: int) -> RawRecord | None:
 
 def _has_whole_body(raw: RawRecord) -> bool:
     return zlib.crc32(raw.body) & _CRC_MASK == raw.body_crc
+
+
+def saved_in_hole(buffer: memoryview, base: int, position: int) -> RawRecord | None:
+    """Return what is left of the record that a hole in the log begins with, or None."""
+    index = position - base
+    if index + HOLE.size > len(buffer):
+        return None
+    _, magic, mark, size, checksum = HOLE.unpack_from(buffer, index)
+    saved = bytes(buffer[index + HOLE.size : index + HOLE.size + size])
+    if magic != MAGIC_BLANK or mark != HOLE_MARK or zlib.crc32(saved) != checksum:
+        return None
+    return cut_record(saved, position, len(buffer) - index)
+
+
+def cut_record(left: bytes, position: int, size_max: int) -> RawRecord | None:
+    """Return the record at `position` of which only the first bytes are left, if they tell enough
+    of it."""
+    size = int.from_bytes(left[:4], "big")
+    if not RECORD_SIZE_MIN <= size <= size_max or len(left) > size:
+        return None
+    found = core.decode_raw(left.ljust(size, b"\0"), position, position, False)
+    return found if isinstance(found, RawRecord) and found.position == position else None
 
 
 def offsets_of_batch(raw: RawRecord) -> int | None:

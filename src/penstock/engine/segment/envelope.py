@@ -178,8 +178,12 @@ def stored_from_parts(body: bytes, properties: Properties, stamps: Stamps) -> St
 def has_key(stored: StoredRecord, properties: Properties, key: bytes) -> bool:
     """Say whether a query for `key` finds this record: by its key, or, for a record of a RocketMQ
     broker, by one of the words in KEYS or by UNIQ_KEY."""
-    if stored.key == key:
-        return True
+    return stored.key == key or names_key(properties, key)
+
+
+def names_key(properties: Properties, key: bytes) -> bool:
+    """Say whether the properties of a record of a RocketMQ broker name `key`: as a word of KEYS, or
+    as UNIQ_KEY."""
     found = lookup(properties)
     if is_envelope(found):
         return False

@@ -35,6 +35,13 @@ def is_file_name(name: str) -> bool:
     return len(name) == 20 and name.isascii() and name.isdigit()
 
 
+def _what_to_do(store: str) -> str:
+    return (
+        f"bring it back from a copy, or run `penstock store repair {store}`, which says what is "
+        "lost and, with --yes, goes on without it"
+    )
+
+
 class _Open:
     __slots__ = ("file", "mapping", "syncs", "writable")
 
@@ -103,11 +110,12 @@ class FileSet:
     def holds(self, position: int) -> bool:
         return self.start <= position < self.stop
 
-    def load(self, *, repair: bool, synced: int = 0) -> None:
+    def load(self, *, repair: bool, synced: int = 0, store: str = "DIR") -> None:
         """Find the files. A last file that a crash left short, while it was being allocated, is
         completed when `repair`; any other file of a wrong size is refused, and one that lacks
-        bytes below position `synced`, which were on the device. So is a log without any file that
-        has had some: records written now would be in the way when the files are back."""
+        bytes below position `synced`, which were on the device. So is a log that lacks a file with
+        such bytes: records written now would be in the way when the file is back. `store` is for
+        the errors: where the store is."""
         names = [name for name in self._disk.list(self.directory) if is_file_name(name)]
         bases = [int(name) for name in names]
         if synced > 0 and not bases:
@@ -115,7 +123,8 @@ class FileSet:
                 self.directory,
                 position=0,
                 reason=f"the log was on the device up to position {synced}, and none of its files "
-                "is here; is its disk mounted, and commit_log_path what it was?",
+                "is here; is its disk mounted, and commit_log_path what it was? If they are gone: "
+                f"{_what_to_do(store)}",
             )
         for index, base in enumerate(bases):
             path = f"{self.directory}/{file_name(base)}"
@@ -125,20 +134,25 @@ class FileSet:
                     "was the store written with another commit_log_file_size?"
                 )
             if index and base != bases[index - 1] + self.file_size:
-                raise CorruptionError(
-                    self.path_of(bases[index - 1] + self.file_size),
-                    position=0,
-                    reason="this file of the commit log is missing",
-                )
+                raise self._missing(bases[index - 1] + self.file_size, store)
             is_last = index == len(bases) - 1
-            self._check_size(path, last=is_last, repair=repair, synced=synced - base)
+            self._check_size(path, last=is_last, repair=repair, synced=synced - base, store=store)
+        if bases and synced > bases[-1] + self.file_size:
+            raise self._missing(bases[-1] + self.file_size, store)
         self._bases = bases
+
+    def _missing(self, base: int, store: str) -> CorruptionError:
+        return CorruptionError(
+            self.path_of(base),
+            position=0,
+            reason=f"this file of the commit log is missing; {_what_to_do(store)}",
+        )
 
     def take(self, bases: list[int]) -> None:
         """Have these files as they are, unchecked: to look at a log that `load` refuses."""
         self._bases = sorted(bases)
 
-    def _check_size(self, path: str, *, last: bool, repair: bool, synced: int) -> None:
+    def _check_size(self, path: str, *, last: bool, repair: bool, synced: int, store: str) -> None:
         file = self._disk.open(path, writable=False)
         size = file.size()
         file.close()
@@ -147,14 +161,15 @@ class FileSet:
         if not (last and size < self.file_size):
             raise NotAStoreError(
                 f"{path} has {size} bytes, the configured file size is {self.file_size}; was the "
-                "file cut, or the store written with another commit_log_file_size?"
+                "store written with another commit_log_file_size? If the file was cut: "
+                f"{_what_to_do(store)}"
             )
         if size < synced:
             raise CorruptionError(
                 path,
                 position=size,
                 reason=f"this file was cut: it has {size} bytes, of which {synced} were synced; "
-                "bring it back from a copy, or delete it to go on without its records",
+                f"{_what_to_do(store)}",
             )
         if repair:
             file = self._disk.open(path)

@@ -78,6 +78,18 @@ BLANK: Final = Layout(
     size=8,
 )
 
+HOLE: Final = Layout(
+    "hole",
+    Field("size", "i32", "bytes left in the file, this head included"),
+    Field("magic", "u32", "`CBD43194`: for RocketMQ it is a blank record"),
+    Field("mark", "8 bytes", "`PSTKHOLE`"),
+    Field("saved_size", "u32", "bytes after this head: what was left of the record here"),
+    Field("checksum", "u32", "CRC-32 of the saved bytes"),
+    size=24,
+)
+HOLE_MARK: Final = b"PSTKHOLE"
+HOLE_REASON: Final = "a repair found the rest of this file gone"
+
 HOST_SIZE_IPV4: Final = 8
 HOST_SIZE_IPV6: Final = 20
 RECORD_SIZE_MIN: Final = RECORD_IPV4.size + 1 + 2  # no body, a topic of no bytes, no properties

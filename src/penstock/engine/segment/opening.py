@@ -16,6 +16,7 @@ from penstock.disk import Disk, Lock, process_id
 from penstock.engine.segment.checkpoint import (
     DerivedPoint,
     DurablePoint,
+    known_until,
     read_derived,
     read_durable,
     read_rocketmq,
@@ -35,10 +36,12 @@ from penstock.engine.segment.disk_errors import opening_errors
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import BATCH_COUNT_MAX, GAP_MAX, PRE_BLANK
 from penstock.engine.segment.key_index import KeyIndex
+from penstock.engine.segment.lost_ends import end_in_files, ends_of_queues, is_in
 from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.rebuild import rebuild_queue
 from penstock.engine.segment.recovery import (
+    SIZE_UNKNOWN,
     DamagedPlace,
     Nameless,
     Progress,
@@ -69,6 +72,7 @@ from penstock.engine.segment.store_sizes import (
 )
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.unit_files import OpenFiles
+from penstock.engine.segment.unit_rows import UnitRow
 from penstock.engine.segment.write_manager import WriteManager
 from penstock.errors import DiskFullError
 from penstock.log import get_logger
@@ -210,10 +214,11 @@ def _build(
 
 
 def lock_store(
-    disk: Disk, paths: StorePaths, settings: SegmentSettings, *, exists: bool
+    disk: Disk, paths: StorePaths, settings: SegmentSettings, *, exists: bool, check: bool = True
 ) -> StoreLock:
     """Lock the store and its directories elsewhere, unless these are another store's, or not
-    there: then nothing is made in them."""
+    there: then nothing is made in them. Without `check`, a log that cannot be opened is locked,
+    too."""
     check_owners(disk, paths, stored_id(disk, paths))
     if not exists:
         check_unused(disk, paths)
@@ -221,7 +226,7 @@ def lock_store(
     lock = StoreLock(disk, paths)
     try:
         if outer_directories(paths):
-            if exists:
+            if exists and check:
                 check_log(disk, paths, settings)
             lock.add_outer(paths)
             check_owners(disk, paths, stored_id(disk, paths))
@@ -262,7 +267,7 @@ def _load_log(
     )
     point = read_derived(disk, paths.derived)
     synced = max(read_durable(disk, paths.durable)[1], 0 if point is None else point.position)
-    files.load(repair=repair, synced=synced)
+    files.load(repair=repair, synced=synced, store=paths.root)
     return files
 
 
@@ -293,6 +298,7 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
         and log.files.start <= point.position <= log.files.stop
         and parts.index.restore(point.index, log.appender, log.files.start)
     )
+    ends_in_queues: dict[ShardId, tuple[int, UnitRow]] = {}
     if bounded:
         assert point is not None
         start = point.position
@@ -301,6 +307,7 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
         parts.checkpointer.resume(start)
     else:
         start = log.files.start
+        ends_in_queues = ends_of_queues(disk, paths, parts.sizes)
         foreign = point is None and not damaged and not states
         _prepare_full_replay(parts, states, adopt=foreign and index_fits and not unclean)
     replay = Replay(
@@ -310,7 +317,7 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
         parts.writer.more_index,
         durable=durable,
         clean=not unclean,
-        known=0 if point is None or damaged or stale else point.position,
+        known=0 if point is None or damaged or stale else known_until(point),
     )
     before = dict(replay.latest) if bounded else {}
     end = replay.run(start, progress)
@@ -321,7 +328,10 @@ def _recover(parts: StoreParts, progress: Progress | None) -> None:
     _add_shards_without_records(parts, states)
     _settle(parts, end, unclean=unclean)
     if report.damaged:
-        _note_lost(parts, replay, before)
+        ends = {
+            shard: end for shard, (end, last) in ends_in_queues.items() if is_in(replay.spans, last)
+        }
+        _note_lost(parts, replay, before, ends)
     _note_missing_start(parts, point, bounded=bounded)
     for shard in parts.table:
         replayed = unclean or not bounded or shard.shard in replay.touched
@@ -348,7 +358,8 @@ def _forget_gone(parts: StoreParts, states: dict[ShardId, ShardState]) -> None:
 
 def _durable_position(parts: StoreParts) -> int:
     ours = read_durable(parts.disk, parts.paths.durable)[1]
-    return ours or read_rocketmq(parts.disk, parts.paths.checkpoint)
+    # Without a checksum, RocketMQ's number counts only as far as there is a log.
+    return ours or min(read_rocketmq(parts.disk, parts.paths.checkpoint), parts.log.files.stop)
 
 
 def _are_stale(point: DerivedPoint, states: dict[ShardId, ShardState]) -> bool:
@@ -418,22 +429,27 @@ def _add_shards_without_records(parts: StoreParts, states: dict[ShardId, ShardSt
             parts.table.add(shard, state, state.latest_offset, unit)
 
 
-def _note_lost(parts: StoreParts, replay: Replay, before: dict[ShardId, int]) -> None:
-    """Find out which records damage took. Shards go on behind every offset that was given, so that
-    none is given twice."""
-    found = 0
+def _note_lost(
+    parts: StoreParts, replay: Replay, before: dict[ShardId, int], ends: dict[ShardId, int]
+) -> None:
+    """Find out which records damage took. Shards go on after every offset that was given, so that
+    none is given twice; `ends` are those that queues knew of before they were removed."""
+    found = named_size = 0
     for shard in parts.table:
         shard.drain()
         if not shard.check_units():
             rebuild_queue(parts.log.files, shard, parts.report.end_position)
-        _fill_gaps(parts, shard, replay.latest.get(shard.shard, 0))
+        latest, size = end_in_files(shard, replay.spans)
+        named_size += size
+        latest = max(latest, replay.latest.get(shard.shard, 0), ends.get(shard.shard, 0))
+        _fill_gaps(parts, shard, latest)
         lost = shard.find_lost(before.get(shard.shard, 0))
         found += _count_unnamed(replay, shard, lost)
         shard.state.note_lost(lost)
         if lost:
             parts.checkpointer.touch(shard)
     missing = sum(each.records for each in replay.nameless) - found
-    if missing > 0:
+    if missing > 0 and named_size < sum(each.size for each in replay.nameless):
         offsets = sum(each.offsets for each in replay.nameless)
         _suspect_all(parts, replay.nameless[0].position, missing, offsets)
 
@@ -475,7 +491,7 @@ def _count_unnamed(replay: Replay, shard: ShardLog, lost: list[tuple[int, int]])
         if any(start <= offset < end for start, end in lost):
             count -= 1
         else:
-            replay.nameless.append(Nameless(position, 1, BATCH_COUNT_MAX))
+            replay.nameless.append(Nameless(position, SIZE_UNKNOWN, 1, BATCH_COUNT_MAX))
     return max(0, count)
 
 
@@ -484,9 +500,13 @@ def _suspect_all(parts: StoreParts, position: int, records: int, offsets: int) -
     have lost its last ones: better to say so of all than to give offsets out a second time. (More
     than `GAP_MAX` offsets at once no replay believes.)"""
     for shard in parts.table:
-        if not shard.state.dropped and shard.offset_at(position) == shard.next_offset:
-            end = shard.next_offset
-            latest = end + min(records if shard.kind is QueueKind.SIMPLE else offsets, GAP_MAX)
+        if not shard.state.dropped and not shard.has_record_at(position):
+            lost = shard.find_lost()
+            # What an earlier start reserved for the same damage is not reserved again.
+            is_reserved = bool(lost) and lost[-1][1] == shard.next_offset
+            end = lost[-1][0] if is_reserved else shard.next_offset
+            reserve = min(records if shard.kind is QueueKind.SIMPLE else offsets, GAP_MAX)
+            latest = max(end + reserve, shard.next_offset)
             _fill_gaps(parts, shard, latest)
             shard.state.note_lost([(end, latest)])
 

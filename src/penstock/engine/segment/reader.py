@@ -8,13 +8,14 @@ other reads, these never serve a damaged byte and never pass over a damaged reco
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from heapq import merge
 from itertools import islice
 from typing import Final, Protocol
 
 from penstock.clock import Clock
 from penstock.engine.segment.disk_errors import read_error
-from penstock.engine.segment.envelope import has_key
+from penstock.engine.segment.envelope import has_key, names_key
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.format import (
     TIME_BLOCK,
@@ -179,6 +180,20 @@ class ShardReader(RunReader):
             raise read_error(error, queue_name(log)) from error
 
     def _in_batches(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
+        """Find the messages that have `key`, and those of batches that have it as a whole (only
+        RocketMQ's have keys of their own), newest first."""
+        seen: set[int] = set()
+        both = (self._inside_batches(log, key), self._by_key_of_batch(log, key))
+        for record in merge(*both, key=lambda found: found.offset, reverse=True):
+            if record.offset not in seen:
+                seen.add(record.offset)
+                yield record
+
+    def _by_key_of_batch(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
+        for position in self._hits(log, key):
+            yield from self._in_batch(log, key, position, log.commit, whole=True)
+
+    def _inside_batches(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
         """Find the messages of `key` inside batches, newest first: what the index of such keys has
         not reached is read, the rest is looked up."""
         keys = self.batch_keys
@@ -196,8 +211,10 @@ class ShardReader(RunReader):
             yield from self._in_batch(log, key, position, reached)
 
     def _in_batch(
-        self, log: ReadableShard, key: bytes, position: int, until: int
+        self, log: ReadableShard, key: bytes, position: int, until: int, *, whole: bool = False
     ) -> Iterator[StoredRecord]:
+        """Yield the messages of one batch that have `key`; with `whole`, all of them if the batch
+        itself has it."""
         if not self._files.holds(position):
             return
         base = self._files.base_of(position)
@@ -210,9 +227,13 @@ class ShardReader(RunReader):
             return
         if self._position_of(log, first) != position:
             return  # a dead record of a shard that was cut
+        if whole and not names_key(raw.properties, key):
+            return
         end = min(first + inner_count(raw), until)
-        query = Query(max(first, log.earliest), end, end - first, SIZE_UNLIMITED, key=key)
-        yield from reversed(self.read_all(log, query))
+        wanted = None if whole else key
+        query = Query(max(first, log.earliest), end, end - first, SIZE_UNLIMITED, key=wanted)
+        with suppress(UnreadableContentError):  # opaque: there are no messages to be given
+            yield from reversed(self.read_all(log, query))
 
     def _by_scan(
         self, log: ReadableShard, key: bytes, start: int, end: int

@@ -37,6 +37,7 @@ from penstock.engine.segment.damaged_record import DamagedRecords, offsets_of_ba
 from penstock.engine.segment.envelope import leader_epoch_of
 from penstock.engine.segment.format import (
     BATCH_COUNT_MAX,
+    HOLE_REASON,
     PRODUCER,
     RECORD_SIZE_MIN,
     Damage,
@@ -60,6 +61,8 @@ from penstock.record import Offset, Producer, QueueKind, ShardId
 _log: Final = get_logger(__name__)
 
 _ZEROS_FOUND: Final = "zeros where records were synced"
+SIZE_UNKNOWN: Final = 1 << 62
+"""More than any queue accounts for."""
 _ZERO_CHUNK: Final = 1 << 20
 _ZEROS: Final = bytes(_ZERO_CHUNK)
 Progress = Callable[[int, int], None]
@@ -94,10 +97,11 @@ class RecoveryReport(Struct):
 
 
 class Nameless(NamedTuple):
-    """Damage at `position` that took up to `records` records of unknown shards. If they were
-    batches of one shard, they had up to `offsets` offsets."""
+    """Damage at `position` that took `size` bytes: up to `records` records of unknown shards. If
+    they were batches of one shard, they had up to `offsets` offsets."""
 
     position: int
+    size: int
     records: int
     offsets: int
 
@@ -137,6 +141,8 @@ class Replay:
         self._folded: dict[ShardId, int] = {}
         self.nameless: Final[list[Nameless]] = []
         """Damage that does not tell whose records it hit."""
+        self.spans: Final[list[tuple[int, int]]] = []
+        """The bytes of the log that damage took, below the durable point."""
         self._damaged: Final = DamagedRecords()
         self.victims: Final[list[tuple[int, ShardId, int]]] = []
         """(position, shard, offset): whose record was hit, by what is left of its head."""
@@ -225,7 +231,13 @@ class Replay:
         """Return where to go on behind bytes that are no record, and whether the log ends."""
         file_end = base + self._files.file_size
         limit = file_end if self._clean else min(file_end, self._durable)
-        if position >= self._durable and not self._goes_on(buffer, base, position, limit):
+        is_hole = damage.reason == HOLE_REASON
+        limit = file_end if is_hole else limit
+        if (
+            not is_hole
+            and position >= self._durable
+            and not self._goes_on(buffer, base, position, limit)
+        ):
             if damage.reason != _ZEROS_FOUND:
                 self._refuse_foreign(buffer, base, damage.position)
                 self.report.cut_reason = damage.reason
@@ -238,8 +250,11 @@ class Replay:
         found = core.find_record(buffer, base, position + 1, limit, self._files.strict)
         if found < 0:
             # The durable point is the end of a record, and after a clean stop that of the log.
-            found = self._durable if position < self._durable <= limit else limit
-        self._note_victims(buffer, base, position, found)
+            ends_here = position < self._durable <= limit and not is_hole
+            found = self._durable if ends_here else limit
+        stop = min(found, max(self._durable, position + 1))
+        self.spans.append((position, stop))
+        self._note_victims(buffer, base, position, stop)
         return found, False
 
     def _refuse_foreign(self, buffer: memoryview, base: int, position: int) -> None:
@@ -280,8 +295,7 @@ class Replay:
         while position < stop:
             raw = self._damaged.read(buffer, base, position, stop)
             if isinstance(raw, Damage):
-                count = -(-(stop - position) // RECORD_SIZE_MIN)
-                self._note_nameless(Nameless(position, count, count * BATCH_COUNT_MAX), stop)
+                self._note_nameless(position, stop)
                 return
             log = self._table.find(ShardId(raw.topic, raw.queue_id))
             in_batch = offsets_of_batch(raw) or BATCH_COUNT_MAX
@@ -289,16 +303,20 @@ class Replay:
                 count = 1 if log.kind is QueueKind.SIMPLE else in_batch
                 self.latest[log.shard] = raw.queue_offset + count
                 self.victims.append((position, log.shard, raw.queue_offset))
-            else:
-                self._note_nameless(Nameless(position, 1, in_batch), stop)
+            elif stop > self._known:
+                self.nameless.append(Nameless(position, raw.size, 1, in_batch))
             position += raw.size
 
     def _expected(self, log: ShardLog) -> int:
         return max(log.next_offset, self.latest.get(log.shard, 0))
 
-    def _note_nameless(self, damage: Nameless, stop: int) -> None:
-        if stop > self._known:
-            self.nameless.append(damage)
+    def _note_nameless(self, position: int, stop: int) -> None:
+        """Note that nothing tells whose records these bytes were. What was there before the
+        checkpoint is in the states."""
+        size = stop - max(position, self._known)
+        if size > 0:
+            count = -(-size // RECORD_SIZE_MIN)
+            self.nameless.append(Nameless(position, size, count, count * BATCH_COUNT_MAX))
 
     def _fold(self, buffer: memoryview, base: int, position: int, handle: int) -> None:
         """Take what a record says beyond its queue unit into the state of its shard."""

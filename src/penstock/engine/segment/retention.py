@@ -27,9 +27,10 @@ from penstock.engine.segment.format import TIME_BLOCK, Damage
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.reserve import Reserve
 from penstock.engine.segment.settings import hour_of
-from penstock.engine.segment.shard_log import ShardLog, UnitRow
+from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.twin import core
+from penstock.engine.segment.unit_rows import UnitRow
 from penstock.errors import CorruptionError, DiskFullError, UnreadableContentError
 from penstock.log import get_logger
 from penstock.record import ShardId, StoredRecord

@@ -19,20 +19,19 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.engine.segment.commit_log import CommitLog
-from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
+from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, TIME_BLOCK
 from penstock.engine.segment.paths import sums_path
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.time_blocks import TimeBlocks
 from penstock.engine.segment.unit_files import UnitFiles
+from penstock.engine.segment.unit_rows import UnitRow, unit_rows
 from penstock.errors import CorruptionError
 from penstock.record import Flush, Offset, Position, QueueKind, ShardId
 
-_BLANK_SIZE: Final = int(QUEUE_UNIT.unpack(PRE_BLANK)[1])
-_BLANK: Final = (0, 0)
 _ROWS_PER_STEP: Final = 4096
 _SIZE_SAMPLES: Final = 32
 _NO_OFFSET: Final = 1 << 62
@@ -41,22 +40,6 @@ _FILES_READ_MAX: Final = 256
 _BASE_OFFSET: Final = 4
 """The field of a batch unit."""
 KIND_NUMBER: Final = {QueueKind.SIMPLE: 0, QueueKind.BATCH: 1}
-
-
-class UnitRow(NamedTuple):
-    """The offsets [first_offset, end_offset) are stored at `position` of the log, in `size`
-    bytes."""
-
-    first_offset: int
-    end_offset: int
-    position: int
-    size: int
-    """0 when there is no record: the number that a blank unit has in its file is not a size."""
-
-    @property
-    def is_blank(self) -> bool:
-        """No record: damage took it, or the queue begins after it."""
-        return self.size == 0
 
 
 class ShardLog:
@@ -282,19 +265,18 @@ class ShardLog:
 
     def rows(self, unit: int, count: int) -> list[UnitRow]:
         """Return what units say, alike for both kinds of queue."""
-        data = self.read_units(unit, count)
-        if self.kind is QueueKind.SIMPLE:
-            return [
-                UnitRow(offset, offset + 1, *(_BLANK if size == _BLANK_SIZE else (position, size)))
-                for offset, (position, size, _) in enumerate(QUEUE_UNIT.iter_unpack(data), unit)
-            ]
-        return [
-            UnitRow(base, base + n, position, size)
-            for position, size, _, _, base, n, _, _ in BATCH_UNIT.iter_unpack(data)
-        ]
+        return unit_rows(self.kind, unit, self.read_units(unit, count))
 
     def first_unit_at(self, position: int) -> UnitRow | None:
         """Return the first live unit whose record lies at or behind `position` of the log."""
+        rows = self.rows(self._unit_at(position), 1)
+        return rows[0] if rows else None  # none: it was the last, or is cut off
+
+    def has_record_at(self, position: int) -> bool:
+        """Say whether a live record is stored at or after `position` of the log."""
+        return self._record_from(self._unit_at(position), self.next_unit)[1] is not None
+
+    def _unit_at(self, position: int) -> int:
         low, high = self.unit_of(self.earliest), self.next_unit
         while low < high:
             middle = (low + high) // 2
@@ -303,8 +285,7 @@ class ShardLog:
                 low = at + 1
             else:
                 high = middle
-        rows = self.rows(low, 1)
-        return rows[0] if rows else None  # none: it was the last, or is cut off
+        return low
 
     def _record_from(self, unit: int, stop: int) -> tuple[int, UnitRow | None]:
         """Return the first unit of [unit, stop) that has a record, and its number."""

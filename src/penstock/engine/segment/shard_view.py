@@ -189,7 +189,7 @@ class ShardView:
 def find_ends(units: UnitFiles, kind: QueueKind, log_start: int) -> QueueEnds:
     """Find out where a queue begins and ends from its files alone, as RocketMQ left them."""
     files = units.first_units()
-    stop = _find_stop(units, files)
+    stop = find_stop(units, files)
     low = first_unit_at(units.read, units.unit_size, (files[0] if files else 0, stop), log_start)
     # RocketMQ's queues begin with units that never had a record.
     low, _ = first_record(units.read, units.unit_size, low, stop)
@@ -203,7 +203,7 @@ def find_ends(units: UnitFiles, kind: QueueKind, log_start: int) -> QueueEnds:
     return QueueEnds(state, low, stop)
 
 
-def _find_stop(units: UnitFiles, files: list[int]) -> int:
+def find_stop(units: UnitFiles, files: list[int]) -> int:
     """Return the number of the first unit that holds nothing; an empty last file is normal."""
     for first in reversed(files):
         low, high = 0, units.file_units

@@ -1,7 +1,8 @@
 """Looking into a store directory: what is there, record by record, and whether it is whole.
 
-Everything here only reads, through a `StoreView`, and works beside a running writer, except
-`rebuild`, which takes the lock and writes the derived files anew.
+Everything here only reads, through a `StoreView`, and works beside a running writer, except two,
+which take the lock: `rebuild` writes the derived files anew, and `repair` lets a store go on whose
+log lacks bytes.
 """
 
 from penstock.engine.segment.inspect.derive import rebuild
@@ -17,6 +18,8 @@ from penstock.engine.segment.inspect.listing import (
     records,
     shards_named,
 )
+from penstock.engine.segment.inspect.repair import RepairReport, repair
+from penstock.engine.segment.inspect.repair_plan import LostRecords, RepairStep
 from penstock.engine.segment.inspect.report import Checked, Finding, Progress, VerifyReport
 from penstock.engine.segment.inspect.summary import (
     CheckpointInfo,
@@ -39,9 +42,12 @@ __all__ = [
     "Finding",
     "Hit",
     "LogEntry",
+    "LostRecords",
     "PartInfo",
     "Progress",
     "RecordDetail",
+    "RepairReport",
+    "RepairStep",
     "ShardInfo",
     "StoreInfo",
     "TopicInfo",
@@ -55,6 +61,7 @@ __all__ = [
     "rebuild",
     "record_detail",
     "records",
+    "repair",
     "shard_infos",
     "shards_named",
     "topic_infos",

@@ -7,7 +7,13 @@ from typing import Final
 
 from penstock.engine.segment.file_set import is_file_name
 from penstock.engine.segment.format import QUEUE_UNIT, Damage
-from penstock.engine.segment.queue_ext import ext_position, is_ext_address, read_ext_unit
+from penstock.engine.segment.queue_ext import (
+    QueueExtUnit,
+    ext_position,
+    is_ext_address,
+    read_ext_unit,
+)
+from penstock.engine.segment.twin import core
 from penstock.engine.segment.view_snapshot import Snapshot
 from penstock.record import ShardId
 
@@ -25,9 +31,21 @@ class ExtCodes:
         if expected[:_CODE_AT] != found[:_CODE_AT] or not is_ext_address(code):
             return False
         wanted = int.from_bytes(expected[_CODE_AT:], "big", signed=True)
-        return self._code_at(shard, ext_position(code)) == wanted
+        unit = self._unit_at(shard, ext_position(code))
+        if unit is None or unit.tag_code != wanted:
+            return False
+        time_ms = self._store_time(int.from_bytes(found[:8], "big"))
+        return time_ms is None or unit.store_timestamp_ms == time_ms
 
-    def _code_at(self, shard: ShardId, position: int) -> int | None:
+    def _store_time(self, position: int) -> int | None:
+        files = self._snapshot.files
+        base = files.base_of(position)
+        if base not in files.bases:
+            return None
+        raw = core.decode_raw(files.buffer(base), base, position, False)
+        return None if isinstance(raw, Damage) else raw.store_timestamp_ms
+
+    def _unit_at(self, shard: ShardId, position: int) -> QueueExtUnit | None:
         root = self._snapshot.paths.root
         directory = f"{root}/consumequeue_ext/{shard.topic}/{shard.partition}"
         names = [name for name in self._snapshot.disk.list(directory) if is_file_name(name)]
@@ -35,7 +53,7 @@ class ExtCodes:
         if not below:
             return None
         unit = read_ext_unit(self._load(f"{directory}/{below[-1]}"), int(below[-1]), position)
-        return None if unit is None or isinstance(unit, Damage) else unit.tag_code
+        return None if isinstance(unit, Damage) else unit
 
     def _load(self, path: str) -> bytes:
         if self._file[0] != path:

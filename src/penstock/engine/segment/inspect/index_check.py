@@ -303,7 +303,22 @@ class IndexCheck:
             self._findings.add(path, at, self._part_of(at))
         if count > 1:
             self._check_span(path, data, count)
-        self._check_mark(path, data)
+        self._check_unused(path, data, count)
+        if self._snapshot.is_own:
+            self._check_mark(path, data)
+        else:
+            self._check_seconds(path, data, count)
+
+    def _check_unused(self, path: str, data: memoryview, count: int) -> None:
+        """Entry 0 is never used, and those after the last one are zeros."""
+        first = self._entries_at
+        for start, stop in ((first, first + _SIZE), (first + count * _SIZE, len(data))):
+            for at in range(start, stop, _CHUNK_SIZE):
+                chunk = bytes(data[at : min(at + _CHUNK_SIZE, stop)])
+                if chunk.strip(b"\0"):
+                    inside = len(chunk) - len(chunk.lstrip(b"\0"))
+                    self._findings.add(path, at + inside, "bytes of unused entries are not zero")
+                    return
 
     def _part_of(self, position: int) -> str:
         if position < INDEX_HEADER.size:
@@ -325,6 +340,19 @@ class IndexCheck:
                     reason = f"{name} is {header[field]}, that of the entry is {expected}"
                     self._findings.add(path, INDEX_HEADER.position_of(name), reason)
 
+    def _check_seconds(self, path: str, data: memoryview, count: int) -> None:
+        """Files of RocketMQ have no checksums: the times in them follow from the records. (Those of
+        the first entry count from the end of the file before.)"""
+        begin_ms = INDEX_HEADER.unpack_from(data)[0]
+        for number in range(2, count):
+            at = self._entries_at + number * _SIZE
+            _, position, seconds, _ = INDEX_ENTRY.unpack_from(data, at)
+            time_ms = self._store_time(position)
+            if time_ms is not None and seconds != _seconds_since(begin_ms, time_ms):
+                reason = f"the time of the entry is not that of the record at {position} of the log"
+                self._findings.add(path, at, reason)
+                return
+
     def _check_mark(self, path: str, data: memoryview) -> None:
         """The checkpoint has a checksum of the entries of the newest file."""
         point = self._snapshot.point
@@ -344,6 +372,7 @@ class IndexCheck:
         return None if isinstance(raw, Damage) else raw.store_timestamp_ms
 
 
+_SECONDS_MAX: Final = (1 << 31) - 1
 _HEADER_NAMES: Final = (
     "begin_timestamp_ms",
     "end_timestamp_ms",
@@ -359,6 +388,10 @@ def _known_end(snapshot: Snapshot) -> int:
         with suppress(CorruptionError):
             ends.append(snapshot.end_for(log))
     return max(ends)
+
+
+def _seconds_since(begin_ms: int, time_ms: int) -> int:
+    return min(max(0, time_ms - begin_ms) // 1000, _SECONDS_MAX)
 
 
 def _first_difference(one: bytearray, other: memoryview) -> int:

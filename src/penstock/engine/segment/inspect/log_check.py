@@ -19,6 +19,7 @@ from typing import Final
 
 from penstock.engine.segment.control import CONTROL_SUFFIX
 from penstock.engine.segment.format import (
+    HOLE_REASON,
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT_SIZE,
@@ -118,6 +119,11 @@ class LogCheck:
         self._queues.finish()
         return position
 
+    @property
+    def newest_ms(self) -> int:
+        """When the newest record was stored."""
+        return self._appender.last_store_timestamp_ms
+
     def _check_file(self, base: int, position: int) -> tuple[int, bool]:
         """Check the records of one file; return where to go on, and whether the log ended."""
         file_end = base + len(self._files.buffer(base))
@@ -137,7 +143,7 @@ class LogCheck:
         after, status, damage = self._replay(buffer, base, position, stop, groups=True)
         if status == REPLAY_DAMAGE:
             assert damage is not None
-            if after >= self._durable:
+            if after >= self._durable and damage.reason != HOLE_REASON:
                 return self._end_at(after, damage.reason)
             if damage.position > after:
                 # The first records of a group whose rest is damaged: they are served.
@@ -176,7 +182,8 @@ class LogCheck:
         path = self._files.path_of(base)
         self._findings.add(path, damage.position - base, damage.reason)
         found = core.find_record(buffer, base, damage.position + 1, file_end, self._files.strict)
-        end = self._durable if damage.position < self._durable <= file_end else file_end
+        ends_here = damage.position < self._durable <= file_end and damage.reason != HOLE_REASON
+        end = self._durable if ends_here else file_end
         after = end if found < 0 else found
         self._damaged.add(damage.position, after)
         return after

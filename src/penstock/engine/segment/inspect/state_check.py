@@ -9,7 +9,8 @@ from typing import Final
 from penstock.engine.segment import control
 from penstock.engine.segment.checkpoint import ROCKETMQ_CHECKPOINT_SIZE, damaged_slots, read_derived
 from penstock.engine.segment.control import DeleteBefore, DeleteOffsets, Seal
-from penstock.engine.segment.format import CHECKPOINT
+from penstock.engine.segment.fastjson import parse_json
+from penstock.engine.segment.format import CHECKPOINT, Damage
 from penstock.engine.segment.inspect.report import Findings
 from penstock.engine.segment.page_sums import PAGE_SIZE, PageSums
 from penstock.engine.segment.paths import sums_root
@@ -18,7 +19,9 @@ from penstock.engine.segment.rocketmq_json import read_topics
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_view import ShardView
 from penstock.engine.segment.sidecar import read_whole, unwrap
+from penstock.engine.segment.small_files import small_files, sums_of_small_files
 from penstock.engine.segment.state_files import SHARD_STATES, bucket_of
+from penstock.engine.segment.twin import core
 from penstock.engine.segment.view_snapshot import Snapshot
 from penstock.errors import CorruptionError, RequestError, StoreError
 from penstock.record import ShardId
@@ -35,12 +38,14 @@ class StateCheck:
         # Read before the log is: a writer moves it on while the log is being checked.
         self._rocketmq: Final = read_whole(snapshot.disk, snapshot.paths.checkpoint)
 
-    def run(self, log_end: int) -> None:
-        """Check everything; the log was found to end at `log_end`."""
-        self._check_rocketmq_checkpoint(log_end)
+    def run(self, log_end: int, newest_ms: int) -> None:
+        """Check everything; the log was found to end at `log_end`, with a record of `newest_ms`."""
+        self._check_rocketmq_checkpoint(log_end, newest_ms)
+        self._check_small_files()
+        self._check_config()
+        self._check_topics()
         if not self._snapshot.is_own:
             return
-        self._check_topics()
         self._check_points(log_end)
         self._check_states()
         self._check_sums()
@@ -145,7 +150,7 @@ class StateCheck:
             reason = f"the log was synced up to {self._snapshot.durable}, but ends at {log_end}"
             self._findings.add(paths.durable, 0, reason)
 
-    def _check_rocketmq_checkpoint(self, log_end: int) -> None:
+    def _check_rocketmq_checkpoint(self, log_end: int, newest_ms: int) -> None:
         path, data = self._snapshot.paths.checkpoint, self._rocketmq
         if data is None:
             if self._snapshot.is_own and self._closed:
@@ -160,6 +165,55 @@ class StateCheck:
             if not 0 <= value <= log_end:
                 reason = f"{name} is {value}, the log ends at {log_end}"
                 self._findings.add(path, CHECKPOINT.position_of(name), reason)
+        oldest_ms = self._oldest_ms() if self._closed else None
+        for name, value in zip(_TIMES, fields[:3], strict=True):
+            if oldest_ms is not None and value and not oldest_ms <= value <= newest_ms:
+                reason = f"{name} is {value}, records were stored from {oldest_ms} to {newest_ms}"
+                self._findings.add(path, CHECKPOINT.position_of(name), reason)
+        rest = data[CHECKPOINT.size :]
+        if rest.strip(b"\0"):
+            at = len(data) - len(rest.lstrip(b"\0"))
+            self._findings.add(path, at, "bytes after the numbers are not zero")
+
+    def _oldest_ms(self) -> int | None:
+        """Return when the first record of the log was stored; None when that cannot be told."""
+        files = self._snapshot.files
+        if files.start not in files.bases:
+            return None
+        raw = core.decode_raw(
+            files.buffer(files.start), files.start, files.start, True, files.strict
+        )
+        return None if isinstance(raw, Damage) else raw.store_timestamp_ms
+
+    def _check_config(self) -> None:
+        """What cannot be read as JSON is damaged, whoever wrote it."""
+        disk, root = self._snapshot.disk, self._snapshot.paths.root
+        for name in small_files(disk, self._snapshot.paths):
+            data = read_whole(disk, f"{root}/{name}") if name.endswith(".json") else None
+            if data is not None:
+                try:
+                    parse_json(data, f"{root}/{name}")
+                except CorruptionError as error:
+                    self._findings.add_error(f"{root}/{name}", error)
+
+    def _check_small_files(self) -> None:
+        """Compare files that have no checksum of their own with what they were when the store was
+        closed."""
+        disk, paths, point = self._snapshot.disk, self._snapshot.paths, self._snapshot.point
+        known = None if point is None else point.small_files
+        if known is None or not self._closed:
+            why = "RocketMQ" if point is None else "a store that was not closed"
+            names = ", ".join(small_files(disk, paths))
+            self._findings.note(f"{names}: values that are possible; {why} keeps no checksums")
+            return
+        found = sums_of_small_files(disk, paths)
+        for name, checksum in known.items():
+            if found.get(name) != checksum:
+                reason = (
+                    "this file is not what it was when the store was closed: it is damaged, or "
+                    "RocketMQ or a person has changed it"
+                )
+                self._findings.add(f"{paths.root}/{name}", 0, reason)
 
     # Page checksums
 
@@ -244,6 +298,7 @@ class StateCheck:
         return f"{roots[root]}/{rest}" if root in roots else None
 
 
+_TIMES: Final = ("log_timestamp_ms", "queues_timestamp_ms", "index_timestamp_ms")
 _POSITIONS: Final = ("flushed_position", "confirmed_position", "queues_position")
 
 

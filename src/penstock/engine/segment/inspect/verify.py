@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
+from penstock.engine.segment.deleted_ranges import DeletedRanges
 from penstock.engine.segment.inspect.batch_key_check import BatchKeyCheck
 from penstock.engine.segment.inspect.changed_shards import changed_shards, shard_of
 from penstock.engine.segment.inspect.index_check import IndexCheck
@@ -19,7 +21,7 @@ from penstock.engine.segment.inspect.state_check import StateCheck
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store_sizes import properties_problems
 from penstock.engine.segment.view_snapshot import Snapshot, SnapshotSource
-from penstock.errors import StoreError
+from penstock.errors import CorruptionError, StoreError
 
 _CONFIRMATIONS: Final = 2
 """How often findings in a store that is in use must be found again before they are told."""
@@ -83,9 +85,42 @@ def _check(snapshot: Snapshot, problems: list[StoreError], progress: Progress | 
         states = StateCheck(snapshot, findings)
         queues = QueueCheck(snapshot, damaged, findings)
         index = IndexCheck(snapshot, damaged, findings)
-        end = LogCheck(snapshot, queues, index, damaged, findings).run()
-        states.run(end)
+        log = LogCheck(snapshot, queues, index, damaged, findings)
+        states.run(log.run(), log.newest_ms)
+        _note_unchecked(snapshot, findings)
+        _add_lost(snapshot, findings)
         BatchKeyCheck(snapshot, findings).run()
     except FileNotFoundError as error:
         findings.add(str(error.filename), 0, "this file has gone while the store was checked")
     return findings
+
+
+def _note_unchecked(snapshot: Snapshot, findings: Findings) -> None:
+    """Say which bytes of RocketMQ's files nothing vouches for."""
+    paths = snapshot.paths
+    if not snapshot.files.strict:
+        findings.note(
+            f"{paths.commit_log}: of records without a checksum of their own, fields that neither "
+            "queue nor index repeats (flags, hosts, producer's time, properties)"
+        )
+    if not snapshot.is_own:
+        findings.note(f"{paths.consume_queue}: what follows the last unit of a queue")
+    if snapshot.disk.exists(f"{paths.root}/consumequeue_ext"):
+        findings.note(f"{paths.root}/consumequeue_ext: filter bitmaps, which have no checksum")
+
+
+def _add_lost(snapshot: Snapshot, findings: Findings) -> None:
+    """Add the offsets that states know to be lost, and of which no unit is left that says so."""
+    for shard, log in sorted(snapshot.shards.items()):
+        with suppress(CorruptionError):
+            told = DeletedRanges.from_list(
+                (each.first, each.end) for each in findings.lost if each.shard == shard.name
+            )
+            for first, end in log.state.lost_between(log.earliest, log.commit):
+                at = first
+                for start, stop in told.overlapping(first, end):
+                    if at < start:
+                        findings.lose(shard.name, at, start)
+                    at = max(at, stop)
+                if at < end:
+                    findings.lose(shard.name, at, end)

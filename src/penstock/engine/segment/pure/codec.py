@@ -14,6 +14,8 @@ from penstock.engine.segment.format import (
     CHECKSUM_START,
     FLAG_BORN_IPV6,
     FLAG_STORE_IPV6,
+    HOLE_MARK,
+    HOLE_REASON,
     HOST_SIZE_IPV4,
     HOST_SIZE_IPV6,
     MAGIC_BLANK,
@@ -202,6 +204,8 @@ def end_of_log(log: memoryview, base: int, position: int, limit: int) -> int | D
     left = len(log) - index
     if size != left:
         return Damage(position, f"blank record says {size} bytes, {left} are left")
+    if bytes(log[index + BLANK.size : index + BLANK.size + len(HOLE_MARK)]) == HOLE_MARK:
+        return Damage(position, HOLE_REASON)
     return base + len(log)
 
 

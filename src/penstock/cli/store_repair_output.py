@@ -1,0 +1,82 @@
+"""What `penstock store repair` prints, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+from rich.text import Text
+
+from penstock.cli.output import console, print_json, print_line, print_table, printable, size_text
+from penstock.engine.segment.inspect import RepairReport
+
+Names = Mapping[str, str]
+"""How topics are called, by the name they are stored under; those of a node have both."""
+
+
+def print_repair(report: RepairReport, names: Names, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_lines(report, names))
+        return
+    if not report.is_needed:
+        console().print(Text(f"{printable(report.path)}: nothing to repair", style="bold green"))
+        return
+    print_table(
+        ("file", "what is wrong", "done" if report.applied else "to be done"),
+        ((each.path, each.reason, each.action.value) for each in report.steps),
+    )
+    if report.lost:
+        print_table(
+            ("lost of shard", *(["topic"] if names else []), "offsets", "#records", "#bytes"),
+            (
+                (
+                    each.shard,
+                    *([names.get(each.topic, "")] if names else []),
+                    f"{each.first} to {each.end - 1}",
+                    each.records,
+                    each.size,
+                )
+                for each in report.lost
+            ),
+        )
+    _print_rest(report)
+
+
+def _print_rest(report: RepairReport) -> None:
+    if report.unaccounted_size:
+        print_line(
+            f"{size_text(report.unaccounted_size)} more are missing that no queue names a record "
+            "for: records of deleted shards, or the last ones before a crash"
+        )
+    for shard in report.unreadable:
+        print_line(f"the queue of {shard} cannot be read: what it lost is found when it is rebuilt")
+    for place in report.damaged:
+        print_line(f"reported at the opening: {place.path} at {place.position}: {place.reason}")
+    records = sum(each.records for each in report.lost if not each.is_control)
+    if report.applied:
+        text = f"repaired, {records} records are lost; saved bytes are in {report.backup}"
+    else:
+        text = f"{records} records would be lost; nothing was changed (--yes does it)"
+    style = "bold red" if records else "bold yellow"
+    console().print(Text(printable(f"{report.path}: {text}"), style=style))
+
+
+def _lines(report: RepairReport, names: Names) -> Iterator[dict[str, object]]:
+    for step in report.steps:
+        yield {"type": "file", **msgspec.structs.asdict(step), "action": step.action.value}
+    for lost in report.lost:
+        name = {"name": names[lost.topic]} if lost.topic in names else {}
+        yield {"type": "lost", **msgspec.structs.asdict(lost), **name}
+    yield {
+        "type": "summary",
+        "path": report.path,
+        "needed": report.is_needed,
+        "applied": report.applied and report.is_needed,
+        "files": len(report.steps),
+        "records": sum(each.records for each in report.lost if not each.is_control),
+        "bytes": sum(each.size for each in report.lost),
+        "unaccounted_bytes": report.unaccounted_size,
+        "unreadable_queues": report.unreadable,
+        "backup": report.backup,
+        "damaged": report.damaged,
+    }
