@@ -23,7 +23,7 @@ from msgspec import Struct
 from penstock.engine.contract import FOREVER_MS
 from penstock.engine.segment.control import is_control
 from penstock.engine.segment.disk_errors import disk_errors
-from penstock.engine.segment.format import TIME_BLOCK, Damage
+from penstock.engine.segment.format import TIME_BLOCK, Damage, RawRecord
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.reserve import Reserve
 from penstock.engine.segment.settings import hour_of
@@ -245,15 +245,14 @@ class Retention:
         files, end = self._parts.log.files, self._parts.log.end
         if files.stop <= file_end or end <= file_end:
             return False
-        base = files.base_of(file_end)
-        stop = min(end, base + files.file_size)
-        found = core.find_record(files.buffer(base), base, file_end, stop, files.strict)
-        if found < 0:
-            return False
-        raw = core.decode_raw(files.buffer(base), base, found, True, files.strict)
-        if isinstance(raw, Damage):
-            return False
-        return raw.store_timestamp_ms < self._parts.clock.expiry_ms() - self.reserved_ms
+        for base in range(file_end, end, files.file_size):
+            stop = min(end, base + files.file_size)
+            found = core.find_record(files.buffer(base), base, base, stop, files.strict)
+            if found >= 0:
+                raw = core.decode_raw(files.buffer(base), base, found, True, files.strict)
+                assert isinstance(raw, RawRecord), "it was just found"
+                return raw.store_timestamp_ms < self._parts.clock.expiry_ms() - self.reserved_ms
+        return False
 
     def _floor_by_reserved_time(self, log: ShardLog, file_end: int) -> int:
         return min(log.offset_at(file_end), log.commit)

@@ -224,7 +224,7 @@ class SnapshotSource:
             if _first_file(disk, paths) == first:
                 break
         try:
-            files.load(repair=False)
+            files.load(repair=False, store=paths.root)
         except (CorruptionError, NotAStoreError) as error:
             if problems is None:
                 raise
