@@ -82,6 +82,7 @@ from penstock.node_settings import segment_settings, tier_config, tier_limits
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
 from penstock.settings import EMBEDDED, Settings
+from penstock.settings.secret_file import read_secrets
 from penstock.tiered.building import build_tiered_engine
 from penstock.tiered.engine import TieredSegmentEngine
 from penstock.tiered.meta_lease import MetaLease
@@ -280,6 +281,8 @@ class Node:
             listen=node.meta_listen,
             offset_groups=node.offset_groups,
             store_id=self._choose_store_id(),
+            secrets=read_secrets(node),
+            join_token=node.join_token,
         )
         meta = RaftMetaClient.open(path, place, clock=self.clock, stopping=stopping)
         with ExitStack() as undo:

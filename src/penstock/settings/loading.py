@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from penstock.errors import SettingsError
-from penstock.settings.tree import SERVE, Settings
+from penstock.settings.tree import SECRETS, SERVE, Settings
 
 PREFIX: Final = "PENSTOCK_"
 _BETWEEN: Final = "__"
@@ -140,6 +140,8 @@ def _check(tree: dict[str, dict[str, object]], sources: _Sources) -> Settings:
         reason, _, place = str(error).partition(" - at `$.")
         section, _, key = place.rstrip("`").partition("[")[0].partition(".")
         source = sources.get((section, key), "settings")
+        if (section, key) in SECRETS:
+            raise SettingsError(f"{source}: {section}.{key}: {reason}") from None
         given = tree.get(section, {}).get(key)
         raise SettingsError(f"{source}: {section}.{key} is {given!r}: {reason}") from error
     broker = settings.broker

@@ -60,6 +60,28 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1, le=64, description="Raft groups for offsets; fixed when a cluster begins."),
     ] = 1
+    secret: Annotated[
+        str,
+        Meta(
+            description="What the nodes of a cluster share and prove to each other, at least 16 "
+            "characters; best given as `PENSTOCK_NODE__SECRET`. Empty, and no `secret_file`: the "
+            "cluster generates a key when it begins, and a node that joins later needs a token."
+        ),
+    ] = ""
+    secret_file: Annotated[
+        str,
+        Meta(
+            description="A file with the secret, instead of `secret`. Of several lines the first "
+            "is used and all are accepted, so that a secret can be replaced node by node."
+        ),
+    ] = ""
+    join_token: Annotated[
+        str,
+        Meta(
+            description="The token of `penstock cluster add` with which this node joins a cluster "
+            "without a secret; used once."
+        ),
+    ] = ""
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True):
@@ -451,6 +473,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     clock: ClockSettings = ClockSettings()
     log: LogSettings = LogSettings()
 
+
+SECRETS: Final = frozenset({("node", "secret"), ("node", "join_token")})
+"""Settings whose values are never shown."""
 
 SERVE: Final = Settings()
 """The defaults of `penstock serve`."""

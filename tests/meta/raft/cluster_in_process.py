@@ -21,6 +21,7 @@ TIMING = NodeTiming(
     raft=RaftTiming(election_ticks=15, heartbeat_ticks=3, deadline_ticks=1_500),
 )
 DEADLINE_S = 120.0
+SECRET = "the secret of all tests"
 
 
 def free_ports(count: int) -> list[int]:
@@ -50,9 +51,16 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
 
 
 class ClusterInProcess:
-    def __init__(self, directory: Path, nodes: int = 3, limits: LogLimits | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        nodes: int = 3,
+        limits: LogLimits | None = None,
+        secrets: tuple[str, ...] = (SECRET,),
+    ) -> None:
         self.directory = directory
         self.limits = limits
+        self.secrets = secrets
         numbers = range(1, nodes + 1)
         self.addresses = {
             node: f"127.0.0.1:{port}" for node, port in zip(numbers, free_ports(nodes), strict=True)
@@ -63,8 +71,12 @@ class ClusterInProcess:
     def peers(self) -> tuple[str, ...]:
         return tuple(f"{node}@{address}" for node, address in self.addresses.items())
 
-    def start(self, node: int, peers: tuple[str, ...] | None = None) -> RaftMetaClient:
-        place = Place(node_id=node, peers=peers or self.peers)
+    def start(
+        self, node: int, peers: tuple[str, ...] | None = None, token: str = ""
+    ) -> RaftMetaClient:
+        place = Place(
+            node_id=node, peers=peers or self.peers, secrets=self.secrets, join_token=token
+        )
         path = str(self.directory / f"node-{node}")
         client = RaftMetaClient.open(path, place, timing=TIMING, limits=self.limits)
         self.clients[node] = client

@@ -16,11 +16,15 @@ from penstock.meta.raft.client import Place, RaftMetaClient
 from penstock.meta.service import meta_handlers
 from penstock.meta.solo_group import LogLimits
 
+SECRET = "the secret of all processes"
+
 
 def main() -> None:
     directory, node, peers, port = sys.argv[1:]
     configure(level="info")
-    place = Place(node_id=int(node), peers=tuple(peers.split(",")), offset_groups=2)
+    place = Place(
+        node_id=int(node), peers=tuple(peers.split(",")), offset_groups=2, secrets=(SECRET,)
+    )
     # A short log: followers that were away need snapshots.
     limits = LogLimits(entries_max=200, entries_kept=50)
     client = RaftMetaClient.open(directory, place, limits=limits)

@@ -14,7 +14,6 @@ from tests.meta.raft.cluster_in_process import (
     DEADLINE_S,
     ClusterInProcess,
     free_ports,
-    send_to,
     wait_until,
 )
 
@@ -25,16 +24,6 @@ from penstock.meta.raft import loading
 from penstock.meta.raft.client import Place, RaftMetaClient
 from penstock.meta.raft.loading import RaftTiming
 from penstock.meta.raft.node import NodeTiming
-from penstock.meta.raft.wire import (
-    PROTOCOL,
-    FrameReader,
-    Hello,
-    Join,
-    Refusal,
-    decode_greeting,
-    pack_frame,
-    pack_greeting,
-)
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.solo_group import LogLimits
 from penstock.meta.solo_transactions import TransactionClient
@@ -152,36 +141,6 @@ def test_leaders_of_offsets_move_away_from_the_leader_of_metadata(
     cluster: ClusterInProcess,
 ) -> None:
     wait_until(lambda: cluster.leader("offset-0") != cluster.leader(), "leaders are apart")
-
-
-def test_strangers_are_refused_and_harm_nobody(cluster: ClusterInProcess) -> None:
-    client, address = cluster.clients[1], cluster.addresses[1]
-    mine = client.node.identity
-
-    def answer_to(hello: Hello | Join) -> str:
-        (frame,) = FrameReader().feed(send_to(address, pack_greeting(hello)))
-        greeting = decode_greeting(frame)
-        assert isinstance(greeting, Refusal)
-        return greeting.reason
-
-    good = Hello(PROTOCOL, mine.cluster_id, 2, 1, mine.incarnation)
-    assert "protocol 9" in answer_to(Hello(9, *_fields(good)))
-    assert "cluster other" in answer_to(Hello(PROTOCOL, "other", 2, 1, mine.incarnation))
-    assert "node 7 is meant" in answer_to(Hello(PROTOCOL, mine.cluster_id, 2, 7, mine.incarnation))
-    assert "earlier life" in answer_to(Hello(PROTOCOL, mine.cluster_id, 2, 1, "wiped"))
-    assert "not other" in answer_to(Join(PROTOCOL, "other", 9, "127.0.0.1:1", "x"))
-    assert "two nodes have one number" in answer_to(
-        Join(PROTOCOL, mine.cluster_id, 1, "127.0.0.1:1", "x")
-    )
-    for garbage in (b"GET / HTTP/1.1\r\n\r\n" * 9, b"\xff" * 64, pack_frame(b"\xc1"), b"\0" * 8):
-        send_to(address, garbage)
-    welcome = pack_greeting(good)
-    send_to(address, welcome + pack_frame(b"no frame"))
-    client.create_topic("still-there")
-
-
-def _fields(hello: Hello) -> tuple[str, int, int, str]:
-    return hello.cluster_id, hello.node_id, hello.to_node, hello.to_incarnation
 
 
 def test_a_disk_that_fails_stops_its_node_and_the_others_go_on(

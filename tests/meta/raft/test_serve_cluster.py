@@ -41,6 +41,7 @@ class Servers:
         settings = {
             "node.id": node,
             "node.peers": json.dumps(self.peers),
+            "node.secret": "the secret of all servers",
             "kafka.enabled": "false",
             "server.http_port": 0,
             "engine.compact_interval_ms": 1_000,

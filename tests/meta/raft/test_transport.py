@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import socket
 import threading
 import warnings
@@ -12,9 +13,21 @@ from contextlib import ExitStack
 import pytest
 from tests.meta.raft.cluster_in_process import wait_until
 
+from penstock.meta.raft.handshake import Opener
 from penstock.meta.raft.transport import Transport
-from penstock.meta.raft.wire import PROTOCOL, Greeting, Hello, Join, Refusal, Standing
+from penstock.meta.raft.wire import (
+    NONCE_SIZE,
+    PROTOCOL,
+    Hello,
+    Join,
+    Opening,
+    Refusal,
+    Standing,
+    Welcome,
+)
 from penstock.meta.state.model import Member
+
+KEY = b"the key of both"
 
 
 class Host:
@@ -23,14 +36,20 @@ class Host:
         self.received: list[tuple[int, bytes]] = []
         self.lost = 0
 
+    def keys_for(self, _opening: Opening) -> tuple[bytes, ...]:
+        return (KEY,)
+
+    def draw_nonce(self) -> bytes:
+        return os.urandom(NONCE_SIZE)
+
     def check_hello(self, _hello: Hello) -> str | None:
         return None
 
-    def standing(self) -> Greeting:
-        return Standing(self.node_id, "", ())
+    def standing(self) -> Standing:
+        return Standing(self.node_id, "x", is_founded=False)
 
-    def join(self, _join: Join) -> Greeting:
-        return Refusal("not here")
+    def join(self, _join: Join) -> tuple[Welcome | Refusal, bytes]:
+        return Refusal("not here"), b""
 
     def receive(self, sender: int, data: bytes) -> None:
         self.received.append((sender, data))
@@ -38,8 +57,10 @@ class Host:
     def unreachable(self, _node: int) -> None:
         self.lost += 1
 
-    def hello_to(self, member: Member) -> Hello:
-        return Hello(PROTOCOL, "cluster", self.node_id, member.node_id, member.incarnation)
+    def open_to(self, member: Member) -> Opener:
+        nonce = self.draw_nonce()
+        hello = Hello(PROTOCOL, "c", self.node_id, "y", member.node_id, member.incarnation, nonce)
+        return Opener(hello, KEY)
 
 
 @pytest.fixture

@@ -31,18 +31,21 @@ from penstock.errors import (
 from penstock.meta import log_format as fmt
 from penstock.meta.controller import OFFLINE, place_shards, storage_nodes
 from penstock.meta.database import Database, RocksDatabase
-from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
 from penstock.meta.leaving import listed, only_there
 from penstock.meta.local_reads import STALENESS_MS
+from penstock.meta.raft.admission import Admission
 from penstock.meta.raft.controller_loop import ControllerLoop
+from penstock.meta.raft.credentials import Credentials, check_secrets, draw_incarnation
 from penstock.meta.raft.founding import (
+    Entrance,
     Peer,
-    enter_cluster,
+    ask_standing,
     group_names,
     load_identity,
     parse_peers,
 )
 from penstock.meta.raft.group import RaftGroup
+from penstock.meta.raft.handshake import Opener
 from penstock.meta.raft.loading import require_core
 from penstock.meta.raft.membership import (
     MemberGroup,
@@ -52,7 +55,7 @@ from penstock.meta.raft.membership import (
 from penstock.meta.raft.node import GroupHandle, NodeTiming, RaftNode
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.raft.transport import Transport
-from penstock.meta.raft.wire import Greeting, Hello, Join, Refusal, Standing
+from penstock.meta.raft.wire import Ask, Hello, Join, Opening, Refusal, Standing, Welcome
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
 from penstock.meta.shard_counts import ShardCounts
@@ -70,6 +73,10 @@ _DECISIONS_AT_ONCE: Final = 256
 _REGISTER_SECONDS: Final = 0.2
 
 
+def _draw(clock: Clock, entropy: Callable[[int], bytes]) -> tuple[str, bytes]:
+    return draw_incarnation(clock.now_ms(), entropy)
+
+
 class Place(Struct, frozen=True, kw_only=True):
     """Which node of which cluster this is."""
 
@@ -81,32 +88,46 @@ class Place(Struct, frozen=True, kw_only=True):
     offset_groups: int = 1
     store_id: str = ""
     """Which records the node has; empty: it keeps none."""
+    secrets: tuple[str, ...] = ()
+    """What the nodes of the cluster share; see `credentials`."""
+    join_token: str = ""
 
 
 class WaitingHost:
     """What a node answers before it belongs to a cluster."""
 
-    def __init__(self, node_id: int, peers: Sequence[Peer]) -> None:
+    def __init__(self, credentials: Credentials, peers: Sequence[Peer]) -> None:
+        identity = credentials.identity
+        self._credentials = credentials
         self._standing = Standing(
-            node_id, "", tuple(f"{peer.node_id}@{peer.address}" for peer in peers)
+            identity.node_id,
+            identity.incarnation,
+            is_founded=False,
+            peers=tuple(f"{peer.node_id}@{peer.address}" for peer in peers),
         )
+
+    def keys_for(self, opening: Opening) -> tuple[bytes, ...]:
+        return self._credentials.keys_for(opening) if isinstance(opening, Ask) else ()
+
+    def draw_nonce(self) -> bytes:
+        return self._credentials.draw_nonce()
 
     def check_hello(self, _hello: Hello) -> str | None:
         return "this node does not belong to a cluster yet"
 
-    def standing(self) -> Greeting:
+    def standing(self) -> Standing:
         return self._standing
 
-    def join(self, _join: Join) -> Greeting:
-        return Refusal("this node does not belong to a cluster yet")
+    def join(self, _join: Join) -> tuple[Welcome | Refusal, bytes]:
+        return Refusal("this node does not belong to a cluster yet"), b""
 
     def receive(self, sender: int, data: bytes) -> None:
-        """Nobody gets so far."""
+        """No connection gets so far."""
 
     def unreachable(self, node: int) -> None:
         """Nothing is sent."""
 
-    def hello_to(self, member: Member) -> Hello:
+    def open_to(self, member: Member) -> Opener:
         raise AssertionError(f"nothing is sent to {member.node_id}")
 
 
@@ -116,7 +137,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def __init__(
         self,
         database: Database,
-        identity: fmt.Identity,
+        credentials: Credentials,
         transport: Transport,
         place: Place,
         *,
@@ -126,6 +147,9 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         limits: LogLimits | None = None,
     ) -> None:
         self._database = database
+        self._credentials = credentials
+        identity = credentials.identity
+        self._peers = parse_peers(place.peers)
         self._store_id = place.store_id
         self._transport = transport
         self._watchers_thread_wake = threading.Event()
@@ -138,7 +162,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         watchers: Final = Watchers()
         self.node: Final = RaftNode(
             database,
-            identity,
+            credentials,
             seed=int.from_bytes(entropy(8), "big"),
             clock=clock,
             timing=timing,
@@ -177,12 +201,13 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         self._all_groups: Final[list[MemberGroup]] = [self._metadata, *self._offset_handles]
         self.membership: Final = self._build_membership()
         self.node.on_tick = lambda ticks: look_after(identity.node_id, self._all_groups, ticks)
-        self.node.on_join = self.membership.join
+        self.node.on_join = self._join
         self._deliverer = threading.Thread(
             target=self._deliver, name="penstock-meta-watch", daemon=True
         )
         self._controller: Final = self._build_controller()
-        self._start(parse_peers(place.peers))
+        self._admission: Final = self._build_admission()
+        self._start(self._peers)
 
     def _build_membership(self) -> Membership:
         return Membership(
@@ -192,6 +217,29 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             record=self._record_member,
             forget=self._forget_member,
         )
+
+    def _build_admission(self) -> Admission:
+        return Admission(
+            self._credentials,
+            self._peers,
+            find=lambda node: MEMBERS.get(self._metadata.reader, node),
+            leader=lambda: self.node.status[0].leader,
+            node_id=self._node_id,
+            is_alive=self._controller.is_alive,
+            ask=lambda peer: ask_standing(peer, self._node_id, self._credentials),
+        )
+
+    def _join(self, join: Join) -> Welcome | Refusal:
+        reason = self._admission.refusal(join)
+        return self.membership.join(join) if reason is None else Refusal(reason)
+
+    def make_join_token(self, node_id: int, address: str) -> str:
+        """Return a token with which a node may join; empty: the cluster has a secret instead."""
+        if self._credentials.has_secret:
+            return ""
+        known = MEMBERS.get(self._metadata.reader, node_id)
+        replaced = "" if known is None else known.incarnation
+        return self._credentials.make_token(node_id, address, replaced)
 
     def _build_controller(self) -> ControllerLoop:
         return ControllerLoop(
@@ -240,28 +288,32 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         if not mine:
             raise SettingsError(f"node.peers does not list node {node_id} itself")
         host, _, port = (place.listen or mine).rpartition(":")
+        check_secrets(place.secrets)
         database = RocksDatabase.open(path, fmt.FAMILIES, clock=clock)
-        transport = Transport(WaitingHost(node_id, found), (host, int(port)))
+        transport: Transport | None = None
         try:
-            transport.start()
-            identity = load_identity(
-                database,
-                node_id=node_id,
-                incarnation=make_ulid(clock.now_ms(), entropy(ULID_RANDOM_SIZE)),
-                offset_groups=place.offset_groups,
+            draw = partial(_draw, clock, entropy)
+            identity, stored = load_identity(
+                database, node_id=node_id, draw=draw, offset_groups=place.offset_groups
             )
+            credentials = Credentials(
+                identity,
+                place.secrets,
+                token=place.join_token,
+                stored=stored,
+                now_s=lambda: clock.now_ms() // 1_000,
+                entropy=entropy,
+            )
+            transport = Transport(WaitingHost(credentials, found), (host, int(port)))
+            transport.start()
             if not identity.cluster_id:
-                identity = enter_cluster(
-                    database,
-                    identity,
-                    found,
-                    address=mine,
-                    make_cluster_id=lambda: make_ulid(clock.now_ms(), entropy(ULID_RANDOM_SIZE)),
-                    pause=partial(clock.wait, stopping, timing.pause_seconds),
+                entrance = Entrance(database, credentials, found, draw=draw)
+                identity, stored = entrance.enter(
+                    partial(clock.wait, stopping, timing.pause_seconds)
                 )
             client = cls(
                 database,
-                identity,
+                credentials.entered(identity, stored),
                 transport,
                 place,
                 clock=clock,
@@ -270,7 +322,8 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
                 limits=limits,
             )
         except BaseException:
-            transport.close()
+            if transport is not None:
+                transport.close()
             database.close()
             raise
         client.note_address(mine)

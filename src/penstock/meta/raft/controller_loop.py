@@ -51,9 +51,10 @@ class Liveness:
 
     def alive(self, node_id: int, status: RaftStatus) -> set[int]:
         """Return who counts as alive after one more round."""
+        before, self._silent = self._silent, {}
         for node, _, _, _, is_active in status.progress:
             heard = is_active or node == node_id
-            self._silent[node] = 0 if heard else self._silent.get(node, 0) + 1
+            self._silent[node] = 0 if heard else before.get(node, 0) + 1
         return {node for node, rounds in self._silent.items() if rounds < SILENT_ROUNDS}
 
     def forget(self) -> None:
@@ -112,6 +113,8 @@ class ControllerLoop:
         """Up to which change of shards and nodes there is nothing to decide."""
         self._liveness = Liveness()
         self._beats = Beats()
+        self._heard: set[int] | None = None
+        """Which nodes counted as alive in the last round; None: this node did not lead then."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-controller", daemon=True)
 
@@ -121,6 +124,12 @@ class ControllerLoop:
     def register_again(self) -> None:
         """Register this node with the next round."""
         self._is_registered = False
+
+    def is_alive(self, node_id: int) -> bool:
+        """Return whether this node, which leads, has heard of a node recently; True as long as it
+        does not know."""
+        heard = self._heard
+        return heard is None or node_id in heard
 
     def leave(self) -> None:
         """Register this node no more: it is about to stop."""
@@ -159,10 +168,12 @@ class ControllerLoop:
         if status.role != "leader":
             self._liveness.forget()
             self._beats.forget()
+            self._heard = None
             self._seen_changes = self._balanced_changes = -1
             return
         nodes = list(NODES.scan(self._rows))
-        lost = lost_nodes(nodes, self._alive(status, nodes))
+        self._heard = self._alive(status, nodes)
+        lost = lost_nodes(nodes, self._heard)
         if lost:
             _log.warning("nodes_lost", nodes=", ".join(str(one.node_id) for one in lost))
             self._decide(lost)

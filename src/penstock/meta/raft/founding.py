@@ -2,7 +2,8 @@
 
 A fresh node draws an incarnation and writes it down. Then it asks its peers where they stand:
 
-  * some belong to a cluster: it asks to join that one, as anybody does whose disk was wiped
+  * some belong to a cluster: it asks the members to take it in, as a node does whose disk was
+    wiped; see `admission` for what it must prove
   * all have answered, none belongs to a cluster, all list the same peers: the one with the lowest
     number founds the cluster, as the only voter; the others find it and join
 
@@ -24,6 +25,8 @@ from penstock.errors import DeadlineError, NotAStoreError, SettingsError, StoreE
 from penstock.log import get_logger
 from penstock.meta import log_format as fmt
 from penstock.meta.database import Batch, Database
+from penstock.meta.raft.credentials import Credentials, Stored, load_stored, put_stored
+from penstock.meta.raft.handshake import Opener
 from penstock.meta.raft.loading import founding_rows, is_founded
 from penstock.meta.raft.transport import ask_node
 from penstock.meta.raft.wire import PROTOCOL, Ask, Join, Refusal, Standing, Welcome
@@ -37,6 +40,8 @@ _log: Final = get_logger(__name__)
 
 _ASK_SECONDS: Final = 1.0
 _JOIN_SECONDS: Final = 15.0
+_MEMBERS_MAX: Final = 64
+_TOLD_MAX: Final = 15
 
 
 class Peer(Struct, frozen=True):
@@ -63,14 +68,20 @@ def group_names(offset_groups: int) -> list[GroupName]:
 
 
 def load_identity(
-    database: Database, *, node_id: int, incarnation: str, offset_groups: int
-) -> fmt.Identity:
-    """Return whose directory this is; a new one gets an incarnation, and no cluster yet."""
+    database: Database,
+    *,
+    node_id: int,
+    draw: Callable[[], tuple[str, bytes]],
+    offset_groups: int,
+) -> tuple[fmt.Identity, Stored]:
+    """Return whose directory this is, and its secrets; a new one gets an incarnation, and no
+    cluster yet. `draw` makes an incarnation and its seed."""
     row = database.get(fmt.META_LOG, fmt.IDENTITY_KEY)
+    stored = load_stored(database)
     if row is None:
+        incarnation, seed = draw()
         identity = fmt.Identity(fmt.VERSION, "", node_id, offset_groups, incarnation)
-        _write_identity(database, identity, Batch())
-        return identity
+        return _write_identity(database, identity, Batch(), Stored(seed=seed))
     identity = fmt.decode_identity(row)
     if identity.version != fmt.VERSION:
         raise NotAStoreError(
@@ -83,15 +94,21 @@ def load_identity(
         )
     if not identity.incarnation:
         # A single node wrote it: it becomes the first of a cluster.
+        incarnation, seed = draw()
         identity = replace(identity, incarnation=incarnation)
-        _write_identity(database, identity, Batch())
-    return identity
+        return _write_identity(database, identity, Batch(), Stored(seed=seed, key=draw()[1]))
+    if not identity.cluster_id and not stored.seed:
+        # An earlier release drew it and never entered a cluster.
+        incarnation, seed = draw()
+        identity = replace(identity, incarnation=incarnation)
+        return _write_identity(database, identity, Batch(), Stored(seed=seed))
+    return identity, stored
 
 
 def found_cluster(
-    database: Database, identity: fmt.Identity, *, cluster_id: str, address: str
-) -> fmt.Identity:
-    """Begin a cluster with this node as its only voter."""
+    database: Database, identity: fmt.Identity, stored: Stored, *, cluster_id: str, address: str
+) -> tuple[fmt.Identity, Stored]:
+    """Begin a cluster with this node as its only voter; `stored` has its generated key."""
     founded = replace(identity, cluster_id=cluster_id)
     batch = Batch()
     for name in group_names(identity.offset_groups):
@@ -102,61 +119,139 @@ def found_cluster(
     prefix = fmt.state_prefix(METADATA.number, fmt.FIRST_GENERATION)
     for key, value in rows.scan(b"", b"\xff"):
         batch.put(METADATA.state_family, prefix + key, value)
-    _write_identity(database, founded, batch)
     _log.info("cluster_founded", cluster=cluster_id, node=identity.node_id)
-    return founded
+    return _write_identity(database, founded, batch, stored)
 
 
 def begin_joined(
-    database: Database, identity: fmt.Identity, *, cluster_id: str, offset_groups: int
-) -> fmt.Identity:
+    database: Database,
+    identity: fmt.Identity,
+    stored: Stored,
+    *,
+    cluster_id: str,
+    offset_groups: int,
+) -> tuple[fmt.Identity, Stored]:
     """Write down that this node was taken in; its state is still to come."""
     joined = replace(identity, cluster_id=cluster_id, offset_groups=offset_groups)
     batch = Batch()
     for name in group_names(offset_groups):
         if not is_founded(database, name):
             batch.operations += founding_rows(name, ()).operations
-    _write_identity(database, joined, batch)
     _log.info("cluster_joined", cluster=cluster_id, node=identity.node_id)
-    return joined
+    return _write_identity(database, joined, batch, stored)
 
 
-def enter_cluster(
-    database: Database,
-    identity: fmt.Identity,
-    peers: Sequence[Peer],
-    *,
-    address: str,
-    make_cluster_id: Callable[[], str],
-    pause: Callable[[], bool],
-) -> fmt.Identity:
-    """Found or join a cluster; returns when one of both is done. `pause` waits between two tries
-    and returns True when the node is to stop."""
-    others = [peer for peer in peers if peer.node_id != identity.node_id]
-    mine = tuple(f"{peer.node_id}@{peer.address}" for peer in peers)
-    while True:
-        standings = [_ask(peer, identity.node_id) for peer in others]
-        known = [one for one in standings if one is not None]
-        for standing, peer in zip(standings, others, strict=True):
-            if standing is not None and standing.cluster_id:
-                joined = _join(database, identity, standing, peer.address, address)
-                if joined is not None:
-                    return joined
-        is_first = all(identity.node_id < peer.node_id for peer in others)
-        if is_first and len(known) == len(others) and not any(one.cluster_id for one in known):
-            if all(one.peers == mine for one in known):
-                return found_cluster(
-                    database, identity, cluster_id=make_cluster_id(), address=address
-                )
-            _log.warning("peers_differ", mine=",".join(mine))
-        if pause():
-            raise DeadlineError("stopped before a cluster was found")
+class Entrance:
+    """The way of a fresh node into a cluster: founds it, or joins it."""
+
+    def __init__(
+        self,
+        database: Database,
+        credentials: Credentials,
+        peers: Sequence[Peer],
+        *,
+        draw: Callable[[], tuple[str, bytes]],
+    ) -> None:
+        identity = credentials.identity
+        self._database = database
+        self._identity = identity
+        self._credentials = credentials
+        self._peers = peers
+        self._address = next(one.address for one in peers if one.node_id == identity.node_id)
+        self._draw = draw
+        self._recent: list[str] = []
+
+    def enter(self, pause: Callable[[], bool]) -> tuple[fmt.Identity, Stored]:
+        """Return when the cluster is entered. `pause` waits between two tries and returns True
+        when the node is to stop: `DeadlineError`."""
+        mine = tuple(f"{peer.node_id}@{peer.address}" for peer in self._peers)
+        others = [peer for peer in self._peers if peer.node_id != self._identity.node_id]
+        while True:
+            standings = {peer.node_id: self._ask(peer) for peer in others}
+            known = [one for one in standings.values() if one is not None]
+            entered = self._join(known) if any(one.is_founded for one in known) else None
+            if entered is not None:
+                return entered
+            is_first = all(self._identity.node_id < peer.node_id for peer in others)
+            is_complete = len(known) == len(others) and not any(one.is_founded for one in known)
+            if is_complete and any(one.peers != mine for one in known):
+                self._tell("peers_differ", mine=",".join(mine))
+            elif is_complete and is_first:
+                return self._found()
+            elif not any(one.is_founded for one in known):
+                away = [str(peer.node_id) for peer in others if standings[peer.node_id] is None]
+                self._tell("waiting_for_peers", nodes=", ".join(away) or "the lowest to found")
+            if pause():
+                raise DeadlineError("stopped before a cluster was found")
+
+    def _found(self) -> tuple[fmt.Identity, Stored]:
+        cluster_id, _ = self._draw()
+        _, key = self._draw()
+        return found_cluster(
+            self._database,
+            self._identity,
+            replace(self._credentials.stored, key=key),
+            cluster_id=cluster_id,
+            address=self._address,
+        )
+
+    def _ask(self, peer: Peer) -> Standing | None:
+        return ask_standing(peer, self._identity.node_id, self._credentials)
+
+    def _join(self, standings: Sequence[Standing]) -> tuple[fmt.Identity, Stored] | None:
+        """Ask all members that are known, for only one of them leads."""
+        addresses = {peer.node_id: peer.address for peer in self._peers}
+        for standing in standings:
+            for member in standing.members if standing.is_founded else ():
+                number, _, address = member.partition("@")
+                addresses.setdefault(int(number) if number.isdigit() else 0, address)
+        for node_id, address in list(addresses.items())[:_MEMBERS_MAX]:
+            if node_id != self._identity.node_id:
+                entered = self._join_through(address)
+                if entered is not None:
+                    return entered
+        return None
+
+    def _join_through(self, through: str) -> tuple[fmt.Identity, Stored] | None:
+        mine, credentials = self._identity, self._credentials
+        token, seed, key = credentials.join_with()
+        nonce = credentials.draw_nonce()
+        join = Join(PROTOCOL, mine.node_id, self._address, mine.incarnation, nonce, token, seed)
+        opener = Opener(join, key)
+        try:
+            answer = ask_node(through, opener, seconds=_JOIN_SECONDS)
+        except StoreError as error:
+            self._tell("join_not_answered", through=through, reason=str(error))
+            return None
+        if isinstance(answer, Welcome):
+            return begin_joined(
+                self._database,
+                mine,
+                replace(credentials.stored, key=opener.unwrap(answer.key)),
+                cluster_id=answer.cluster_id,
+                offset_groups=answer.offset_groups,
+            )
+        if isinstance(answer, Refusal):
+            self._tell("join_refused", through=through, reason=answer.reason)
+        return None
+
+    def _tell(self, event: str, **fields: str) -> None:
+        """Log an event once per change: the node tries again several times a second."""
+        told = f"{event} {fields}"
+        if told not in self._recent:
+            self._recent = [*self._recent[-_TOLD_MAX:], told]
+            _log.warning(event, **fields)
 
 
-def _ask(peer: Peer, node_id: int) -> Standing | None:
+def ask_standing(peer: Peer, node_id: int, credentials: Credentials) -> Standing | None:
+    """Return where a peer stands; None when it does not answer, or as another node."""
+    opener = Opener(Ask(PROTOCOL, node_id, credentials.draw_nonce()), credentials.ask_key)
     try:
-        answer = ask_node(peer.address, Ask(PROTOCOL, node_id), seconds=_ASK_SECONDS)
+        answer = ask_node(peer.address, opener, seconds=_ASK_SECONDS)
     except StoreError:
+        return None
+    if isinstance(answer, Refusal):
+        _log.warning("peer_refused_us", peer=peer.node_id, reason=answer.reason)
         return None
     if not isinstance(answer, Standing) or answer.node_id != peer.node_id:
         _log.warning("peer_is_another", peer=peer.node_id, address=peer.address)
@@ -164,29 +259,15 @@ def _ask(peer: Peer, node_id: int) -> Standing | None:
     return answer
 
 
-def _join(
-    database: Database, identity: fmt.Identity, standing: Standing, through: str, address: str
-) -> fmt.Identity | None:
-    join = Join(PROTOCOL, standing.cluster_id, identity.node_id, address, identity.incarnation)
-    try:
-        answer = ask_node(through, join, seconds=_JOIN_SECONDS)
-    except StoreError as error:
-        _log.info("join_not_answered", through=through, reason=str(error))
-        return None
-    if isinstance(answer, Welcome):
-        return begin_joined(
-            database, identity, cluster_id=answer.cluster_id, offset_groups=answer.offset_groups
-        )
-    if isinstance(answer, Refusal):
-        _log.warning("join_refused", through=through, reason=answer.reason)
-    return None
-
-
 def read_members(reader: Reader) -> list[Member]:
     return list(MEMBERS.scan(reader))
 
 
-def _write_identity(database: Database, identity: fmt.Identity, batch: Batch) -> None:
+def _write_identity(
+    database: Database, identity: fmt.Identity, batch: Batch, stored: Stored
+) -> tuple[fmt.Identity, Stored]:
     batch.put(fmt.META_LOG, fmt.IDENTITY_KEY, fmt.encode_identity(identity))
+    put_stored(batch, stored)
     database.write(batch)
     database.sync()
+    return identity, stored

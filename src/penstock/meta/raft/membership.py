@@ -16,7 +16,7 @@ from penstock.log import get_logger
 from penstock.meta import log_format as fmt
 from penstock.meta.controller import Leadership, raft_transfers
 from penstock.meta.raft.status import RaftStatus
-from penstock.meta.raft.wire import PROTOCOL, Greeting, Join, Refusal, Welcome
+from penstock.meta.raft.wire import Join, Refusal, Welcome
 from penstock.meta.solo_group import GroupName
 from penstock.meta.state.model import Member
 
@@ -69,14 +69,9 @@ class Membership:
         self._forget = forget
         self._changing = threading.Lock()
 
-    def join(self, join: Join) -> Greeting:
+    def join(self, join: Join) -> Welcome | Refusal:
+        """Take in a node that may join."""
         mine = self._identity
-        if join.protocol != PROTOCOL:
-            return Refusal(f"protocol {join.protocol} is spoken; this node speaks {PROTOCOL}")
-        if join.cluster_id != mine.cluster_id:
-            return Refusal(f"this is cluster {mine.cluster_id}, not {join.cluster_id}")
-        if join.node_id == mine.node_id:
-            return Refusal(f"this is node {mine.node_id} itself: two nodes have one number")
         try:
             self.add(
                 Member(node_id=join.node_id, address=join.address, incarnation=join.incarnation)

@@ -25,15 +25,25 @@ from penstock.log import get_logger
 from penstock.meta import log_format as fmt
 from penstock.meta.database import Database
 from penstock.meta.local_reads import ANY_AGE, LocalRows, current
+from penstock.meta.raft.credentials import Credentials
 from penstock.meta.raft.founding import read_members
 from penstock.meta.raft.frames import Frame, decode_frame, encode_frame
 from penstock.meta.raft.group import RaftGroup
+from penstock.meta.raft.handshake import Opener, cluster_tag
 from penstock.meta.raft.loading import RaftTiming
 from penstock.meta.raft.multi import MultiRaft
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.raft.tickets import Proposal
 from penstock.meta.raft.transport import Transport
-from penstock.meta.raft.wire import PROTOCOL, Greeting, Hello, Join, Refusal, Standing
+from penstock.meta.raft.wire import (
+    PROTOCOL,
+    Hello,
+    Join,
+    Opening,
+    Refusal,
+    Standing,
+    Welcome,
+)
 from penstock.meta.solo_group import ENTRY_SIZE_MAX, GroupName, LogLimits, Machine
 from penstock.meta.state.model import Member
 from penstock.meta.state.view import Reader
@@ -254,14 +264,16 @@ class RaftNode:
     def __init__(
         self,
         database: Database,
-        identity: fmt.Identity,
+        credentials: Credentials,
         *,
         seed: int,
         clock: Clock,
         timing: NodeTiming,
         limits: LogLimits | None = None,
     ) -> None:
+        identity = credentials.identity
         self.identity: Final = identity
+        self._credentials = credentials
         self.staleness_s: float | None = None
         """What local reads may lack; None: reads are linearizable."""
         self.clock: Final = clock
@@ -284,7 +296,7 @@ class RaftNode:
         self._members_reader: Reader | None = None
         self._ticks = 0
         self.on_tick: Callable[[int], None] = lambda _ticks: None
-        self.on_join: Callable[[Join], Greeting] = lambda _join: Refusal("not ready yet")
+        self.on_join: Callable[[Join], Welcome | Refusal] = lambda _join: Refusal("not ready yet")
         self._thread = threading.Thread(target=self._run, name="penstock-meta-raft", daemon=True)
 
     def add_group(
@@ -360,28 +372,51 @@ class RaftNode:
 
     # -- what the transport asks ------------------------------------------------------------------
 
+    def keys_for(self, opening: Opening) -> tuple[bytes, ...]:
+        return self._credentials.keys_for(opening)
+
+    def draw_nonce(self) -> bytes:
+        return self._credentials.draw_nonce()
+
     def check_hello(self, hello: Hello) -> str | None:
         mine = self.identity
-        if hello.protocol != PROTOCOL:
-            return f"protocol {hello.protocol} is spoken; this node speaks {PROTOCOL}"
-        if hello.cluster_id != mine.cluster_id:
-            return f"cluster {hello.cluster_id} is meant; this node belongs to {mine.cluster_id}"
+        if hello.cluster != cluster_tag(mine.cluster_id):
+            return f"another cluster is meant; this node belongs to {mine.cluster_id}"
         if hello.to_node != mine.node_id:
             return f"node {hello.to_node} is meant; this is node {mine.node_id}"
         if hello.to_incarnation not in {"", mine.incarnation}:
             return f"an earlier life of node {mine.node_id} is meant; its disk was replaced"
+        if hello.node_id == mine.node_id:
+            return f"this is node {mine.node_id} itself: two nodes have one number"
+        known = next((one for one in self._members if one.node_id == hello.node_id), None)
+        # A newer one joined while this node was away: it will hear of it, perhaps from that one.
+        if known is not None and hello.incarnation < known.incarnation:
+            return (
+                f"another data directory of node {hello.node_id} has taken its place in the "
+                "cluster: stop this node, or delete its DATA/meta and let it join again"
+            )
         return None
 
-    def hello_to(self, member: Member) -> Hello:
+    def open_to(self, member: Member) -> Opener:
         mine = self.identity
-        return Hello(PROTOCOL, mine.cluster_id, mine.node_id, member.node_id, member.incarnation)
+        hello = Hello(
+            PROTOCOL,
+            cluster_tag(mine.cluster_id),
+            mine.node_id,
+            mine.incarnation,
+            member.node_id,
+            member.incarnation,
+            self._credentials.draw_nonce(),
+        )
+        return Opener(hello, self._credentials.hello_key)
 
-    def standing(self) -> Greeting:
+    def standing(self) -> Standing:
         mine = self.identity
-        return Standing(mine.node_id, mine.cluster_id, (), tuple(self._members))
+        members = tuple(f"{one.node_id}@{one.address}" for one in self._members)
+        return Standing(mine.node_id, mine.incarnation, is_founded=True, members=members)
 
-    def join(self, join: Join) -> Greeting:
-        return self.on_join(join)
+    def join(self, join: Join) -> tuple[Welcome | Refusal, bytes]:
+        return self.on_join(join), self._credentials.stored.key
 
     def receive(self, sender: int, data: bytes) -> None:
         frame = decode_frame(data)

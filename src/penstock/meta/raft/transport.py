@@ -1,7 +1,10 @@
 """Carries frames between nodes: one thread with an event loop, one connection to each peer.
 
 Messages of Raft may be lost, so nothing here waits: what cannot be sent now is dropped and the peer
-reported as unreachable. Memory is bounded by what may lie in a connection's buffer.
+reported as unreachable. Memory is bounded by what may be in a connection's buffer.
+
+A connection must finish its handshake within `_GREETING_SECONDS`. At most `PENDING_MAX` may be in
+one: the oldest makes room for the next, so that idle strangers do not keep members out.
 """
 
 from __future__ import annotations
@@ -14,17 +17,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
+from penstock.clock import SystemClock
 from penstock.errors import BadRequestError, DeadlineError, SetupError, StoreError
 from penstock.log import get_logger
+from penstock.meta.raft.handshake import Acceptor, Gatekeeper, Opener
 from penstock.meta.raft.wire import (
+    FRAME_SIZE_MAX,
+    GREETING_SIZE_MAX,
+    Answer,
     Ask,
     FrameReader,
-    Greeting,
     Hello,
     Join,
     Refusal,
+    Standing,
     Welcome,
-    decode_greeting,
     pack_frame,
     pack_greeting,
 )
@@ -38,27 +47,35 @@ _RECONNECT_SECONDS: Final = 0.2
 _TURNS_MIN: Final = 3
 _TURNS_MAX: Final = 1_000
 _GREETING_SECONDS: Final = 5.0
-_PENDING_MAX: Final = 1_000
+_JOIN_SECONDS: Final = 30.0
+_JOINS_MAX: Final = 4
+_WARNINGS_MAX: Final = 20
+_WARNINGS_SECONDS: Final = 60.0
+PENDING_MAX: Final = 64
+"""Connections in a handshake at once."""
 
 
-class Host(Protocol):
+class Host(Gatekeeper, Protocol):
     """The node, as the transport sees it. Called on the transport's thread, except `join`."""
+
+    def draw_nonce(self) -> bytes: ...
 
     def check_hello(self, hello: Hello) -> str | None:
         """Return why this connection is refused, or None."""
         ...
 
-    def standing(self) -> Greeting: ...
+    def standing(self) -> Standing: ...
 
-    def join(self, join: Join) -> Greeting:
-        """Take a node in; may take seconds, called on a thread of its own."""
+    def join(self, join: Join) -> tuple[Welcome | Refusal, bytes]:
+        """Take a node in and return the answer, with the key of the cluster; may take seconds,
+        called on a thread of its own."""
         ...
 
     def receive(self, sender: int, data: bytes) -> None: ...
 
     def unreachable(self, node: int) -> None: ...
 
-    def hello_to(self, member: Member) -> Hello: ...
+    def open_to(self, member: Member) -> Opener: ...
 
 
 class _Incoming(asyncio.Protocol):
@@ -66,8 +83,10 @@ class _Incoming(asyncio.Protocol):
 
     def __init__(self, transport: Transport) -> None:
         self._owner = transport
-        self._reader = FrameReader()
-        self._sender: int | None = None
+        self._reader = FrameReader(GREETING_SIZE_MAX)
+        self._acceptor = Acceptor(transport.host, transport.host.draw_nonce())
+        self._hello: Hello | None = None
+        self._is_answered = False
         self._timer: asyncio.TimerHandle | None = None
         self._raw: asyncio.Transport | None = None
 
@@ -78,11 +97,14 @@ class _Incoming(asyncio.Protocol):
         if self._owner.is_closed:
             transport.abort()
             return
+        self._owner.note_pending(transport)
         self._timer = self._owner.loop.call_later(_GREETING_SECONDS, transport.abort)
 
     def connection_lost(self, _error: Exception | None) -> None:
         if self._raw is not None:
             self._owner.connections.discard(self._raw)
+            self._owner.greeted.pop(self._raw, None)
+            self._owner.pending.pop(self._raw, None)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -90,48 +112,95 @@ class _Incoming(asyncio.Protocol):
         assert self._raw is not None, "data follows the connection"
         try:
             for frame in self._reader.feed(data):
-                if self._sender is not None:
-                    self._owner.host.receive(self._sender, frame)
-                else:
-                    self._greet(decode_greeting(frame))
-        except BadRequestError as error:
-            peer = self._raw.get_extra_info("peername")
-            _log.warning("connection_refused", peer=str(peer), reason=str(error))
-            self._raw.abort()
-
-    def _greet(self, greeting: Greeting) -> None:
-        assert self._raw is not None, "data follows the connection"
-        if self._timer is not None:
-            self._timer.cancel()
-        match greeting:
-            case Hello():
-                reason = self._owner.host.check_hello(greeting)
-                if reason is not None:
-                    self._answer(Refusal(reason))
-                    self._raw.close()
-                    _log.warning("peer_refused", peer=greeting.node_id, reason=reason)
+                if self._raw.is_closing():
                     return
-                self._answer(Welcome(greeting.cluster_id))
-                self._sender = greeting.node_id
+                if self._hello is not None:
+                    self._owner.host.receive(self._hello.node_id, frame)
+                else:
+                    self._take(frame)
+        except BadRequestError as error:
+            self._refuse(str(error))
+
+    def _refuse(self, reason: str) -> None:
+        assert self._raw is not None, "data follows the connection"
+        claimed = self._acceptor.claimed
+        self._owner.warn(
+            "connection_refused",
+            peer=str(self._raw.get_extra_info("peername")[0]),
+            node=claimed.node_id if claimed is not None else 0,
+            reason=reason,
+        )
+        if self._hello is not None or self._is_answered:
+            self._raw.abort()
+            return
+        self._raw.write(pack_greeting(Refusal(reason)))
+        self._raw.close()
+
+    def _take(self, frame: bytes) -> None:
+        assert self._raw is not None, "data follows the connection"
+        if self._is_answered:
+            raise BadRequestError("a connection that asked a question has nothing more to say")
+        answer = self._acceptor.take(frame)
+        if answer is not None:
+            self._raw.write(pack_frame(answer))
+            return
+        opening = self._acceptor.opening
+        assert opening is not None, "a handshake is answered, done or refused"
+        self._owner.pending.pop(self._raw, None)
+        match opening:
+            case Hello():
+                self._greet(opening)
             case Ask():
                 self._answer(self._owner.host.standing())
             case Join():
-                self._owner.run_apart(lambda: self._owner.host.join(greeting), self._answer)
-            case _:
-                raise BadRequestError("a greeting that nobody asked for")
+                self._extend()
+                self._owner.run_apart(lambda: self._owner.host.join(opening), self._joined)
 
-    def _answer(self, greeting: Greeting) -> None:
+    def _greet(self, hello: Hello) -> None:
+        assert self._raw is not None, "data follows the connection"
+        reason = self._owner.host.check_hello(hello)
+        if reason is not None:
+            self._answer(Refusal(reason))
+            self._owner.warn("peer_refused", peer=hello.node_id, reason=reason)
+            self._raw.close()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._answer(Welcome())
+        self._hello = hello
+        self._reader.size_max = FRAME_SIZE_MAX
+        self._owner.greeted[self._raw] = hello
+
+    def _extend(self) -> None:
+        """A join may take as long as the node that waits for it does."""
+        assert self._raw is not None, "data follows the connection"
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._owner.loop.call_later(_JOIN_SECONDS, self._raw.abort)
+
+    def _joined(self, outcome: tuple[Welcome | Refusal, bytes]) -> None:
+        answer, key = outcome
+        if isinstance(answer, Welcome):
+            answer = replace(answer, key=self._acceptor.wrap(key))
+        self._answer(answer)
+
+    def _answer(self, answer: Answer) -> None:
+        self._is_answered = True
         if self._raw is not None and not self._raw.is_closing():
-            self._raw.write(pack_greeting(greeting))
+            self._raw.write(pack_frame(self._acceptor.seal(answer)))
 
 
 class _Outgoing(asyncio.Protocol):
-    """A connection to a peer: a hello, then frames."""
+    """A connection to a peer: a handshake, then frames."""
 
-    def __init__(self, hello: Hello, lost: asyncio.Event) -> None:
-        self._hello = hello
+    def __init__(
+        self, opener: Opener, lost: asyncio.Event, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._opener = opener
         self._lost = lost
-        self._reader = FrameReader()
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._reader = FrameReader(GREETING_SIZE_MAX)
         self._raw: asyncio.Transport | None = None
         self.is_welcome = False
         self.refusal = ""
@@ -139,24 +208,44 @@ class _Outgoing(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._raw = transport
-        transport.write(pack_greeting(self._hello))
+        self._timer = self._loop.call_later(_GREETING_SECONDS, transport.abort)
+        transport.write(pack_frame(self._opener.first))
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.is_welcome = False
+        self._end_timer()
         self._lost.set()
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         assert self._raw is not None, "data follows the connection"
         try:
             for frame in self._reader.feed(data):
-                greeting = decode_greeting(frame)
-                if isinstance(greeting, Refusal):
-                    self.refusal = greeting.reason
-                self.is_welcome = isinstance(greeting, Welcome)
-        except BadRequestError:
+                self._take(frame)
+        except BadRequestError as error:
+            self.refusal = self.refusal or str(error)
             self.is_welcome = False
-        if not self.is_welcome:
             self._raw.abort()
+
+    def _take(self, frame: bytes) -> None:
+        assert self._raw is not None, "data follows the connection"
+        if self.is_welcome:
+            raise BadRequestError("the other side has nothing more to say on this connection")
+        answer = self._opener.take(frame)
+        if answer is not None:
+            self._raw.write(pack_frame(answer))
+            return
+        match self._opener.answer:
+            case Welcome():
+                self.is_welcome = True
+                self._end_timer()
+            case Refusal(reason):
+                raise BadRequestError(reason)
+            case _:
+                raise BadRequestError("unexpected answer in a handshake")
 
     def send(self, data: bytes) -> bool:
         if self._raw is None or not self.is_welcome:
@@ -187,6 +276,13 @@ class Transport:
         self._address = address
         self.loop: Final = asyncio.new_event_loop()
         self.connections: Final[set[asyncio.Transport]] = set()
+        self.pending: Final[dict[asyncio.Transport, None]] = {}
+        """Connections that have not proved anything yet, the oldest first."""
+        self.greeted: Final[dict[asyncio.Transport, Hello]] = {}
+        """Connections that carry Raft frames, and what their openers said."""
+        self._joins: Final = threading.BoundedSemaphore(_JOINS_MAX)
+        self._warned_at = 0.0
+        self._warnings = 0
         self._peers: dict[int, _Peer] = {}
         self._outbox: deque[tuple[int, bytes]] = deque()
         self._is_flush_due = False
@@ -226,6 +322,11 @@ class Transport:
                 if peer.connection is not None:
                     peer.connection.abort()
                 del self._peers[node]
+        for raw, hello in list(self.greeted.items()):
+            known = wanted.get(hello.node_id)
+            if known is not None and hello.incarnation < known.incarnation:
+                # Another directory took its place: its frames must not count as the other's.
+                raw.abort()
         for node, member in wanted.items():
             if node not in self._peers:
                 task = self.loop.create_task(self._keep_connected(member))
@@ -235,13 +336,13 @@ class Transport:
         told = ""
         while True:
             lost = asyncio.Event()
-            hello = self.host.hello_to(member)
+            opener = self.host.open_to(member)
             host, _, port = member.address.rpartition(":")
             try:
                 # Not `wait_for`: it can swallow a cancellation that comes with the connection.
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     _, connection = await self.loop.create_connection(
-                        partial(_Outgoing, hello, lost), host, int(port)
+                        partial(_Outgoing, opener, lost, self.loop), host, int(port)
                     )
             except (OSError, TimeoutError, ValueError):
                 await asyncio.sleep(_RECONNECT_SECONDS)
@@ -274,18 +375,45 @@ class Transport:
             if peer is None or peer.connection is None or not peer.connection.send(b"".join(some)):
                 self.host.unreachable(to)
 
-    def run_apart(self, work: Callable[[], Greeting], done: Callable[[Greeting], object]) -> None:
-        """Do slow work on a thread of its own, then answer on the loop."""
+    def run_apart(
+        self,
+        work: Callable[[], tuple[Welcome | Refusal, bytes]],
+        done: Callable[[tuple[Welcome | Refusal, bytes]], object],
+    ) -> None:
+        """Do slow work on a thread of its own, of which there are few, then answer on the loop."""
 
         def run() -> None:
             try:
                 answer = work()
             except StoreError as error:
-                answer = Refusal(str(error))
+                answer = Refusal(str(error)), b""
+            finally:
+                self._joins.release()
             if not self.is_closed:
                 self.loop.call_soon_threadsafe(done, answer)
 
-        threading.Thread(target=run, name="penstock-meta-join", daemon=True).start()
+        if self._joins.acquire(blocking=False):
+            threading.Thread(target=run, name="penstock-meta-join", daemon=True).start()
+        else:
+            done((Refusal(f"{_JOINS_MAX} nodes join at the moment; try again"), b""))
+
+    def note_pending(self, connection: asyncio.Transport) -> None:
+        """Count a connection that has not proved anything yet; the oldest makes room for it."""
+        self.pending[connection] = None
+        if len(self.pending) > PENDING_MAX:
+            oldest = next(iter(self.pending))
+            del self.pending[oldest]
+            oldest.abort()
+            self.warn("handshakes_crowded", limit=PENDING_MAX)
+
+    def warn(self, event: str, **fields: str | int) -> None:
+        """Log what strangers cause: a few times a minute, however often they do it."""
+        now = self.loop.time()
+        if now - self._warned_at > _WARNINGS_SECONDS:
+            self._warned_at, self._warnings = now, 0
+        self._warnings += 1
+        if self._warnings <= _WARNINGS_MAX:
+            _log.warning(event, **fields)
 
     def close(self) -> None:
         if self.is_closed:
@@ -318,19 +446,26 @@ class Transport:
             await asyncio.sleep(0)
 
 
-def ask_node(address: str, greeting: Greeting, *, seconds: float = 5.0) -> Greeting:
+def ask_node(address: str, opener: Opener, *, seconds: float = 5.0) -> Answer:
     """Ask a node one question and return its answer; blocks. Raises `DeadlineError`."""
     host, _, port = address.rpartition(":")
+    clock = SystemClock()
+    end = clock.monotonic() + seconds
     try:
         with socket.create_connection((host, int(port)), timeout=seconds) as connection:
-            connection.sendall(pack_greeting(greeting))
-            reader = FrameReader()
-            while True:
+            connection.sendall(pack_frame(opener.first))
+            reader = FrameReader(GREETING_SIZE_MAX)
+            while opener.answer is None:
+                connection.settimeout(max(0.001, end - clock.monotonic()))
                 data = connection.recv(65_536)
                 if not data:
-                    raise DeadlineError(f"{address} hung up")
-                frames = reader.feed(data)
-                if frames:
-                    return decode_greeting(frames[0])
+                    raise DeadlineError(f"{address} closed the connection")
+                for frame in reader.feed(data):
+                    following = opener.take(frame)
+                    if following is not None:
+                        connection.sendall(pack_frame(following))
+    except BadRequestError as error:
+        raise DeadlineError(f"{address} is not a member of this cluster: {error}") from error
     except (OSError, ValueError) as error:
         raise DeadlineError(f"{address} does not answer: {error}") from error
+    return opener.answer

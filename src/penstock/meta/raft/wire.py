@@ -2,14 +2,21 @@
 
     size u32 · CRC-32 u32 · message
 
-The first message of a connection says what it is for. A `Hello` is answered with `Welcome`, then
-Raft frames follow, one way; it names the cluster and which life of which node it means to reach.
-`Ask` and `Join` are single questions. Whoever speaks another version, belongs to another cluster or
-is not who it should be is told why and cut off.
+A connection begins with a handshake of four messages; see `handshake` for what it proves:
+
+    opener    Hello | Ask | Join            what the connection is for, with a nonce
+    acceptor  Challenge                     another nonce
+    opener    Proof                         a MAC of both
+    acceptor  Sealed                        the answer, with a MAC of everything before it
+
+A `Hello` is answered with `Welcome`, then Raft frames follow, one way; it names the cluster, the
+incarnation of the sender and the one that it means to reach. `Ask` and `Join` are single questions.
+A connection that fails the handshake is closed with a reason.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 from zlib import crc32
 
@@ -18,10 +25,12 @@ from msgspec.msgpack import Decoder, Encoder
 
 from penstock.errors import BadRequestError
 from penstock.layout import Field, Layout
-from penstock.meta.state.model import Member
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 FRAME_SIZE_MAX: Final = 8 << 20
+GREETING_SIZE_MAX: Final = 4 << 10
+"""Bytes of a frame of the handshake: a stranger cannot make a node buffer more."""
+NONCE_SIZE: Final = 32
 
 FRAME_HEAD: Final = Layout(
     "head of a frame",
@@ -31,50 +40,81 @@ FRAME_HEAD: Final = Layout(
 )
 
 
-class Hello(Struct, frozen=True, array_like=True, tag=10):
-    protocol: int
-    cluster_id: str
-    node_id: int
-    to_node: int
-    to_incarnation: str
-
-
-class Welcome(Struct, frozen=True, array_like=True, tag=11):
-    cluster_id: str = ""
-    offset_groups: int = 0
-
-
 class Refusal(Struct, frozen=True, array_like=True, tag=12):
     reason: str
 
 
-class Ask(Struct, frozen=True, array_like=True, tag=13):
-    """Who are you, and do you belong to a cluster?"""
+class Hello(Struct, frozen=True, array_like=True, tag=20):
+    """Open a connection for Raft frames."""
+
+    protocol: int
+    cluster: str
+    """The tag of the cluster id: see `handshake.cluster_tag`."""
+    node_id: int
+    incarnation: str
+    to_node: int
+    to_incarnation: str
+    """Empty: not known yet."""
+    nonce: bytes
+
+
+class Ask(Struct, frozen=True, array_like=True, tag=21):
+    """Ask a node for its `Standing`."""
 
     protocol: int
     node_id: int
+    nonce: bytes
 
 
-class Standing(Struct, frozen=True, array_like=True, tag=14):
-    node_id: int
-    cluster_id: str
-    """Empty while the node belongs to none."""
-    peers: tuple[str, ...]
-    """As its settings list them; a cluster is founded by nodes that list the same."""
-    members: tuple[Member, ...] = ()
-
-
-class Join(Struct, frozen=True, array_like=True, tag=15):
+class Join(Struct, frozen=True, array_like=True, tag=22):
     """Take this node into the groups; the answer comes when it was proposed everywhere."""
 
     protocol: int
-    cluster_id: str
     node_id: int
     address: str
     incarnation: str
+    nonce: bytes
+    token: str = ""
+    """The public part of a join token."""
+    seed: bytes = b""
+    """What the incarnation was derived from; sent only without a secret and without a token."""
 
 
-Greeting = Hello | Welcome | Refusal | Ask | Standing | Join
+class Challenge(Struct, frozen=True, array_like=True, tag=23):
+    nonce: bytes
+
+
+class Proof(Struct, frozen=True, array_like=True, tag=24):
+    mac: bytes
+
+
+class Sealed(Struct, frozen=True, array_like=True, tag=25):
+    body: bytes
+    """An encoded `Welcome`, `Standing` or `Refusal`."""
+    mac: bytes
+
+
+class Welcome(Struct, frozen=True, array_like=True, tag=26):
+    cluster_id: str = ""
+    offset_groups: int = 0
+    key: bytes = b""
+    """The generated key of the cluster, encrypted for the node that joins."""
+
+
+class Standing(Struct, frozen=True, array_like=True, tag=27):
+    node_id: int
+    incarnation: str
+    is_founded: bool
+    """Whether the node belongs to a cluster."""
+    peers: tuple[str, ...] = ()
+    """As its settings list them; a cluster is founded by nodes that list the same."""
+    members: tuple[str, ...] = ()
+    """`NODE@HOST:PORT` of each member that the node knows."""
+
+
+Opening = Hello | Ask | Join
+Answer = Welcome | Standing | Refusal
+Greeting = Opening | Answer | Challenge | Proof | Sealed
 
 _encoder: Final = Encoder()
 _decoder: Final = Decoder(Greeting)
@@ -84,40 +124,48 @@ def pack_frame(data: bytes) -> bytes:
     return FRAME_HEAD.pack(len(data), crc32(data)) + data
 
 
+def encode_greeting(greeting: Greeting) -> bytes:
+    return _encoder.encode(greeting)
+
+
 def pack_greeting(greeting: Greeting) -> bytes:
-    return pack_frame(_encoder.encode(greeting))
+    return pack_frame(encode_greeting(greeting))
 
 
 def decode_greeting(data: bytes) -> Greeting:
     try:
         greeting: Greeting = _decoder.decode(data)
     except MsgspecError as error:
-        raise BadRequestError(f"no greeting of this protocol: {error}") from error
+        raise BadRequestError(f"not a handshake message of protocol {PROTOCOL}: {error}") from error
     return greeting
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames; raises `BadRequestError` for what is none."""
+    """Cuts a stream of bytes into frames; raises `BadRequestError` for a malformed one."""
 
-    def __init__(self) -> None:
+    def __init__(self, size_max: int = FRAME_SIZE_MAX) -> None:
         self._buffer = bytearray()
+        self.size_max = size_max
+        """Bytes of a frame at most; may be raised between two frames."""
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Take bytes; yield the frames that are complete."""
+        self._buffer += data
+        while (frame := self._next()) is not None:
+            yield frame
+
+    def _next(self) -> bytes | None:
         buffer = self._buffer
-        buffer += data
-        frames: list[bytes] = []
-        at = 0
-        while len(buffer) - at >= FRAME_HEAD.size:
-            size, checksum = FRAME_HEAD.unpack_from(buffer, at)
-            if size > FRAME_SIZE_MAX:
-                raise BadRequestError(f"a frame of {size} bytes; at most {FRAME_SIZE_MAX}")
-            end = at + FRAME_HEAD.size + size
-            if len(buffer) < end:
-                break
-            frame = bytes(buffer[at + FRAME_HEAD.size : end])
-            if crc32(frame) != checksum:
-                raise BadRequestError("the checksum of a frame does not match")
-            frames.append(frame)
-            at = end
-        del buffer[:at]
-        return frames
+        if len(buffer) < FRAME_HEAD.size:
+            return None
+        size, checksum = FRAME_HEAD.unpack_from(buffer)
+        if size > self.size_max:
+            raise BadRequestError(f"a frame of {size} bytes; at most {self.size_max}")
+        end = FRAME_HEAD.size + size
+        if len(buffer) < end:
+            return None
+        frame = bytes(buffer[FRAME_HEAD.size : end])
+        if crc32(frame) != checksum:
+            raise BadRequestError("the checksum of a frame does not match")
+        del buffer[:end]
+        return frame
