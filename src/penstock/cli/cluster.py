@@ -9,10 +9,16 @@ from typing import Annotated, Final
 
 import typer
 
+from penstock.cli.cluster_recovery import recover
 from penstock.cli.output import print_line
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
 from penstock.clock import SystemClock
-from penstock.errors import BadRequestError, DeadlineError, UnknownTopicError
+from penstock.errors import (
+    BadRequestError,
+    DeadlineError,
+    NotSupportedError,
+    UnknownTopicError,
+)
 from penstock.meta.controller import DRAINING, ONLINE, Load, load_of
 from penstock.meta.leaving import listed, lost_shards, only_there
 from penstock.meta.local_reads import ANY_AGE, STALENESS_MS
@@ -22,7 +28,12 @@ from penstock.meta.state.metadata_rows import NODES, SHARDS
 from penstock.meta.state.vocabulary import LOST
 
 app: Final = typer.Typer(help="The nodes that keep the metadata.", no_args_is_help=True)
+app.command()(recover)
 
+_SINGLE: Final = (
+    "this is a single node, which no other node can join: start it again with node.peers, in which "
+    "it lists itself, and then add others"
+)
 _DEADLINE_S: Final = 20.0
 _LOOK_SECONDS: Final = 0.2
 
@@ -92,13 +103,35 @@ def _tell_lost(node: int, shards: list[str]) -> None:
 def _wait_for_voter(connection: MetaConnection, node: int, seconds: float) -> None:
     clock, never = SystemClock(), threading.Event()
     deadline = clock.monotonic() + seconds
-    while not _votes(_status(connection), node):
+    told = ""
+    while not _votes(reply := _status(connection), node):
+        if not reply.groups:
+            raise NotSupportedError(_SINGLE)
+        where = _progress(reply, node)
+        if where != told:
+            told = where
+            typer.echo(f"node {node} {where}", err=True)
         if clock.monotonic() > deadline:
             raise DeadlineError(
-                f"node {node} does not vote in all groups after {seconds:g} s; does it run, and do "
-                "its node.peers list it and a member? `penstock cluster status` shows how far it is"
+                f"node {node} {where} after {seconds:g} s; does it run, do its node.peers list it "
+                "and a member, and do the members reach its address? Its log says why it is "
+                f"refused. Repeat this command to wait on, or undo: penstock cluster remove {node}"
             )
         clock.wait(never, _LOOK_SECONDS)
+
+
+def _progress(reply: pb.ClusterStatusReply, node: int) -> str:
+    """Return how far a node is on its way into the groups."""
+    voting = sum(node in group.voters for group in reply.groups)
+    learning = sum(node in group.learners for group in reply.groups)
+    if voting or learning:
+        return (
+            f"votes in {voting} of {len(reply.groups)} groups and is a learner in {learning}: it "
+            "gets their state"
+        )
+    if any(member.node_id == node for member in reply.members):
+        return "is recorded as a member and belongs to no group yet"
+    return "has not asked to join yet"
 
 
 @app.command()
@@ -128,23 +161,43 @@ def status(server: Server = None) -> None:
 
 @app.command()
 def add(
-    node: Annotated[int, typer.Argument(help="Number of the node that comes.")],
+    node: Annotated[int, typer.Argument(help="ID of the node to add.", min=1)],
     address: Annotated[str, typer.Argument(help="HOST:PORT of its internal port.")],
     server: Server = None,
     wait: Wait = 60.0,
 ) -> None:
-    """Say how to start a new node, and wait until it votes in all groups."""
+    """Print how to start a new node, and wait until it votes in all groups."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise BadRequestError(
+            f"{address!r} is not an address: write HOST:PORT, the internal port of node {node} as "
+            "the other nodes reach it"
+        )
     with _connection(server) as connection:
         reply = _status(connection)
+        if not reply.groups:
+            raise NotSupportedError(_SINGLE)
         peers = {member.node_id: member.address for member in reply.members}
         if peers.get(node, address) != address:
             raise BadRequestError(f"node {node} is a member already, at {peers[node]}")
         peers[node] = address
-        listed = ",".join(f'"{number}@{peers[number]}"' for number in sorted(peers))
-        if not _votes(reply, node):
-            print_line(f"start it with: --set node.id={node} --set 'node.peers=[{listed}]'")
+        _print_start(connection, peers, node)
         _wait_for_voter(connection, node, wait)
     print_line(f"node {node} votes in all groups")
+
+
+def _print_start(connection: MetaConnection, peers: dict[int, str], node: int) -> None:
+    request = pb.MakeJoinTokenRequest(node_id=node, address=peers[node])
+    made = connection.call("MakeJoinToken", request, pb.MakeJoinTokenReply)
+    listed = ",".join(f'"{number}@{peers[number]}"' for number in sorted(peers))
+    how = f"start it with: --set node.id={node} --set 'node.peers=[{listed}]'"
+    if made.token:
+        print_line(f"{how} --set node.join_token={made.token}")
+        print_line("the token is good for this node and this address, once, within an hour")
+    else:
+        print_line(f"{how} and the node.secret_file of the other nodes")
+    if made.problem:
+        typer.echo(f"{peers[node]} is not reached from the server yet: {made.problem}", err=True)
 
 
 @app.command()

@@ -57,6 +57,7 @@ class Cluster(Protocol):
     def remove_member(self, node_id: int, *, is_forced: bool = False) -> list[str]: ...
     def transfer(self, group: str, to: int) -> None: ...
     def cut_logs(self) -> None: ...
+    def make_join_token(self, node_id: int, address: str) -> tuple[str, str]: ...
 
 
 class MetaService:
@@ -175,6 +176,11 @@ class MetaService:
     def cut_logs(self, _request: pb.Nothing) -> pb.Nothing:
         self._of_cluster().cut_logs()
         return pb.Nothing()
+
+    def make_join_token(self, request: pb.MakeJoinTokenRequest) -> pb.MakeJoinTokenReply:
+        cluster = self._of_cluster()
+        token, problem = cluster.make_join_token(request.node_id, request.address)
+        return pb.MakeJoinTokenReply(token=token, problem=problem)
 
     def _of_cluster(self) -> Cluster:
         if self._cluster is None:

@@ -32,8 +32,10 @@ class JumpingClock(SystemClock):
 
 
 class ClusterOfJumpingClocks(ClusterInProcess):
-    def start(self, node: int, peers: tuple[str, ...] | None = None) -> RaftMetaClient:
-        place = Place(node_id=node, peers=peers or self.peers)
+    def start(
+        self, node: int, peers: tuple[str, ...] | None = None, token: str = ""
+    ) -> RaftMetaClient:
+        place = Place(node_id=node, peers=peers or self.peers, join_token=token)
         path = str(self.directory / f"node-{node}")
         self.clients[node] = RaftMetaClient.open(
             path, place, timing=TIMING, clock=JumpingClock(node)

@@ -230,6 +230,22 @@ class ClusterMember(_message.Message):
     address: str
     def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
+class MakeJoinTokenRequest(_message.Message):
+    __slots__ = ("node_id", "address")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    address: str
+    def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+
+class MakeJoinTokenReply(_message.Message):
+    __slots__ = ("token", "problem")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    problem: str
+    def __init__(self, token: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
+
 class RemoveNodeRequest(_message.Message):
     __slots__ = ("node_id", "is_forced")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]

@@ -54,7 +54,7 @@ from penstock.meta.raft.membership import (
 )
 from penstock.meta.raft.node import GroupHandle, NodeTiming, RaftNode
 from penstock.meta.raft.status import RaftStatus
-from penstock.meta.raft.transport import Transport
+from penstock.meta.raft.transport import Transport, unreached
 from penstock.meta.raft.wire import Ask, Hello, Join, Opening, Refusal, Standing, Welcome
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
@@ -233,13 +233,16 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         reason = self._admission.refusal(join)
         return self.membership.join(join) if reason is None else Refusal(reason)
 
-    def make_join_token(self, node_id: int, address: str) -> str:
-        """Return a token with which a node may join; empty: the cluster has a secret instead."""
-        if self._credentials.has_secret:
-            return ""
+    def make_join_token(self, node_id: int, address: str) -> tuple[str, str]:
+        """Return a token with which a node may join, empty when the cluster has a secret instead,
+        and why its address is not reached from here, empty when it is."""
+        (peer,) = parse_peers([f"{node_id}@{address}"])
         known = MEMBERS.get(self._metadata.reader, node_id)
         replaced = "" if known is None else known.incarnation
-        return self._credentials.make_token(node_id, address, replaced)
+        token = ""
+        if not self._credentials.has_secret:
+            token = self._credentials.make_token(node_id, address, replaced)
+        return token, unreached(peer.address)
 
     def _build_controller(self) -> ControllerLoop:
         return ControllerLoop(

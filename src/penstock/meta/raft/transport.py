@@ -469,3 +469,13 @@ def ask_node(address: str, opener: Opener, *, seconds: float = 5.0) -> Answer:
     except (OSError, ValueError) as error:
         raise DeadlineError(f"{address} does not answer: {error}") from error
     return opener.answer
+
+
+def unreached(address: str, *, seconds: float = 1.0) -> str:
+    """Return why no connection to an address can be made; empty: one can. Blocks."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=seconds).close()
+    except (OSError, ValueError, OverflowError) as error:
+        return str(error)
+    return ""

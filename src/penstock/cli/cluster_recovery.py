@@ -1,0 +1,83 @@
+"""`penstock cluster recover`: a new cluster from one survivor's directory."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from penstock.cli.output import print_line
+from penstock.clock import SystemClock
+from penstock.data_directory import LOCK, check_path
+from penstock.disk_local import LocalDisk
+from penstock.errors import BadRequestError, NotAStoreError
+from penstock.meta import log_format as fmt
+from penstock.meta.database import RocksDatabase
+from penstock.meta.leaving import listed
+from penstock.meta.raft.credentials import draw_incarnation
+from penstock.meta.raft.recovery import Outlook, look_ahead
+from penstock.meta.raft.recovery import recover as recover_directory
+
+
+def recover(
+    data: Annotated[str, typer.Option("--data", "-d", help="Data directory of the survivor.")],
+    force_new_cluster: Annotated[
+        bool,
+        typer.Option("--force-new-cluster", help="Confirm that the other members are lost."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Make a stopped node the only member of a new cluster, after a majority was lost for good."""
+    if not force_new_cluster:
+        raise BadRequestError(
+            "the other members are dropped, and what only they have is lost: say "
+            "--force-new-cluster if a majority of them is gone for good"
+        )
+    path = check_path(data)
+    if not os.path.isdir(f"{path}/meta"):
+        raise NotAStoreError(f"{path} is not the data directory of a node: it has no {path}/meta")
+    lock = LocalDisk().lock(f"{path}/{LOCK}")
+    clock = SystemClock()
+    try:
+        with closing(RocksDatabase.open(f"{path}/meta", fmt.FAMILIES, clock=clock)) as database:
+            outlook = look_ahead(database)
+            _print(outlook)
+            if not yes:
+                typer.confirm("Make a new cluster of this node alone?", abort=True)
+            cluster_id = recover_directory(
+                database,
+                draw=lambda: draw_incarnation(clock.now_ms(), os.urandom),
+                now_ms=clock.now_ms(),
+            )
+    finally:
+        lock.release()
+    node_id = outlook.identity.node_id
+    print_line(f"node {node_id} is the only member of the new cluster {cluster_id}: start it")
+    print_line(
+        "to bring another node in: delete DATA/meta of it, run `penstock cluster add`, and start it"
+    )
+
+
+def _print(outlook: Outlook) -> None:
+    identity = outlook.identity
+    print_line(f"node {identity.node_id} of cluster {identity.cluster_id}")
+    for group in outlook.groups:
+        print_line(
+            f"{group.name}: applied up to {group.applied}, committed up to {group.commit}, log up "
+            f"to {group.last}; {group.unconfirmed} entries are not known to be committed and are "
+            f"kept; drops nodes {', '.join(map(str, group.dropped)) or 'none'}"
+        )
+    for member in outlook.members:
+        print_line(f"member {member.node_id} at {member.address} is dropped")
+    if outlook.shards:
+        print_line(
+            f"only dropped nodes have the records of {len(outlook.shards)} shards: "
+            f"{listed(list(outlook.shards))}; they have no leader until those nodes join again "
+            "with their records"
+        )
+    print_line(
+        "lost: every change of the metadata and of offsets that was acknowledged after these "
+        "entries and reached only the dropped nodes"
+    )
