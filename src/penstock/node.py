@@ -287,6 +287,7 @@ class Node:
         meta = RaftMetaClient.open(path, place, clock=self.clock, stopping=stopping)
         with ExitStack() as undo:
             undo.callback(meta.close)
+            meta.await_leaders(stopping)
             if not self._read(_STORE_ID):
                 # Before anything is served: if this node had shards, they are lost, and an empty
                 # one must never be taken for what was there.
@@ -554,7 +555,7 @@ class Node:
             tier_config(self.settings, self.path),
             metadata_path=self._at("tier-meta"),
             limits=tier_limits(self.settings.tiering, store.retention.reserved_ms),
-            lease=MetaLease(self.meta),
+            lease=MetaLease(self.meta, holder=self._known_engines.id_of("segment")),
             metrics=self._tier_metrics,
             clock=self.clock,
         )

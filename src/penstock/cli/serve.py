@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from types import FrameType
 from typing import Annotated, Final
 
@@ -15,7 +14,9 @@ from penstock.addresses import with_port
 from penstock.cli.output import print_line
 from penstock.cli.short_pauses import keep_pauses_short
 from penstock.cli.starting import without_collecting
+from penstock.errors import RetryableError
 from penstock.log import configure_program, get_logger
+from penstock.meta.raft.waiting import StartEvent
 from penstock.remote.server import Server
 from penstock.settings import Settings, load_settings
 from penstock.settings.redaction import redact_setting
@@ -78,15 +79,21 @@ def serve(
     os.umask(0o077)  # RocksDB makes files by the process's mask; the others are made private anyway
     as_json = settings.log.format == "json"
     configure_program(level=settings.log.level, as_json=as_json)
-    stopping = threading.Event()
+    stopping = StartEvent()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         stopping.set()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    with without_collecting():
-        started = Server(data, settings, stopping=stopping)
+    try:
+        with without_collecting():
+            started = Server(data, settings, stopping=stopping)
+    except RetryableError:
+        if not stopping.is_set():
+            raise
+        _say("stopped", "while waiting for the other nodes of the cluster", as_json=as_json)
+        return
     keep_pauses_short()
     with started as server:
         if as_json:

@@ -86,6 +86,10 @@ class KnownEngines:
             self._disk.replace(f"{self._root}/{PLACES[name][0]}", f"{there}\n".encode())
         self._note(name, there, _HERE)
 
+    def id_of(self, name: str) -> str:
+        """Return the id of an engine that was opened here; empty when it was not."""
+        return self._lines.get(name, ("", ""))[0]
+
     def note_lost(self, name: str) -> None:
         self._note(name, self._lines[name][0], _LOST)
 

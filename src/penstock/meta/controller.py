@@ -94,27 +94,35 @@ def storage_nodes(nodes: Iterable[Node], asking: int) -> set[int]:
 def place_shards(
     partitions: Iterable[int], replication: int, nodes: Collection[int], load: Load
 ) -> tuple[cmd.Placement, ...]:
-    """Place shards on the nodes that hold least, leaders where fewest are.
+    """Spread the shards of a topic over the nodes, those that hold least first, leaders where
+    fewest are.
 
-    Fewer nodes than `replication`: as many replicas as there are nodes.
+    The topic's own shards count first: a node that has just joined holds nothing, and would
+    otherwise get all of them, and all of the topic's traffic. Fewer nodes than `replication`: as
+    many replicas as there are nodes.
     """
     held = {node: load.replicas.get(node, 0) for node in nodes}
     led = {node: load.leaders.get(node, 0) for node in nodes}
+    held_here, led_here = dict.fromkeys(held, 0), dict.fromkeys(held, 0)
     placed: list[tuple[int, list[int], int]] = []
     for partition in partitions:
-        ordered = sorted(held, key=lambda node: (held[node], led[node], node))
+        ordered = sorted(held, key=lambda node: (held_here[node], held[node], led[node], node))
         replicas = ordered[: max(1, min(replication, len(ordered)))]
-        leader = min(replicas, key=lambda node: (led[node], replicas.index(node)))
+        leader = min(replicas, key=lambda node: (led_here[node], led[node], replicas.index(node)))
         for node in replicas:
             held[node] += 1
+            held_here[node] += 1
         led[leader] += 1
+        led_here[leader] += 1
         placed.append((partition, replicas, leader))
     # The first ones were placed without a look at the last ones.
     for number, (partition, replicas, leader) in enumerate(placed):
-        other = min(replicas, key=lambda node: (led[node], replicas.index(node)))
-        if led[other] + 1 < led[leader]:
+        other = min(replicas, key=lambda node: (led_here[node], led[node], replicas.index(node)))
+        if led_here[other] < led_here[leader] and led[other] + 1 < led[leader]:
             led[leader] -= 1
             led[other] += 1
+            led_here[leader] -= 1
+            led_here[other] += 1
             placed[number] = (partition, replicas, other)
     return tuple(cmd.Placement(one, tuple(replicas), leader) for one, replicas, leader in placed)
 

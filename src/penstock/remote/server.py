@@ -39,6 +39,7 @@ from penstock.remote.http import MonitoringServer
 from penstock.remote.peer_clocks import PeerClocks
 from penstock.remote.service import THREADS_MAX, start_server
 from penstock.remote.shard_service import shard_handlers
+from penstock.remote.starting import start_node
 from penstock.settings import Settings
 from penstock.settings.tree import ServerSettings
 
@@ -87,6 +88,14 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
     return KafkaServer(broker, bare_host(settings.server.host))
 
 
+def _registry() -> CollectorRegistry:
+    """Return a registry with the metrics of the process."""
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    return registry
+
+
 class Server:
     """A running server; `close` stops it."""
 
@@ -98,12 +107,9 @@ class Server:
         self._stopping: Final = threading.Event()
         self._threads: Final = CallThreads(THREADS_MAX)
         self._is_starting = True
-        registry = CollectorRegistry()
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=registry)
         self._forwarder: Final = NodeForwarder() if settings.node.peers else None
-        self.node: Final = Node(
-            path, settings, forwarder=self._forwarder, registry=registry, stopping=stopping
+        self.node: Final = start_node(
+            path, settings, forwarder=self._forwarder, registry=_registry, stopping=stopping
         )
         try:
             backend = EmbeddedBackend(self.node)

@@ -16,12 +16,18 @@ DURATION_MS: Final = 60_000
 
 class MetaLease:
     """Implements `UploadLease`. A lease is renewed in its second half only, so that uploads cost
-    the meta service next to nothing."""
+    the meta service next to nothing.
 
-    def __init__(self, meta: MetadataClient, clock: Clock | None = None) -> None:
+    `holder` is an id of the data directory, which one process has at a time: after a kill the next
+    process takes over the leases of the one before, under new epochs, without waiting for them to
+    run out. Without it, the lease is this object's own."""
+
+    def __init__(
+        self, meta: MetadataClient, clock: Clock | None = None, *, holder: str = ""
+    ) -> None:
         self._meta: Final = meta
         self._clock: Final = clock or SystemClock()
-        self._holder: Final = f"uploader-{uuid.uuid4().hex}"
+        self._holder: Final = f"uploader-{holder or uuid.uuid4().hex}"
         self._lock: Final = threading.Lock()
         self._held: dict[ShardId, Lease] = {}
 

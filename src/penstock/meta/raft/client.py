@@ -55,6 +55,7 @@ from penstock.meta.raft.membership import (
 from penstock.meta.raft.node import GroupHandle, NodeTiming, RaftNode
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.raft.transport import Transport, unreached
+from penstock.meta.raft.waiting import await_leaders, tell
 from penstock.meta.raft.wire import Ask, Hello, Join, Opening, Refusal, Standing, Welcome
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
@@ -233,6 +234,16 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         reason = self._admission.refusal(join)
         return self.membership.join(join) if reason is None else Refusal(reason)
 
+    def await_leaders(self, stopping: threading.Event | None) -> None:
+        """Return when all groups have leaders: their members may start much later than this node.
+        `stopping` ends the wait, with a `DeadlineError`."""
+        await_leaders(
+            lambda: self.node.status,
+            lambda: self._transport.absent(self.node.members),
+            clock=self._clock,
+            stopping=stopping if stopping is not None else threading.Event(),
+        )
+
     def make_join_token(self, node_id: int, address: str) -> tuple[str, str]:
         """Return a token with which a node may join, empty when the cluster has a secret instead,
         and why its address is not reached from here, empty when it is."""
@@ -310,7 +321,8 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             transport = Transport(WaitingHost(credentials, found), (host, int(port)))
             transport.start()
             if not identity.cluster_id:
-                entrance = Entrance(database, credentials, found, draw=draw)
+                report = partial(tell, stopping)
+                entrance = Entrance(database, credentials, found, draw=draw, report=report)
                 identity, stored = entrance.enter(
                     partial(clock.wait, stopping, timing.pause_seconds)
                 )

@@ -151,8 +151,10 @@ class Entrance:
         peers: Sequence[Peer],
         *,
         draw: Callable[[], tuple[str, bytes]],
+        report: Callable[[str], None] | None = None,
     ) -> None:
         identity = credentials.identity
+        self._report = report if report is not None else lambda _reason: None
         self._database = database
         self._identity = identity
         self._credentials = credentials
@@ -237,6 +239,7 @@ class Entrance:
 
     def _tell(self, event: str, **fields: str) -> None:
         """Log an event once per change: the node tries again several times a second."""
+        self._report(f"{event.replace('_', ' ')}: {', '.join(fields.values())}")
         told = f"{event} {fields}"
         if told not in self._recent:
             self._recent = [*self._recent[-_TOLD_MAX:], told]

@@ -154,10 +154,15 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._cut_wanted = 0
         """Up to where the log is to be cut, or 0."""
         self._reset_from: int | None = None
+        self._election_ticks = timing.election_ticks
+        self._ticks = 0
+        self._heard: dict[int, int] = {}
+        """The tick in which each node was last heard of."""
 
     # -- input ----------------------------------------------------------------------------------
 
     def tick(self, send: Send) -> None:
+        self._ticks += 1
         self._core.tick()
         self.knows_leader = self._core.leader() != 0
         self._proposals.tick(self._leadership(), is_leader=self._core.is_leader())
@@ -177,6 +182,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
 
     def step(self, sender: int, frame: Frame, send: Send) -> None:
         """Take what another member sent."""
+        self._heard[sender] = self._ticks
         match frame:
             case RaftMessage():
                 self._step_message(frame.message)
@@ -538,7 +544,18 @@ class RaftGroup(Generic[RequestT, AnswerT]):
             first=first,
             last=last,
             configuration=self._configuration,
-            progress=tuple(self._core.progress()),
+            progress=tuple(
+                (node, matched, following, state, is_active or self._has_heard(node))
+                for node, matched, following, state, is_active in self._core.progress()
+            ),
+        )
+
+    def _has_heard(self, node: int) -> bool:
+        """Return whether a node was heard of within an election timeout. The core forgets this
+        for all of them once in such a time, and knows it again with their next messages."""
+        heard = self._heard.get(node)
+        return node == self._node_id or (
+            heard is not None and self._ticks - heard <= self._election_ticks
         )
 
 

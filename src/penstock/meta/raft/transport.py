@@ -13,7 +13,7 @@ import asyncio
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -374,6 +374,16 @@ class Transport:
             peer = self._peers.get(to)
             if peer is None or peer.connection is None or not peer.connection.send(b"".join(some)):
                 self.host.unreachable(to)
+
+    def absent(self, members: Sequence[Member]) -> list[Member]:
+        """Return the members that this node wants to talk to and has no connection to."""
+        peers = dict(self._peers)  # this is not the loop's thread
+        found: list[Member] = []
+        for member in members:
+            peer = peers.get(member.node_id)
+            if peer is not None and (peer.connection is None or not peer.connection.is_welcome):
+                found.append(member)
+        return found
 
     def run_apart(
         self,

@@ -1,0 +1,139 @@
+"""Nodes of a cluster that start at different times, with hours between them if need be."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from msgspec import json as msgspec_json
+from tests.meta.raft.cluster_in_process import free_ports, wait_until
+from tests.meta.raft.test_serve_cluster import Servers
+
+import penstock
+from penstock.errors import DeadlineError, RetryableError
+from penstock.meta import log_format as fmt
+from penstock.meta.raft.status import RaftStatus
+from penstock.meta.raft.waiting import StartEvent, await_leaders
+from penstock.meta.state.model import Member
+from penstock.testing.manual_clock import ManualClock
+
+pytest.importorskip("penstock._native", reason="a cluster needs the extension")
+
+
+def health(port: int) -> tuple[int, dict[str, object]]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+            return answer.status, msgspec_json.decode(answer.read(), type=dict)
+    except urllib.error.HTTPError as error:
+        return error.code, msgspec_json.decode(error.read(), type=dict)
+    except OSError:
+        return 0, {}
+
+
+def problem(port: int) -> str:
+    status, found = health(port)
+    return str(found.get("problem", "")) if status == 503 else ""
+
+
+@pytest.mark.timeout(240)
+def test_a_node_waits_for_its_peers_however_late_they_start(tmp_path: Path) -> None:
+    servers = Servers(tmp_path)
+    (http,) = free_ports(1)
+    try:
+        # Fresh ones: the first waits, and can be stopped.
+        servers.start(1, f"server.http_port={http}")
+        wait_until(lambda: "waiting for peers: 2, 3" in problem(http), "it says for whom")
+        servers.stop(1)
+        for node in (1, 2, 3):
+            servers.start(node)
+        wait_until(servers.all_vote, "three servers vote")
+        with penstock.connect(servers.addresses[1]) as store:
+            store.create_topic("orders", storage="rocksdb", partitions=3).write(b"one")
+        for node in (1, 2, 3):
+            servers.stop(node)
+        # Old ones: none serves alone, and none ends.
+        servers.start(1, f"server.http_port={http}")
+        wait_until(lambda: "waiting for nodes 2 (127." in problem(http), "it says for whom")
+        with pytest.raises(RetryableError), penstock.connect(servers.addresses[1]) as store:
+            store.topics()
+        log = (tmp_path / "1.log").read_text()
+        wait_until(lambda: "start_waits" in (tmp_path / "1.log").read_text(), "it is logged")
+        assert log.count("start_waits") <= 2
+        servers.stop(1)
+        servers.start(1, f"server.http_port={http}")
+        wait_until(lambda: bool(problem(http)), "it waits again")
+        servers.start(3)
+        wait_until(lambda: health(http)[0] == 200, "it serves as soon as there is a majority")
+        with penstock.connect(servers.addresses[1]) as store:
+            assert store.topics() == ["orders"]
+    finally:
+        servers.close()
+
+
+def _status(leader: int, name: str = "metadata") -> RaftStatus:
+    return RaftStatus(
+        name=name,
+        role="follower",
+        term=1,
+        leader=leader,
+        commit=1,
+        applied=1,
+        first=1,
+        last=1,
+        configuration=fmt.Configuration(voters=(1, 2)),
+    )
+
+
+def test_the_wait_is_logged_once_per_change_and_again_every_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    stopping = StartEvent()
+    away = [Member(node_id=2, address="h:2", incarnation="")]
+    reasons: list[str] = []
+
+    class Watched(ManualClock):
+        """Each wait is a second; after 100 of them there is a leader."""
+
+        def wait(self, event: threading.Event, seconds: float) -> bool:
+            clock.advance(1)
+            reasons.append(stopping.waits_for)
+            return event.is_set()
+
+        def monotonic(self) -> float:
+            return clock.monotonic()
+
+    def status() -> list[RaftStatus]:
+        return [_status(1), _status(0 if len(reasons) < 100 else 2, "offset-0")]
+
+    await_leaders(status, lambda: away, clock=Watched(), stopping=stopping)
+    assert set(reasons) == {"no leader of offset-0: waiting for nodes 2 (h:2)"}
+    assert stopping.waits_for == ""
+    assert sum("start_waits" in record.message for record in caplog.records) == 2
+    stopping.set()
+    with pytest.raises(DeadlineError, match="stopped while there was no leader of metadata"):
+        await_leaders(lambda: [_status(0)], lambda: away, clock=clock, stopping=stopping)
+
+
+def test_settings_of_the_cluster_are_not_shown(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from penstock.cli import build
+
+    secret = tmp_path / "secret"
+    secret.write_text("the secret of this file\n")
+    settings = {"node.secret": "the secret of all", "node.join_token": "4.5.new.abcdef"}
+    pairs = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    shown = CliRunner().invoke(build(), ["config", *pairs, "--set", f"node.secret_file={secret}"])
+    assert shown.exit_code == 0
+    assert 'secret = "(not shown)"' in shown.output
+    assert 'join_token = "(not shown)"' in shown.output
+    assert json.dumps(str(secret)) in shown.output
+    assert "of all" not in shown.output
+    assert "abcdef" not in shown.output
+    refused = CliRunner().invoke(build(), ["config", "--set", "node.secret=12345678901234567890"])
+    assert "1234567890" not in f"{refused.output}{refused.exception}"
