@@ -95,10 +95,10 @@ class Situation:
                 return self._decide()
             case ["balance"]:
                 return [_said(one) for one in balances(self.shards, self._with("online"))]
-            case ["place", count, "from", asking]:
-                return self._place(int(count), 1, int(asking))
-            case ["place", count, "replication", replication, "from", asking]:
-                return self._place(int(count), int(replication), int(asking))
+            case ["place", count, *how, "from", asking]:
+                replication = int(how[1]) if how[:1] == ["replication"] else 1
+                topic = how[2] if how[:2] == ["more", "of"] else ""
+                return self._place(int(count), replication, int(asking), topic)
             case ["expire", "before", before, *kept]:
                 keep = {GroupName("default", name) for name in kept[1:]}
                 return [one.group for one in idle_groups(self.groups, int(before), keep)]
@@ -127,9 +127,10 @@ class Situation:
         moved = moved or replacements(self.shards, {node.node_id for node in self.nodes}, able)
         return [f"{one.node_id} is {one.status}" for one in lost] + [_said(one) for one in moved]
 
-    def _place(self, count: int, replication: int, asking: int) -> list[str]:
+    def _place(self, count: int, replication: int, asking: int, topic: str = "") -> list[str]:
         nodes = storage_nodes(self.nodes, asking)
-        placed = place_shards(range(count), replication, nodes, load_of(self.shards))
+        own = load_of(shard for shard in self.shards if shard.topic_id == topic)
+        placed = place_shards(range(count), replication, nodes, load_of(self.shards), own)
         return [
             f"{one.partition} replicas {','.join(map(str, one.replicas))} leader {one.leader}"
             for one in placed

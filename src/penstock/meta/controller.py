@@ -92,18 +92,25 @@ def storage_nodes(nodes: Iterable[Node], asking: int) -> set[int]:
 
 
 def place_shards(
-    partitions: Iterable[int], replication: int, nodes: Collection[int], load: Load
+    partitions: Iterable[int],
+    replication: int,
+    nodes: Collection[int],
+    load: Load,
+    own: Load | None = None,
 ) -> tuple[cmd.Placement, ...]:
     """Spread the shards of a topic over the nodes, those that hold least first, leaders where
     fewest are.
 
     The topic's own shards count first: a node that has just joined holds nothing, and would
-    otherwise get all of them, and all of the topic's traffic. Fewer nodes than `replication`: as
+    otherwise get all of them, and all of the topic's traffic. `own` are those that the topic has
+    already. Fewer nodes than `replication`: as
     many replicas as there are nodes.
     """
     held = {node: load.replicas.get(node, 0) for node in nodes}
     led = {node: load.leaders.get(node, 0) for node in nodes}
-    held_here, led_here = dict.fromkeys(held, 0), dict.fromkeys(held, 0)
+    own = own if own is not None else Load()
+    held_here = {node: own.replicas.get(node, 0) for node in nodes}
+    led_here = {node: own.leaders.get(node, 0) for node in nodes}
     placed: list[tuple[int, list[int], int]] = []
     for partition in partitions:
         ordered = sorted(held, key=lambda node: (held_here[node], held[node], led[node], node))

@@ -398,7 +398,8 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             self._beating.join()
         self.connection.close()
 
-    def _place(self, partitions: Iterable[int]) -> tuple[cmd.Placement, ...]:
+    def _place(self, partitions: Iterable[int], topic_id: str = "") -> tuple[cmd.Placement, ...]:
+        own = load_of(self.list_shards(topic_id)) if topic_id else None
         with self._placing:
             now = self._clock.monotonic()
             if now >= self._place_until:
@@ -407,7 +408,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
                 # Whoever is alone in question need not be compared.
                 self._load = load_of(SHARDS.scan(rows)) if len(self._places) > 1 else Load()
                 self._place_until = now + _PLACES_KNOWN_S
-            placed = place_shards(partitions, 1, self._places, self._load)
+            placed = place_shards(partitions, 1, self._places, self._load, own)
             own = load_of_placements(placed)
             self._load = Load(
                 Counter(self._load.replicas) + Counter(own.replicas),

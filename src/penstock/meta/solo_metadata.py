@@ -203,7 +203,7 @@ class SoloMetadata:
     def create_shards(self, topic_id: str, partitions: Sequence[int]) -> list[Shard]:
         created: list[Shard] = []
         for start in range(0, len(partitions), cmd.PLACEMENTS_MAX):
-            placements = self._place(partitions[start : start + cmd.PLACEMENTS_MAX])
+            placements = self._place(partitions[start : start + cmd.PLACEMENTS_MAX], topic_id)
             result = self._done(cmd.CreateShards(topic_id, placements), cmd.ShardsResult)
             created += result.shards
         return created
@@ -365,7 +365,12 @@ class SoloMetadata:
         command = self._new_topic(name, namespace, partitions, config)
         return replace(command, placements=self._place(range(_placed_count(command))))
 
-    def _place(self, partitions: Iterable[int]) -> tuple[cmd.Placement, ...]:
+    def _place(
+        self,
+        partitions: Iterable[int],
+        topic_id: str = "",  # noqa: ARG002 - for the client of a cluster
+    ) -> tuple[cmd.Placement, ...]:
+        """Choose nodes for new shards; `topic_id` names a topic that has some already."""
         node = self._node_id
         return tuple(cmd.Placement(partition, (node,), node) for partition in partitions)
 

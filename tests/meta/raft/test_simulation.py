@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.meta.raft.random_history import RandomHistory
+from tests.meta.raft.simulated_cluster import SimulatedCluster
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 
@@ -30,3 +31,20 @@ def test_a_seed_plays_the_same_history_again() -> None:
     assert [list(group) for group in one.acknowledged] == [
         list(group) for group in other.acknowledged
     ]
+
+
+def test_members_of_a_healthy_cluster_are_never_shown_as_silent() -> None:
+    """The core forgets whom it has heard of once in an election timeout."""
+    cluster = SimulatedCluster(3, nodes=3, groups=1)
+    cluster.run_until(lambda: cluster.leader(0) is not None)
+    cluster.run(20)
+    leader = cluster.leader(0)
+    assert leader is not None
+    for _ in range(60):
+        cluster.tick()
+        assert [one[4] for one in leader.groups[0].status.progress] == [True] * 3
+    silent = next(node for node in cluster.nodes if node != leader.node_id)
+    cluster.nodes[silent].kill(1_000)
+    cluster.run(15)
+    active = {one[0]: one[4] for one in leader.groups[0].status.progress}
+    assert active == {node: node != silent for node in cluster.nodes}

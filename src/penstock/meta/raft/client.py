@@ -29,7 +29,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.meta import log_format as fmt
-from penstock.meta.controller import OFFLINE, place_shards, storage_nodes
+from penstock.meta.controller import OFFLINE, load_of, place_shards, storage_nodes
 from penstock.meta.database import Database, RocksDatabase
 from penstock.meta.leaving import listed, only_there
 from penstock.meta.local_reads import STALENESS_MS
@@ -66,7 +66,7 @@ from penstock.meta.solo_metadata import SoloMetadata
 from penstock.meta.solo_offsets import SoloOffsets
 from penstock.meta.solo_transactions import SoloTransactions
 from penstock.meta.state import metadata_commands as cmd
-from penstock.meta.state.metadata_rows import MEMBERS, NODES
+from penstock.meta.state.metadata_rows import MEMBERS, NODES, SHARDS
 from penstock.meta.state.model import Member
 from penstock.meta.watch import Watchers
 
@@ -470,9 +470,10 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def _transaction_request_id(self) -> str:
         return self._request_id("")
 
-    def _place(self, partitions: Iterable[int]) -> tuple[cmd.Placement, ...]:
+    def _place(self, partitions: Iterable[int], topic_id: str = "") -> tuple[cmd.Placement, ...]:
         nodes = storage_nodes(NODES.scan(self._metadata.local), self._node_id)
-        return place_shards(partitions, 1, nodes, self._counts.load())
+        own = load_of(SHARDS.scan(self._metadata.local, topic_id)) if topic_id else None
+        return place_shards(partitions, 1, nodes, self._counts.load(), own)
 
     def _decide(self, commands: Sequence[cmd.Command]) -> None:
         for start in range(0, len(commands), _DECISIONS_AT_ONCE):
