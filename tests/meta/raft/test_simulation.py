@@ -37,6 +37,7 @@ def test_members_of_a_healthy_cluster_are_never_shown_as_silent() -> None:
     """The core forgets whom it has heard of once in an election timeout."""
     cluster = SimulatedCluster(3, nodes=3, groups=1)
     cluster.run_until(lambda: cluster.leader(0) is not None)
+    cluster.delay_max = 6
     cluster.run(20)
     leader = cluster.leader(0)
     assert leader is not None
