@@ -242,7 +242,7 @@ def test_everything_is_there_after_the_server_was_started_again(tmp_path: Path) 
 
 
 def test_nobody_at_the_address_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.remote.client.CONNECT_S", 0.3)
+    monkeypatch.setattr("penstock.remote.failover.CONNECT_S", 0.3)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

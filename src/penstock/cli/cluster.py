@@ -13,6 +13,7 @@ from penstock.cli.cluster_recovery import recover
 from penstock.cli.output import print_line
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
 from penstock.clock import SystemClock
+from penstock.connecting import check_addresses
 from penstock.errors import (
     BadRequestError,
     DeadlineError,
@@ -45,7 +46,7 @@ Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait for the nod
 
 @contextmanager
 def _connection(server: str | None) -> Iterator[MetaConnection]:
-    addresses = [server or DEFAULT_ADDRESS]
+    addresses = check_addresses(server or DEFAULT_ADDRESS)
     connection = MetaConnection(addresses, deadline_s=_DEADLINE_S, clock=SystemClock())
     try:
         yield connection
@@ -112,10 +113,12 @@ def _wait_for_voter(connection: MetaConnection, node: int, seconds: float) -> No
             told = where
             typer.echo(f"node {node} {where}", err=True)
         if clock.monotonic() > deadline:
+            is_known = any(member.node_id == node for member in reply.members)
+            undo = f"undo: penstock cluster remove {node}" if is_known else "start the node later"
             raise DeadlineError(
                 f"node {node} {where} after {seconds:g} s; does it run, do its node.peers list it "
                 "and a member, and do the members reach its address? Its log says why it is "
-                f"refused. Repeat this command to wait on, or undo: penstock cluster remove {node}"
+                f"refused. Repeat this command to wait on, or {undo}"
             )
         clock.wait(never, _LOOK_SECONDS)
 
@@ -239,8 +242,8 @@ def accept_loss(
 ) -> None:
     """Begin the lost shards of a topic anew, empty, and forget what consumers had read of them.
     Lost are shards whose node came back without its data."""
-    address = server or DEFAULT_ADDRESS
-    with closing(RemoteMetaClient([address], node_id=1, deadline_s=_DEADLINE_S)) as client:
+    addresses = check_addresses(server or DEFAULT_ADDRESS)
+    with closing(RemoteMetaClient(addresses, node_id=1, deadline_s=_DEADLINE_S)) as client:
         found = client.get_topic(topic, namespace=namespace)
         if found is None:
             raise UnknownTopicError(topic)
@@ -260,8 +263,8 @@ def drain(
     server: Server = None,
 ) -> None:
     """Place no new shards on a node, and let others lead what they can."""
-    address = server or DEFAULT_ADDRESS
-    with closing(RemoteMetaClient([address], node_id=node, deadline_s=_DEADLINE_S)) as client:
+    addresses = check_addresses(server or DEFAULT_ADDRESS)
+    with closing(RemoteMetaClient(addresses, node_id=node, deadline_s=_DEADLINE_S)) as client:
         client.set_node_status(node, ONLINE if undo else DRAINING)
         stay = [] if undo else only_there(RemoteRows(client.connection, 0), node)
     print_line(f"node {node} {'is as the others again' if undo else 'drains'}")

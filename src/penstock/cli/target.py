@@ -23,7 +23,8 @@ Server = Annotated[
         "--server",
         "-s",
         envvar=_VARIABLE,
-        help=f"host:port of a server; default {DEFAULT_ADDRESS}.",
+        help="host:port of a server, or several of a cluster with commas between; default "
+        f"{DEFAULT_ADDRESS}.",
     ),
 ]
 Data = Annotated[

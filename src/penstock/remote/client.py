@@ -1,8 +1,8 @@
 """`RemoteBackend`: the calls of a store, sent to a server.
 
-Every call has a deadline. A server that cannot be reached is tried again until then, which is safe
-for reads and for anything that can be done twice; a write is sent again only when it carries a
-producer, because the first one may have arrived.
+Every call has a deadline. A server that cannot be reached is tried again until then, and so are the
+others when there are several addresses: see `failover`. A write is sent again only when it carries
+a producer, because the first one may have arrived.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
 import grpc
 import msgspec
@@ -38,15 +38,15 @@ from penstock.meta.state.model import TieringPolicy
 from penstock.record import Location, Offset, Producer, Record, ShardId, StoredRecord
 from penstock.remote import storage_pb2 as pb
 from penstock.remote import wire
+from penstock.remote.failover import Server, Servers, UnansweredError
 from penstock.remote.service import SERVICE, WAIT_S_MAX
 from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
-from penstock.remote.wire_errors import error_from_wire, error_of_call
+from penstock.remote.wire_errors import ERROR_KEY, error_from_wire, error_of_call
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 DEADLINE_S: Final = 30.0
-CONNECT_S: Final = 5.0
 _DEADLINE_S_MAX: Final = 365 * 24 * 3600.0
 """gRPC counts nanoseconds in 64 bits: a deadline of centuries would be in the past."""
 _WAIT_MARGIN_S: Final = 5.0
@@ -59,23 +59,46 @@ Q = TypeVar("Q", bound=WireMessage)
 R = TypeVar("R", bound=WireMessage)
 # Made here, for msgspec must not look at a type for the first time in two threads at once.
 _clocks: Final = msgspec.json.Decoder(ClockStatus)
+_Call: TypeAlias = "grpc.UnaryUnaryMultiCallable[WireMessage, WireMessage]"
+_WRITE: Final = "Write"
+_REPEATABLE: Final = frozenset(
+    {
+        "AllocateProducerId",
+        "Committed",
+        "DescribeGroup",
+        "DescribeTopic",
+        "ListGroups",
+        "ListTopics",
+        "LocateTopic",
+        "OffsetsAt",
+        "PartitionInfo",
+        "QueryByKey",
+        "Read",
+        "ReadByKey",
+        "ReadByTag",
+        "ReadColumns",
+        "WaitForRecords",
+    }
+)
+"""Calls that change nothing, or nothing that a second one would do otherwise."""
 
 
 class RemoteBackend:
     """Implements `Backend`. Safe to use from many threads, which share one connection."""
 
-    def __init__(self, address: str, *, deadline_s: float = DEADLINE_S) -> None:
-        self._address: Final = address
+    def __init__(self, address: str | Sequence[str], *, deadline_s: float = DEADLINE_S) -> None:
+        """`address` is one, or several of the same store."""
+        addresses = [address] if isinstance(address, str) else list(address)
         self._deadline_s: Final = min(deadline_s, _DEADLINE_S_MAX)
-        self._channel: Final = grpc.insecure_channel(
-            address,
+        self._servers: Final = Servers(
+            addresses,
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
                 ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
             ],
         )
         self._lock: Final = threading.Lock()
-        self._calls: dict[str, grpc.UnaryUnaryMultiCallable[WireMessage, WireMessage]] = {}
+        self._calls: dict[tuple[str, str], _Call] = {}
         self._closed = False
         self.write_at_once: Final = None
 
@@ -84,14 +107,12 @@ class RemoteBackend:
         return self._address
 
     def check_connection(self) -> None:
-        """Raise `DeadlineError` when nobody answers at the address."""
+        """Raise `DeadlineError` when no server answers."""
         try:
-            grpc.channel_ready_future(self._channel).result(timeout=CONNECT_S)
-        except grpc.FutureTimeoutError as error:
+            self._servers.check()
+        except DeadlineError:
             self.close()
-            raise DeadlineError(
-                f"no Penstock server answers at {self._address}; is `penstock serve` running there?"
-            ) from error
+            raise
 
     def _call(
         self,
@@ -103,44 +124,53 @@ class RemoteBackend:
         again: bool = True,
     ) -> R:
         self._check_open()
-        call = self._calls.get(method)
-        if call is None:
-            call = self._make(method, reply_type)
-        try:
-            # wait_for_ready queues the call while the server is away, without sending it twice.
-            reply = call(request, timeout=deadline_s or self._deadline_s, wait_for_ready=again)
-        except grpc.RpcError as error:
-            raise error_of_call(error, self._address, request) from error
-        assert isinstance(reply, reply_type)
-        return reply
+
+        def attempt(server: Server, seconds: float, waits: bool) -> R:
+            call = self._calls.get((server.address, method)) or self._make(
+                server, method, reply_type
+            )
+            try:
+                # wait_for_ready queues the call while the server is away, without sending it twice.
+                reply = call(request, timeout=seconds, wait_for_ready=waits)
+            except grpc.RpcError as error:
+                raise _failure(error, server, request) from error
+            assert isinstance(reply, reply_type)
+            return reply
+
+        may_repeat = method in _REPEATABLE or (method == _WRITE and again)
+        return self._servers.call(
+            attempt, deadline_s or self._deadline_s, waits=again, may_repeat=may_repeat
+        )
 
     def _call_for_pages(self, method: str, request: WireMessage, reply_type: type[R]) -> list[R]:
         """Return all pages of an answer that one message might not hold."""
         self._check_open()
         parse: Callable[[bytes], R] = reply_type.FromString
-        call = self._channel.unary_stream(
-            f"/{SERVICE}/{method}", request_serializer=_serialize, response_deserializer=parse
-        )
-        try:
-            return list(call(request, timeout=self._deadline_s, wait_for_ready=True))
-        except grpc.RpcError as error:
-            raise error_of_call(error, self._address, request) from error
+
+        def attempt(server: Server, seconds: float, waits: bool) -> list[R]:
+            call = server.channel.unary_stream(
+                f"/{SERVICE}/{method}", request_serializer=_serialize, response_deserializer=parse
+            )
+            try:
+                return list(call(request, timeout=seconds, wait_for_ready=waits))
+            except grpc.RpcError as error:
+                raise _failure(error, server, request) from error
+
+        return self._servers.call(attempt, self._deadline_s, may_repeat=method in _REPEATABLE)
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"the connection to {self._address} was closed")
+            raise ClosedError(f"the connection to {self._servers.name} was closed")
 
-    def _make(
-        self, method: str, reply_type: type[R]
-    ) -> grpc.UnaryUnaryMultiCallable[WireMessage, WireMessage]:
+    def _make(self, server: Server, method: str, reply_type: type[R]) -> _Call:
         with self._lock:
             parse: Callable[[bytes], WireMessage] = reply_type.FromString
-            call = self._channel.unary_unary(
+            call = server.channel.unary_unary(
                 f"/{SERVICE}/{method}",
                 request_serializer=_serialize,
                 response_deserializer=parse,
             )
-            self._calls[method] = call
+            self._calls[server.address, method] = call
             return call
 
     # Topics
@@ -432,7 +462,18 @@ class RemoteBackend:
 
     def close(self) -> None:
         self._closed = True
-        self._channel.close()
+        self._servers.close()
+
+
+def _failure(error: grpc.RpcError, server: Server, request: WireMessage) -> Exception:
+    """Return what the store raised, or that it did not answer."""
+    found = error_of_call(error, server.address, request)
+    call: object = error
+    is_answered = isinstance(call, grpc.Call) and any(
+        key == ERROR_KEY for key, _ in call.trailing_metadata() or ()
+    )
+    is_lost = isinstance(found, DeadlineError) and not is_answered
+    return UnansweredError(found) if is_lost else found
 
 
 def _serialize(message: WireMessage) -> bytes:

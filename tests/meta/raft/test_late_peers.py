@@ -46,7 +46,7 @@ def test_a_node_waits_for_its_peers_however_late_they_start(tmp_path: Path) -> N
     try:
         # Fresh ones: the first waits, and can be stopped.
         servers.start(1, f"server.http_port={http}")
-        wait_until(lambda: "waiting for peers: 2, 3" in problem(http), "it says for whom")
+        wait_until(lambda: "waiting for nodes 2, 3" in problem(http), "it says for whom")
         servers.stop(1)
         for node in (1, 2, 3):
             servers.start(node)

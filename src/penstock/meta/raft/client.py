@@ -55,7 +55,7 @@ from penstock.meta.raft.membership import (
 from penstock.meta.raft.node import GroupHandle, NodeTiming, RaftNode
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.raft.transport import Transport, unreached
-from penstock.meta.raft.waiting import await_leaders, tell
+from penstock.meta.raft.waiting import Patience, await_leaders
 from penstock.meta.raft.wire import Ask, Hello, Join, Opening, Refusal, Standing, Welcome
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
@@ -108,7 +108,9 @@ class WaitingHost:
         )
 
     def keys_for(self, opening: Opening) -> tuple[bytes, ...]:
-        return self._credentials.keys_for(opening) if isinstance(opening, Ask) else ()
+        if not isinstance(opening, Ask):
+            raise BadRequestError("this node does not belong to a cluster yet")
+        return self._credentials.keys_for(opening)
 
     def draw_nonce(self) -> bytes:
         return self._credentials.draw_nonce()
@@ -227,7 +229,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             leader=lambda: self.node.status[0].leader,
             node_id=self._node_id,
             is_alive=self._controller.is_alive,
-            ask=lambda peer: ask_standing(peer, self._node_id, self._credentials),
+            ask=lambda peer: ask_standing(peer, self._node_id, self._credentials, []),
         )
 
     def _join(self, join: Join) -> Welcome | Refusal:
@@ -321,8 +323,8 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             transport = Transport(WaitingHost(credentials, found), (host, int(port)))
             transport.start()
             if not identity.cluster_id:
-                report = partial(tell, stopping)
-                entrance = Entrance(database, credentials, found, draw=draw, report=report)
+                patience = Patience(clock, stopping)
+                entrance = Entrance(database, credentials, found, draw=draw, report=patience.waits)
                 identity, stored = entrance.enter(
                     partial(clock.wait, stopping, timing.pause_seconds)
                 )

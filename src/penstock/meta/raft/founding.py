@@ -41,7 +41,6 @@ _log: Final = get_logger(__name__)
 _ASK_SECONDS: Final = 1.0
 _JOIN_SECONDS: Final = 15.0
 _MEMBERS_MAX: Final = 64
-_TOLD_MAX: Final = 15
 
 
 class Peer(Struct, frozen=True):
@@ -151,17 +150,18 @@ class Entrance:
         peers: Sequence[Peer],
         *,
         draw: Callable[[], tuple[str, bytes]],
-        report: Callable[[str], None] | None = None,
+        report: Callable[[str], None],
     ) -> None:
+        """`report` is told after each try what the node waits for."""
         identity = credentials.identity
-        self._report = report if report is not None else lambda _reason: None
+        self._report = report
         self._database = database
         self._identity = identity
         self._credentials = credentials
         self._peers = peers
         self._address = next(one.address for one in peers if one.node_id == identity.node_id)
         self._draw = draw
-        self._recent: list[str] = []
+        self._reasons: list[str] = []
 
     def enter(self, pause: Callable[[], bool]) -> tuple[fmt.Identity, Stored]:
         """Return when the cluster is entered. `pause` waits between two tries and returns True
@@ -177,12 +177,14 @@ class Entrance:
             is_first = all(self._identity.node_id < peer.node_id for peer in others)
             is_complete = len(known) == len(others) and not any(one.is_founded for one in known)
             if is_complete and any(one.peers != mine for one in known):
-                self._tell("peers_differ", mine=",".join(mine))
+                self._reasons.append(f"other nodes have other node.peers than {','.join(mine)}")
             elif is_complete and is_first:
                 return self._found()
             elif not any(one.is_founded for one in known):
                 away = [str(peer.node_id) for peer in others if standings[peer.node_id] is None]
-                self._tell("waiting_for_peers", nodes=", ".join(away) or "the lowest to found")
+                self._reasons.append(f"waiting for nodes {', '.join(away) or others[0].node_id}")
+            self._report("; ".join(self._reasons))
+            self._reasons.clear()
             if pause():
                 raise DeadlineError("stopped before a cluster was found")
 
@@ -198,7 +200,7 @@ class Entrance:
         )
 
     def _ask(self, peer: Peer) -> Standing | None:
-        return ask_standing(peer, self._identity.node_id, self._credentials)
+        return ask_standing(peer, self._identity.node_id, self._credentials, self._reasons)
 
     def _join(self, standings: Sequence[Standing]) -> tuple[fmt.Identity, Stored] | None:
         """Ask all members that are known, for only one of them leads."""
@@ -223,7 +225,7 @@ class Entrance:
         try:
             answer = ask_node(through, opener, seconds=_JOIN_SECONDS)
         except StoreError as error:
-            self._tell("join_not_answered", through=through, reason=str(error))
+            self._reasons.append(str(error))
             return None
         if isinstance(answer, Welcome):
             return begin_joined(
@@ -234,32 +236,25 @@ class Entrance:
                 offset_groups=answer.offset_groups,
             )
         if isinstance(answer, Refusal):
-            self._tell("join_refused", through=through, reason=answer.reason)
+            self._reasons.append(f"{through} refuses this node: {answer.reason}")
         return None
 
-    def _tell(self, event: str, **fields: str) -> None:
-        """Log an event once per change: the node tries again several times a second."""
-        self._report(f"{event.replace('_', ' ')}: {', '.join(fields.values())}")
-        told = f"{event} {fields}"
-        if told not in self._recent:
-            self._recent = [*self._recent[-_TOLD_MAX:], told]
-            _log.warning(event, **fields)
 
-
-def ask_standing(peer: Peer, node_id: int, credentials: Credentials) -> Standing | None:
-    """Return where a peer stands; None when it does not answer, or as another node."""
+def ask_standing(
+    peer: Peer, node_id: int, credentials: Credentials, reasons: list[str]
+) -> Standing | None:
+    """Return where a peer stands; None when it does not answer, or as another node: `reasons` gets
+    why, if it is worth a word."""
     opener = Opener(Ask(PROTOCOL, node_id, credentials.draw_nonce()), credentials.ask_key)
     try:
         answer = ask_node(peer.address, opener, seconds=_ASK_SECONDS)
     except StoreError:
         return None
-    if isinstance(answer, Refusal):
-        _log.warning("peer_refused_us", peer=peer.node_id, reason=answer.reason)
-        return None
-    if not isinstance(answer, Standing) or answer.node_id != peer.node_id:
-        _log.warning("peer_is_another", peer=peer.node_id, address=peer.address)
-        return None
-    return answer
+    if isinstance(answer, Standing) and answer.node_id == peer.node_id:
+        return answer
+    reason = answer.reason if isinstance(answer, Refusal) else f"it is not node {peer.node_id}"
+    reasons.append(f"{peer.address} refuses this node: {reason}")
+    return None
 
 
 def read_members(reader: Reader) -> list[Member]:

@@ -64,7 +64,8 @@ class Gatekeeper(Protocol):
     """Knows which keys may open a connection."""
 
     def keys_for(self, opening: Opening) -> tuple[bytes, ...]:
-        """Return the keys, of which the opener must know one; none: it is refused."""
+        """Return the keys, of which the opener must know one; none: it is refused. Raises
+        `BadRequestError` to refuse it with another reason."""
         ...
 
 
