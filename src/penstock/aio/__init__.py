@@ -13,6 +13,7 @@ calls run beside the event loop.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from penstock.aio.consumer import AsyncConsumer
 from penstock.aio.opening import Opening
@@ -29,6 +30,6 @@ def open(path: str | os.PathLike[str], **settings: object) -> Opening:  # noqa: 
     return Opening(lambda: open_store(path, **settings))
 
 
-def connect(address: str) -> Opening:
+def connect(address: str | Sequence[str]) -> Opening:
     """Connect to a server; see `penstock.connect`. Await it, or enter it by `async with`."""
     return Opening(lambda: connect_store(address))

@@ -24,7 +24,9 @@ from penstock.errors import ClosedError, DeadlineError, StaleReadError, StoreErr
 CONNECT_S: Final = 5.0
 _TRY_S: Final = 1.0
 """How long one of several servers may take to be connected to."""
+_TRUSTED_S: Final = 1.0
 _PAUSE_S: Final = 0.2
+_LOOK_S: Final = 0.3
 
 R = TypeVar("R")
 Options = Sequence[tuple[str, int]]
@@ -36,18 +38,19 @@ class Server:
     def __init__(self, address: str, options: Options) -> None:
         self.address: Final = address
         self.channel: Final = grpc.insecure_channel(address, options=list(options))
-        self._is_watched = False
-        self._ready: Final = threading.Event()
+        self.answered_at: float | None = None
+        """When it last answered; None: not yet, or not the last time."""
+        self.looked_at = 0.0
 
-    def await_ready(self, seconds: float) -> bool:
-        """Return whether the connection stands, after `seconds` at most."""
-        if not self._is_watched:
-            self._is_watched = True
-            self.channel.subscribe(self._note, try_to_connect=True)
-        return self._ready.is_set() or self.connect(seconds)
+    def await_ready(self, seconds: float, now: float) -> bool:
+        """Return whether the connection stands, after `seconds` at most; one that carried an
+        answer a moment ago does."""
+        if self.answered_at is not None and now - self.answered_at < _TRUSTED_S:
+            return True
+        return self.connect(seconds)
 
     def connect(self, seconds: float) -> bool:
-        """As `await_ready`, without a thread that watches the connection from then on."""
+        """Return whether the connection stands, after `seconds` at most."""
         future = grpc.channel_ready_future(self.channel)
         try:
             future.result(timeout=seconds)
@@ -55,13 +58,8 @@ class Server:
             return False
         finally:
             future.cancel()
+            self.looked_at = SystemClock().monotonic()
         return True
-
-    def _note(self, state: grpc.ChannelConnectivity) -> None:
-        if state is grpc.ChannelConnectivity.READY:
-            self._ready.set()
-        else:
-            self._ready.clear()
 
 
 class UnansweredError(Exception):
@@ -97,6 +95,7 @@ class Servers:
         for number, server in enumerate(self._servers):
             if server.connect(max(0.0, min(share, end - self._clock.monotonic()))):
                 self._current = number
+                server.answered_at = self._clock.monotonic()
                 return
         raise DeadlineError(
             f"no Penstock server answers at {self.name}; is `penstock serve` running there?"
@@ -134,8 +133,9 @@ class Servers:
         for step in range(count):
             number = (first + step) % count
             server = self._servers[number]
-            left = end - self._clock.monotonic()
-            if left <= 0 or not server.await_ready(min(_TRY_S, left)):
+            now = self._clock.monotonic()
+            if now >= end or not server.await_ready(min(_TRY_S, end - now), now):
+                server.answered_at = None
                 continue
             left = max(0.001, end - self._clock.monotonic())
             # Half of the time is left for the others, should this server hang.
@@ -148,7 +148,9 @@ class Servers:
                 failed = error  # it answered that it cannot: it is without a majority, or stops
             else:
                 self._current = number
+                server.answered_at = self._clock.monotonic()
                 return reply
+            server.answered_at = None
             if not may_repeat:
                 raise failed
         if failed is not None and end - self._clock.monotonic() <= _PAUSE_S:
@@ -156,5 +158,11 @@ class Servers:
         return None
 
     def close(self) -> None:
+        if len(self._servers) > 1:
+            # gRPC's thread that looked at a connection ends a moment later, and complains about a
+            # channel that was closed under it.
+            looked_at = max(server.looked_at for server in self._servers)
+            left = looked_at + _LOOK_S - self._clock.monotonic()
+            self._clock.wait(self._never, max(0.0, left))
         for server in self._servers:
             server.channel.close()
