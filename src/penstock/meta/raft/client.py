@@ -172,20 +172,11 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             limits=limits,
         )
         names = group_names(identity.offset_groups)
-
-        counts: Final = ShardCounts()
-
-        def note(answer: cmd.Answer) -> None:
-            watchers.note(answer)
-            if isinstance(answer, cmd.Applied) and not answer.repeated:
-                counts.note(answer.events)
-            self._watchers_thread_wake.set()
-
+        self._counts: Final = ShardCounts()
         self._metadata: Final[GroupHandle[cmd.Request, cmd.Answer]] = self.node.add_group(
-            names[0], 0, MetadataMachine(), on_applied=note, on_reset=self._note_reset
+            names[0], 0, MetadataMachine(), on_applied=self._note, on_reset=self._note_reset
         )
-        counts.reset(self._metadata.local)
-        self._counts: Final = counts
+        self._counts.reset(self._metadata.local)
         self._offset_handles: Final = [
             self.node.add_group(name, number, OffsetMachine())
             for number, name in enumerate(names[1:], start=1)
@@ -535,6 +526,12 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             self._done(cmd.RemoveMember(node), cmd.Done)
         if NODES.get(self._metadata.reader, node) is not None:
             self.remove_node(node)
+
+    def _note(self, answer: cmd.Answer) -> None:
+        self._watchers.note(answer)
+        if isinstance(answer, cmd.Applied) and not answer.repeated:
+            self._counts.note(answer.events)
+        self._watchers_thread_wake.set()
 
     def _note_reset(self) -> None:
         self._counts.reset(self._metadata.local)

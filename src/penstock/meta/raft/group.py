@@ -38,7 +38,7 @@ from penstock.meta.raft.snapshots import (
     delete_generations,
     pinned_state,
 )
-from penstock.meta.raft.status import RaftStatus
+from penstock.meta.raft.status import Hearing, RaftStatus
 from penstock.meta.raft.tickets import Proposal, Proposals, ReadDone, Reads
 from penstock.meta.solo_group import (
     UNWRITTEN_ENTRIES_MAX,
@@ -154,15 +154,12 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._cut_wanted = 0
         """Up to where the log is to be cut, or 0."""
         self._reset_from: int | None = None
-        self._election_ticks = timing.election_ticks
-        self._ticks = 0
-        self._heard: dict[int, int] = {}
-        """The tick in which each node was last heard of."""
+        self._hearing = Hearing(timing.election_ticks)
 
     # -- input ----------------------------------------------------------------------------------
 
     def tick(self, send: Send) -> None:
-        self._ticks += 1
+        self._hearing.tick()
         self._core.tick()
         self.knows_leader = self._core.leader() != 0
         self._proposals.tick(self._leadership(), is_leader=self._core.is_leader())
@@ -182,7 +179,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
 
     def step(self, sender: int, frame: Frame, send: Send) -> None:
         """Take what another member sent."""
-        self._heard[sender] = self._ticks
+        self._hearing.note(sender)
         match frame:
             case RaftMessage():
                 self._step_message(frame.message)
@@ -551,12 +548,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         )
 
     def _has_heard(self, node: int) -> bool:
-        """Return whether a node was heard of within an election timeout. The core forgets this
-        for all of them once in such a time, and knows it again with their next messages."""
-        heard = self._heard.get(node)
-        return node == self._node_id or (
-            heard is not None and self._ticks - heard <= self._election_ticks
-        )
+        return node == self._node_id or self._hearing.is_recent(node)
 
 
 def _configuration(found: _CoreConfiguration) -> fmt.Configuration:

@@ -21,3 +21,23 @@ class RaftStatus(Struct, frozen=True):
     configuration: fmt.Configuration
     progress: tuple[tuple[int, int, int, str, bool], ...] = ()
     """While it leads: (node, matched, next, state, recently heard of)."""
+
+
+class Hearing:
+    """Knows which nodes were heard of within an election timeout. The core forgets this for all of
+    them once in such a time, and knows it again with their next messages."""
+
+    def __init__(self, ticks_max: int) -> None:
+        self._ticks_max = ticks_max
+        self._ticks = 0
+        self._heard: dict[int, int] = {}
+
+    def tick(self) -> None:
+        self._ticks += 1
+
+    def note(self, node: int) -> None:
+        self._heard[node] = self._ticks
+
+    def is_recent(self, node: int) -> bool:
+        heard = self._heard.get(node)
+        return heard is not None and self._ticks - heard <= self._ticks_max

@@ -126,7 +126,7 @@ class _Incoming(asyncio.Protocol):
         claimed = self._acceptor.claimed
         self._owner.warn(
             "connection_refused",
-            peer=str(self._raw.get_extra_info("peername")[0]),
+            peer=str(self._raw.get_extra_info("peername")),
             node=claimed.node_id if claimed is not None else 0,
             reason=reason,
         )
@@ -152,6 +152,7 @@ class _Incoming(asyncio.Protocol):
                 self._greet(opening)
             case Ask():
                 self._answer(self._owner.host.standing())
+                self._raw.close()
             case Join():
                 self._extend()
                 self._owner.run_apart(lambda: self._owner.host.join(opening), self._joined)
@@ -183,6 +184,8 @@ class _Incoming(asyncio.Protocol):
         if isinstance(answer, Welcome):
             answer = replace(answer, key=self._acceptor.wrap(key))
         self._answer(answer)
+        if self._raw is not None:
+            self._raw.close()
 
     def _answer(self, answer: Answer) -> None:
         self._is_answered = True
