@@ -104,7 +104,7 @@ class RemoteBackend:
 
     @property
     def place(self) -> str:
-        return self._address
+        return self._servers.name
 
     def check_connection(self) -> None:
         """Raise `DeadlineError` when no server answers."""
