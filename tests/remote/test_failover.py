@@ -176,7 +176,6 @@ def _ask_all(store: penstock.Store, addresses: str) -> None:
     for call in (
         store.topics,
         store.groups,
-        lambda: store.describe_group("readers"),
         lambda: store.topic("orders").describe(),
     ):
         began = time.monotonic()
@@ -187,6 +186,6 @@ def _ask_all(store: penstock.Store, addresses: str) -> None:
             pytest.fail(f"{call}: {error}")
         assert found is not None
         assert time.monotonic() - began < 25
-    for command in (["topic", "list"], ["groups", "list"], ["topic", "describe", "orders"]):
+    for command in (["topic", "list"], ["topic", "describe", "orders"]):
         shown = CliRunner().invoke(build(), [*command, "-s", addresses])
         assert shown.exit_code == 0, shown.output
