@@ -38,7 +38,7 @@ from penstock.meta.state.model import TieringPolicy
 from penstock.record import Location, Offset, Producer, Record, ShardId, StoredRecord
 from penstock.remote import storage_pb2 as pb
 from penstock.remote import wire
-from penstock.remote.failover import Server, Servers, UnansweredError
+from penstock.remote.failover import REPEATABLE, Server, Servers, UnansweredError
 from penstock.remote.service import SERVICE, WAIT_S_MAX
 from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
 from penstock.remote.wire_errors import ERROR_KEY, error_from_wire, error_of_call
@@ -61,26 +61,6 @@ R = TypeVar("R", bound=WireMessage)
 _clocks: Final = msgspec.json.Decoder(ClockStatus)
 _Call: TypeAlias = "grpc.UnaryUnaryMultiCallable[WireMessage, WireMessage]"
 _WRITE: Final = "Write"
-_REPEATABLE: Final = frozenset(
-    {
-        "AllocateProducerId",
-        "Committed",
-        "DescribeGroup",
-        "DescribeTopic",
-        "ListGroups",
-        "ListTopics",
-        "LocateTopic",
-        "OffsetsAt",
-        "PartitionInfo",
-        "QueryByKey",
-        "Read",
-        "ReadByKey",
-        "ReadByTag",
-        "ReadColumns",
-        "WaitForRecords",
-    }
-)
-"""Calls that change nothing, or nothing that a second one would do otherwise."""
 
 
 class RemoteBackend:
@@ -137,7 +117,7 @@ class RemoteBackend:
             assert isinstance(reply, reply_type)
             return reply
 
-        may_repeat = method in _REPEATABLE or (method == _WRITE and again)
+        may_repeat = method in REPEATABLE or (method == _WRITE and again)
         return self._servers.call(
             attempt, deadline_s or self._deadline_s, waits=again, may_repeat=may_repeat
         )
@@ -156,7 +136,7 @@ class RemoteBackend:
             except grpc.RpcError as error:
                 raise _failure(error, server, request) from error
 
-        return self._servers.call(attempt, self._deadline_s, may_repeat=method in _REPEATABLE)
+        return self._servers.call(attempt, self._deadline_s, may_repeat=method in REPEATABLE)
 
     def _check_open(self) -> None:
         if self._closed:

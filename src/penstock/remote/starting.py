@@ -59,9 +59,7 @@ def start_node(
     """Return the node once it runs. In a cluster what can be tried again is, until `stopping` is
     set: then the error that came last is raised. Each try has a registry of its own."""
     if not settings.node.peers:
-        return Node(
-            path, settings, forwarder=forwarder, registry=registry(), stopping=stopping
-        )
+        return Node(path, settings, forwarder=forwarder, registry=registry(), stopping=stopping)
     clock = clock if clock is not None else SystemClock()
     ended = stopping if stopping is not None else threading.Event()
     page = _StartPage(settings, ended)

@@ -17,7 +17,8 @@ from typing import Final
 import msgspec
 
 from penstock.errors import SettingsError
-from penstock.settings.tree import SECRETS, SERVE, Settings
+from penstock.settings.redaction import HIDDEN, redact_setting
+from penstock.settings.tree import SERVE, Settings
 
 PREFIX: Final = "PENSTOCK_"
 _BETWEEN: Final = "__"
@@ -140,7 +141,7 @@ def _check(tree: dict[str, dict[str, object]], sources: _Sources) -> Settings:
         reason, _, place = str(error).partition(" - at `$.")
         section, _, key = place.rstrip("`").partition("[")[0].partition(".")
         source = sources.get((section, key), "settings")
-        if (section, key) in SECRETS:
+        if redact_setting(key, "any text") == HIDDEN:
             raise SettingsError(f"{source}: {section}.{key}: {reason}") from None
         given = tree.get(section, {}).get(key)
         raise SettingsError(f"{source}: {section}.{key} is {given!r}: {reason}") from error

@@ -474,9 +474,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
 
 
-SECRETS: Final = frozenset({("node", "secret"), ("node", "join_token")})
-"""Settings whose values are never shown."""
-
 SERVE: Final = Settings()
 """The defaults of `penstock serve`."""
 

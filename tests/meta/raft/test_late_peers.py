@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import urllib.error
 import urllib.request
@@ -130,9 +129,8 @@ def test_settings_of_the_cluster_are_not_shown(tmp_path: Path) -> None:
     pairs = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     shown = CliRunner().invoke(build(), ["config", *pairs, "--set", f"node.secret_file={secret}"])
     assert shown.exit_code == 0
-    assert 'secret = "(not shown)"' in shown.output
-    assert 'join_token = "(not shown)"' in shown.output
-    assert json.dumps(str(secret)) in shown.output
+    assert 'secret = "***"' in shown.output
+    assert 'join_token = "***"' in shown.output
     assert "of all" not in shown.output
     assert "abcdef" not in shown.output
     refused = CliRunner().invoke(build(), ["config", "--set", "node.secret=12345678901234567890"])
