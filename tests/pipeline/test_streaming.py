@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
+from penstock.pipeline.positions import PositionsJson
 from penstock.record import Record, ShardId
 
 ORDERS = [ShardId("orders", n) for n in range(2)]
@@ -64,7 +65,7 @@ class Copy:
         assert not query.isActive
         return query
 
-    def offsets(self) -> list[dict[str, dict[str, int]]]:
+    def offsets(self) -> list[PositionsJson]:
         """Return the offsets that the checkpoint holds, batch by batch."""
         files = sorted(self.checkpoint.glob("offsets/[0-9]*"), key=lambda path: int(path.name))
         return [json.loads(path.read_text().splitlines()[-1]) for path in files]
@@ -90,8 +91,8 @@ def copy(spark: SparkSession, tmp_path: Path) -> Copy:
 def test_a_stream_takes_each_record_once_in_bounded_batches_across_restarts(copy: Copy) -> None:
     query = copy.run(maxOffsetsPerTrigger=200)
     assert [each["numInputRows"] for each in query.recentProgress] == [200, 200, 100]
-    assert copy.offsets()[0] == {"orders": {"0": 100, "1": 100}}
-    assert copy.offsets()[-1] == {"orders": {"0": COUNT, "1": COUNT}}
+    assert copy.offsets()[0] == {"orders": {"id": "orders@1", "0": 100, "1": 100}}
+    assert copy.offsets()[-1] == {"orders": {"id": "orders@1", "0": COUNT, "1": COUNT}}
     assert values(copy.target) == values(copy.source)
     assert copy.staged() == []
     append(copy.source, COUNT, 10)
@@ -132,3 +133,15 @@ def test_a_query_that_begins_anew_is_no_repeat(copy: Copy, tmp_path: Path) -> No
     copy.checkpoint = tmp_path / "another"
     copy.run()
     assert len(values(copy.target)) == 4 * COUNT
+
+
+def test_a_recreated_topic_stops_the_stream_or_is_read_anew(copy: Copy) -> None:
+    copy.run()
+    with SegmentStore.open(str(copy.source)) as store:
+        for shard in ORDERS:
+            store.delete_shard(shard)
+    append(copy.source, 0, 10)
+    with pytest.raises(StreamingQueryException, match="was deleted and created again"):
+        copy.run()
+    query = copy.run(failOnDataLoss="false")
+    assert [each["numInputRows"] for each in query.recentProgress] == [20]

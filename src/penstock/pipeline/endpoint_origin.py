@@ -41,6 +41,9 @@ class EndpointOrigin:
             for partition in range(count)
         ]
 
+    def ids(self) -> dict[str, str]:
+        return dict(self._ids)
+
     def bounds(self, shard: ShardId) -> Edges:
         found = self._part(shard)
         return Edges(found.earliest, found.commit)
@@ -79,15 +82,20 @@ class EndpointOrigin:
         if filters.first_ms is not None:
             ranges = self._without_old(ranges, filters.first_ms)
         if filters.keys is not None:
-            return [TaskPartition(ranges, by_key=True)] if ranges else []
+            return [self._task(ranges, by_key=True)] if ranges else []
         sizes = [self._size(each) for each in ranges]
         wanted = min(options.partition_bytes, max(1, -(-sum(sizes) // options.partitions_min)))
         tasks = []
         for (shard, start, end), size in zip(ranges, sizes, strict=True):
             pieces = max(1, min(-(-size // wanted), end - start))
             cuts = [start + (end - start) * number // pieces for number in range(pieces + 1)]
-            tasks += [TaskPartition([ShardRange(shard, low, high)]) for low, high in pairwise(cuts)]
+            tasks += [self._task([ShardRange(shard, low, high)]) for low, high in pairwise(cuts)]
         return tasks
+
+    def _task(self, ranges: Sequence[ShardRange], *, by_key: bool = False) -> TaskPartition:
+        topics = {each.shard.topic for each in ranges}
+        ids = {topic: self._ids[topic] for topic in topics}
+        return TaskPartition(ranges, by_key=by_key, ids=ids)
 
     def _size(self, wanted: ShardRange) -> int:
         """Return about how many bytes a range takes: its share of the partition's."""

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.api.topic_info import PartitionInfo
 from penstock.engine.contract import ColumnQuery
+from penstock.errors import BadRequestError
 from penstock.pipeline.columns import BatchMaker
 from penstock.pipeline.endpoint import connect
+from penstock.pipeline.positions import recreated_text
 from penstock.pipeline.ranges import ShardRange, still_there
 from penstock.record import Offset, StoredRecord
 
@@ -63,8 +65,14 @@ class EndpointRangeReader:
     """Reads one range of offsets from a node."""
 
     def __init__(
-        self, scan: Scan, wanted: ShardRange, names: tuple[str, ...], counts: Counts
+        self,
+        scan: Scan,
+        wanted: ShardRange,
+        names: tuple[str, ...],
+        counts: Counts,
+        topic_id: str | None = None,
     ) -> None:
+        """`topic_id`: raise when another topic has that name by now."""
         assert scan.endpoint is not None
         self._scan: Final = scan
         self._shard: Final = wanted.shard
@@ -73,6 +81,8 @@ class EndpointRangeReader:
         self._make: Final = BatchMaker(wanted.shard, names)
         self._tag: Final = scan.tag if scan.tag is not None else scan.filters.tag
         self._counts: Final = counts
+        self._topic_id: Final = topic_id
+        self._check_topic()
         self._start, self._end = self._bounds(wanted)
 
     def _bounds(self, wanted: ShardRange) -> tuple[int, int]:
@@ -82,6 +92,14 @@ class EndpointRangeReader:
         start, end, lost = still_there(wanted, found.earliest, found.commit, fail=fail)
         self._counts.records_lost += lost
         return start, end
+
+    def _check_topic(self) -> None:
+        """Raise when the topic was created again since the read was planned."""
+        if self._topic_id is None:
+            return
+        present, _ = self._backend.locate_topic(self._namespace, self._shard.topic)
+        if present != self._topic_id:
+            raise BadRequestError(recreated_text(self._shard.topic, self._topic_id, present))
 
     def by_key(self) -> Iterator[pa.RecordBatch]:
         """Yield the records of the wanted keys, by offset."""
@@ -98,6 +116,7 @@ class EndpointRangeReader:
                 here = message.partition == self._shard.partition
                 if here and self._start <= record.offset < self._end:
                     found[record.offset] = record
+        self._check_topic()
         self._counts.rows_read += len(found)
         records = [found[offset] for offset in sorted(found)]
         if self._tag is not None:
@@ -114,6 +133,8 @@ class EndpointRangeReader:
             while ahead is not None:
                 page = ahead.result()
                 ahead = pool.submit(self._page, page.after) if page.after < self._end else None
+                if ahead is None:
+                    self._check_topic()  # what was read is of one topic
                 for batch in self._batches(page):
                     self._counts.rows_read += batch.num_rows
                     yield batch

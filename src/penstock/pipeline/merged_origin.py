@@ -44,6 +44,9 @@ class MergedOrigin:
     def shards(self) -> list[ShardId]:
         return self._hot.shards()
 
+    def ids(self) -> dict[str, str]:
+        return self._hot.ids()
+
     def bounds(self, shard: ShardId) -> Edges:
         hot = self._hot.bounds(shard)
         cold = self._cold.find(self._hot.stored(shard))

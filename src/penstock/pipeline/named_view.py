@@ -11,7 +11,7 @@ from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.view import StoreView
 from penstock.engine.transaction_limits import Ranges
-from penstock.pipeline.node_directory import find_store
+from penstock.pipeline.node_directory import directory_ids, find_store
 from penstock.pipeline.transactions import Transactions
 from penstock.record import Offset, QueueKind, ShardId
 
@@ -31,6 +31,10 @@ class NamedView:
 
     def shards(self) -> list[ShardId]:
         return sorted(self._place.shown(shard) for shard in self._view.shards())
+
+    def ids(self) -> dict[str, str]:
+        """Return the ids of topics, by name, as far as the store knows them."""
+        return directory_ids(self._place, self._view)
 
     def stored(self, shard: ShardId) -> ShardId:
         """Return a shard as the store itself names it."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, SetupError
 from penstock.log import get_logger
 from penstock.record import ShardId
@@ -59,6 +60,17 @@ class StoreDirectory:
     def knows(self, shards: Iterable[ShardId]) -> bool:
         """Say whether no stored topic may have got a name since."""
         return not self.names or all(shard.topic in self.names for shard in shards)
+
+
+def directory_ids(place: StoreDirectory, view: StoreView) -> dict[str, str]:
+    """Return the ids of topics by name: those of the node's metadata; of a plain store, the name
+    and the birth of the topic's first partition."""
+    found = {name: stored for stored, name in place.names.items()}
+    for shard in sorted(view.shards(), reverse=True):  # the first partition comes last, and counts
+        if shard.topic not in place.names:
+            born_at = view.state(shard).born_at
+            found[shard.topic] = f"{shard.topic}@{born_at}" if born_at else ""
+    return {topic: known for topic, known in found.items() if known}
 
 
 def store_root(path: str) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.errors import BadRequestError
 from penstock.log import get_logger
+from penstock.pipeline.positions import Positions
 
 _log = get_logger(__name__)
 
@@ -110,13 +111,8 @@ Offsets = dict[str, dict[int, int]]
 def parse_offsets(text: str, what: str) -> Offsets:
     """Parse `{"topic": {"0": 17}}`."""
     found: Offsets = {}
-    try:
-        for topic, partitions in json.loads(text).items():
-            found[topic] = {int(each): _whole(value) for each, value in partitions.items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise BadRequestError(
-            f'{what} is {text!r}, expected JSON like {{"orders": {{"0": 17, "1": -2}}}}'
-        ) from error
+    for shard, number in Positions.parse(text, what).offsets.items():
+        found.setdefault(shard.topic, {})[shard.partition] = number
     return found
 
 

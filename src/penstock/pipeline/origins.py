@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.engine.segment.view import StoreView
-from penstock.engine.transaction_limits import Ranges
 from penstock.pipeline.filters import Filters
-from penstock.pipeline.node_directory import StoreDirectory, find_store
+from penstock.pipeline.node_directory import StoreDirectory, directory_ids, find_store
 from penstock.pipeline.planning import TaskPartition, plan, plan_by_key, without_old
 from penstock.pipeline.ranges import ShardRange
 from penstock.pipeline.source_options import SourceOptions
@@ -38,6 +37,10 @@ class Origin(Protocol):
     def shards(self) -> list[ShardId]: ...
 
     def bounds(self, shard: ShardId) -> Edges: ...
+
+    def ids(self) -> dict[str, str]:
+        """Return the ids of topics, by name; a topic whose id is unknown is missing."""
+        ...
 
     def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
         """Return the offset of the first record that is not older; None when all are."""
@@ -74,8 +77,8 @@ class DirectoryOrigin:
         end = self._transactions.end(stored, int(found.commit))
         return Edges(found.earliest, max(int(found.earliest), end))
 
-    def hidden(self, shard: ShardId, start: int, end: int) -> Ranges:
-        return self._transactions.hidden(self._place.stored(shard), start, end)
+    def ids(self) -> dict[str, str]:
+        return directory_ids(self._place, self._view)
 
     def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
         return self._view.offset_by_timestamp(self._place.stored(shard), timestamp_ms)

@@ -40,6 +40,7 @@ class TaskPartition(InputPartition):
         names: Mapping[str, str] | None = None,
         tier: str | None = None,
         hidden: Mapping[ShardId, Ranges] | None = None,
+        ids: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(None)
         self.ranges: Final = tuple(ranges)
@@ -51,17 +52,29 @@ class TaskPartition(InputPartition):
         """The URL of the tier that holds the ranges; None: the store itself does."""
         self.hidden: Final = dict(hidden or {})
         """Offsets that are not to be shown, as ascending ranges, by shard."""
+        self.ids: Final = dict(ids or {})
+        """The ids of topics that are read by name: another topic of that name is not meant."""
 
     def named(self, names: Mapping[str, str]) -> TaskPartition:
         return TaskPartition(
-            self.ranges, by_key=self.by_key, names=names, tier=self.tier, hidden=self.hidden
+            self.ranges,
+            by_key=self.by_key,
+            names=names,
+            tier=self.tier,
+            hidden=self.hidden,
+            ids=self.ids,
         )
 
     def without(self, hidden: Mapping[ShardId, Ranges]) -> TaskPartition:
         """Return the task without these offsets."""
         some = {shard: tuple(ranges) for shard, ranges in hidden.items() if ranges}
         return TaskPartition(
-            self.ranges, by_key=self.by_key, names=self.names, tier=self.tier, hidden=some
+            self.ranges,
+            by_key=self.by_key,
+            names=self.names,
+            tier=self.tier,
+            hidden=some,
+            ids=self.ids,
         )
 
     def __repr__(self) -> str:

@@ -11,9 +11,12 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from penstock.errors import BadRequestError
 from penstock.log import get_logger
 from penstock.pipeline.option_table import Offsets
+from penstock.pipeline.positions import Positions
 from penstock.pipeline.source_options import EARLIEST, Limit, SourceOptions
 from penstock.record import ShardId
 
@@ -47,32 +50,41 @@ class Shards(Protocol):
 
     def bounds(self, shard: ShardId) -> Bounds: ...
 
+    def ids(self) -> dict[str, str]:
+        """Return the ids of topics, by name; a topic whose id is unknown is missing."""
+        ...
+
     def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
         """Return the offset of the first record that is not older; None when all are."""
         ...
 
 
-def choose_shards(view: Shards, options: SourceOptions) -> list[ShardId]:
-    """Return the shards that were asked for; all of them when nothing was said."""
+def choose_shards(
+    view: Shards, options: SourceOptions, *, missing_ok: bool = False
+) -> list[ShardId]:
+    """Return the shards that were asked for; all of them when nothing was said. What does not
+    exist is refused, or with `missing_ok` left out."""
     shards = view.shards()
     topics = {shard.topic for shard in shards}
     if options.pattern is not None:
         pattern = re.compile(options.pattern)
         return [shard for shard in shards if pattern.fullmatch(shard.topic)]
     if options.assigned is not None:
-        _check_topics(options.assigned, topics, options.place)
+        if not missing_ok:
+            _check_topics(options.assigned, topics, options.place)
         wanted = {
             ShardId(topic, each) for topic, numbers in options.assigned.items() for each in numbers
         }
         missing = sorted(wanted - set(shards))
-        if missing:
+        if missing and not missing_ok:
             raise BadRequestError(
                 f"topic {missing[0].topic!r} of {options.place} has no partition "
                 f"{missing[0].partition}"
             )
-        return sorted(wanted)
+        return sorted(wanted & set(shards))
     if options.topics is not None:
-        _check_topics(options.topics, topics, options.place)
+        if not missing_ok:
+            _check_topics(options.topics, topics, options.place)
         return [shard for shard in shards if shard.topic in options.topics]
     return shards
 
@@ -90,6 +102,7 @@ def batch_ranges(view: Shards, options: SourceOptions) -> list[ShardRange]:
     shards = choose_shards(view, options)
     check_named(options.start, shards, "startingOffsets")
     check_named(options.end, shards, "endingOffsets")
+    options = with_present_ids(view, shards, options)
     found = []
     for shard in shards:
         bounds = view.bounds(shard)
@@ -102,6 +115,29 @@ def batch_ranges(view: Shards, options: SourceOptions) -> list[ShardRange]:
         if start < end:
             found.append(ShardRange(shard, start, end))
     return found
+
+
+def with_present_ids(
+    view: Shards, shards: Iterable[ShardId], options: SourceOptions
+) -> SourceOptions:
+    """Refuse offsets of topics that were created again since; with `failOnDataLoss` off, leave
+    them out, with a warning: the topic is then read whole."""
+    topics = {shard.topic for shard in shards}
+    for name in ("start", "end"):
+        limit: Limit = getattr(options, name)
+        if not limit.ids:
+            continue
+        other = Positions({}, limit.ids).recreated(view.ids(), topics)
+        for topic, text in other.items():
+            if options.fail_on_data_loss:
+                raise BadRequestError(
+                    f"option '{name}ingOffsets': {text}; set failOnDataLoss to false to read the "
+                    "present topic from its earliest record"
+                )
+            _log.warning("topic_recreated", topic=topic, detail=text)
+        kept = {topic: each for topic, each in (limit.offsets or {}).items() if topic not in other}
+        options = replace(options, **{name: replace(limit, offsets=kept)})
+    return options
 
 
 def check_named(limit: Limit, shards: Iterable[ShardId], option: str) -> None:

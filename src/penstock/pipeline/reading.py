@@ -155,7 +155,7 @@ class Scan(Struct, frozen=True):
             # Here, so that a directory is read without gRPC.
             from penstock.pipeline.endpoint_reading import EndpointRangeReader
 
-            return EndpointRangeReader(self, wanted, names, counts)
+            return EndpointRangeReader(self, wanted, names, counts, task.ids.get(topic))
         view = shared_view(self.path, self.query)
         return _RangeReader(self, view, wanted, BatchMaker(shown, names), counts)
 

@@ -18,6 +18,7 @@ from penstock.pipeline.option_table import (
     parse_assignment,
     parse_offsets,
 )
+from penstock.pipeline.positions import Positions
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -62,6 +63,8 @@ class Limit(Struct, frozen=True):
     timestamp_ms: int | None
     timestamps_ms: Offsets | None
     offsets: Offsets | None
+    ids: dict[str, str]
+    """The ids of topics that the offsets are of, as far as they say so."""
     word: str
     """`earliest` or `latest`, where nothing else is said."""
 
@@ -198,13 +201,15 @@ def _topics(
 def _limit(table: OptionTable, prefix: str, default: str) -> Limit:
     by_time = table.text(f"{prefix}OffsetsByTimestamp")
     text = table.text(f"{prefix}Offsets") or default
-    offsets = None
+    offsets, ids = None, {}
     if text.lower() not in (EARLIEST, LATEST):
         offsets = parse_offsets(text, f"option '{prefix}Offsets'")
+        ids = Positions.parse(text, f"option '{prefix}Offsets'").ids
     return Limit(
         table.number(f"{prefix}Timestamp", minimum=0),
         None if by_time is None else parse_offsets(by_time, f"option '{prefix}OffsetsByTimestamp'"),
         offsets,
+        ids,
         text.lower() if offsets is None else default,
     )
 

@@ -1,8 +1,8 @@
 """The data source `penstock` as a stream.
 
-An offset is `{"orders": {"0": 17, "1": 4}}`, the next record to read of each shard; Spark keeps it
-in the checkpoint, as readable as it is here. Plans are made on the driver, by an object that lives
-as long as the query; records are read in the workers.
+An offset is `{"orders": {"id": "…", "0": 17, "1": 4}}`, the topic's id and the next record to read
+of each shard (`positions`); Spark keeps it in the checkpoint, as readable as it is here. Plans are
+made on the driver, by an object that lives as long as the query; records are read in the workers.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from pyspark.sql.types import StructType
 
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.planning import TaskPartition
+from penstock.pipeline.positions import PositionsJson
 from penstock.pipeline.reading import Scan
 from penstock.pipeline.source_options import SourceOptions
-from penstock.pipeline.stream_offsets import StreamOffsets, StreamPlanner
+from penstock.pipeline.stream_offsets import StreamPlanner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +42,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = StreamPlanner(self._options)
         return self._planner
 
-    def initialOffset(self) -> StreamOffsets:  # noqa: N802 - a name of Spark's
+    def initialOffset(self) -> PositionsJson:  # noqa: N802 - a name of Spark's
         return self._plan().initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - a name of Spark's
@@ -49,18 +50,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if count is None else ReadMaxRows(count)
 
     def latestOffset(  # noqa: N802 - a name of Spark's
-        self, start: StreamOffsets, limit: ReadLimit
-    ) -> StreamOffsets:
+        self, start: PositionsJson, limit: ReadLimit
+    ) -> PositionsJson:
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._plan().latest(start, rows)
 
-    def reportLatestOffset(self) -> StreamOffsets:  # noqa: N802 - a name of Spark's
+    def reportLatestOffset(self) -> PositionsJson:  # noqa: N802 - a name of Spark's
         return self._plan().newest()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - a name of Spark's
         self._plan().stop_here()
 
-    def partitions(self, start: StreamOffsets, end: StreamOffsets) -> Sequence[InputPartition]:
+    def partitions(self, start: PositionsJson, end: PositionsJson) -> Sequence[InputPartition]:
         return self._plan().tasks(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -45,6 +45,9 @@ class TierOrigin:
             self._shards = [shard for shard in found if self.find(shard) is not None]
         return self._shards
 
+    def ids(self) -> dict[str, str]:
+        return {}  # topics of a node are named by their ids here
+
     def find(self, shard: ShardId) -> Edges | None:
         """Return what the tier holds of a shard; None when it has nothing of it."""
         if shard not in self._edges:

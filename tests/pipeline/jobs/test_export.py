@@ -80,6 +80,23 @@ def test_a_second_run_takes_only_what_is_new(
     assert bookmark["offsets"] == {"orders": {"0": ORDERS_COUNT + 5}}
 
 
+def test_an_export_does_not_go_on_with_a_topic_of_the_same_name(
+    spark: SparkSession, store: Path, target: Path
+) -> None:
+    jobs.export(spark, str(store), str(target), topics=["orders"])
+    with SegmentStore.open(str(store)) as writer:
+        writer.delete_shard(ORDERS)
+        writer.create_shard(ORDERS)
+    # As many records as were exported, and more: none of them may be passed over.
+    append(store, range(ORDERS_COUNT + 5))
+    with pytest.raises(BadRequestError, match="'orders' was deleted and created again"):
+        jobs.export(spark, str(store), str(target), topics=["orders"])
+    anew = jobs.export(spark, str(store), str(target), topics=["orders"], strict=False)
+    assert (anew.rows, anew.shards[0].start) == (ORDERS_COUNT + 5, 0)
+    again = jobs.export(spark, str(store), str(target), topics=["orders"])
+    assert again.rows == 0
+
+
 @pytest.mark.parametrize("moved", [0, 1])
 def test_a_run_killed_while_it_publishes_is_finished_by_the_next(
     spark: SparkSession, store: Path, target: Path, monkeypatch: pytest.MonkeyPatch, moved: int

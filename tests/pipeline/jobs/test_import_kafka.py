@@ -45,6 +45,27 @@ def numbers(found: list[StoredRecord]) -> list[int]:
     return [int((record.value or b"").split()[1]) for record in found]
 
 
+def test_a_topic_of_kafkas_that_was_created_again_is_not_gone_on_with(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = str(tmp_path / "store")
+    with running(tmp_path / "kafka") as kafka:
+        admin = kafka_admin.AdminClient({"bootstrap.servers": kafka.address})
+        wanted = [kafka_admin.NewTopic("orders", 1, 1)]
+        admin.create_topics(wanted)["orders"].result(DEADLINE_S)
+        produce(kafka.address, 0, range(10))
+        assert jobs.import_kafka(spark, store, kafka.address, ["orders"]).rows == 10
+        admin.delete_topics(["orders"])["orders"].result(DEADLINE_S)
+        admin.create_topics(wanted)["orders"].result(DEADLINE_S)
+        produce(kafka.address, 0, range(100, 115))
+        with pytest.raises(BadRequestError, match="was deleted and created again"):
+            jobs.import_kafka(spark, store, kafka.address, ["orders"])
+        anew = jobs.import_kafka(spark, store, kafka.address, ["orders"], strict=False)
+    assert (anew.rows, anew.partitions[0].start) == (15, 0)
+    found = numbers(records(tmp_path / "store", "orders", 0))
+    assert found == [*range(10), *range(100, 115)]
+
+
 def test_records_come_once_and_only_what_is_new_also_after_a_kill(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

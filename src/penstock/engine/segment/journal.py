@@ -35,6 +35,8 @@ class KeepShard(Struct, frozen=True, kw_only=True, tag="keep_shard", tag_field="
     kind: QueueKind
     config: bytes = b""
     """As the engine above keeps it; opaque here."""
+    born_at: int = 0
+    """See `ShardState.born_at`; every line of one shard has the same."""
 
     @property
     def shard(self) -> ShardId:

@@ -355,12 +355,13 @@ class Replay:
         found = self._table.find(line.shard)
         state = self._states.get(line.shard) if found is None else found.state
         if state is None:
-            self._table.add(line.shard, ShardState(line.kind), 0, 0).state.config = line.config
+            state = self._table.add(line.shard, ShardState(line.kind), 0, 0).state
+            state.config, state.born_at = line.config, line.born_at
         elif raw.position < state.folded_until:
             return
         else:
             state.dropped = False
-            state.config = line.config
+            state.config, state.born_at = line.config, line.born_at
         self.touched.add(line.shard)
 
     def _drop(self, shard: ShardId, raw: RawRecord) -> None:

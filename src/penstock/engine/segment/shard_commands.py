@@ -41,7 +41,13 @@ class ShardCommands:
     def keep(self, log: ShardLog, config: bytes) -> None:
         """Write into the journal that the shard exists."""
         shard = log.shard
-        line = KeepShard(topic=shard.topic, partition=shard.partition, kind=log.kind, config=config)
+        line = KeepShard(
+            topic=shard.topic,
+            partition=shard.partition,
+            kind=log.kind,
+            config=config,
+            born_at=log.state.born_at,
+        )
         journal, record = self._journal(), encode_line(line)
         appender = self._log.appender
 

@@ -37,6 +37,7 @@ class ShardLives:
             else:
                 return False
             found.set_flush(flush)
+            found.state.born_at = self._log.end + 1
         try:
             self._commands.keep(found, config)
         except BaseException:

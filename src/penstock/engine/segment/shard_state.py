@@ -56,6 +56,7 @@ class _Packed(Struct, array_like=True, gc=False):
     lost: list[int] = []
     dropped_at: int = 0
     epoch: int = 0
+    born_at: int = 0
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -69,6 +70,7 @@ class ShardState:
         "_leader_epoch",
         "_lost",
         "_producers",
+        "born_at",
         "commit_offset",
         "config",
         "control_offset",
@@ -106,6 +108,10 @@ class ShardState:
         """CRC-32 of those units."""
         self.config = b""
         """How the engine above keeps this shard; opaque here."""
+        self.born_at = 0
+        """Tells this shard from an earlier one of the same name: one more than the log's end when
+        it was created; 0 where an earlier release created it, or where no journal line of it is
+        left."""
         self.dropped = False
         """The shard was deleted; what the log still holds of it is dead."""
         self.dropped_at = Position(0)
@@ -293,6 +299,7 @@ class ShardState:
         self.control_offset = Offset(0)
         self._deleted = self._lost = self._producers = self._epochs = None
         self._leader_epoch = 0
+        self.born_at = 0
         self.config = b""
 
     def drop(self, position: int) -> None:
@@ -341,6 +348,7 @@ class ShardState:
         )
         # Not above: Python 3.11 keeps tuples of 20 arguments, up to 2000 of them, and reuses none.
         packed.epoch = self._leader_epoch
+        packed.born_at = self.born_at
         return _encoder.encode(packed)
 
     @classmethod
@@ -382,4 +390,5 @@ class ShardState:
         if packed.producers:
             state._producers = ProducerTable.from_list(packed.producers)
         state._leader_epoch = packed.epoch
+        state.born_at = packed.born_at
         return state

@@ -53,6 +53,8 @@ class Bookmark(Struct, frozen=True):
     """How values are decoded, if they are."""
     export_id: str = ""
     """Under which an Iceberg table knows this export."""
+    ids: dict[str, str] = {}
+    """The ids of topics that the offsets are of, as far as the store knows them."""
 
 
 class OpenRun(Struct, frozen=True):

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.errors import BadRequestError, StoreError
+from penstock.log import get_logger
 from penstock.pipeline.jobs.arrow_staging import Partitioning, stage_ranges
 from penstock.pipeline.jobs.export_ledger import FILES, ICEBERG, Bookmark, Ledger, Offsets
 from penstock.pipeline.jobs.iceberg_place import IcebergPlace
@@ -42,9 +44,12 @@ from penstock.pipeline.jobs.spark_work import Progress, spark_work
 from penstock.pipeline.jobs.staged_counts import Counted, count_staged
 from penstock.pipeline.jobs.topic_choice import chosen_shards
 from penstock.pipeline.named_view import NamedView
+from penstock.pipeline.positions import Positions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_log = get_logger(__name__)
 
 EXPORTED_COLUMNS: Final = (
     "key,value,topic,partition,offset,timestamp,headers,tags,store_timestamp,leader_epoch,expires"
@@ -133,6 +138,7 @@ def export(
         root = str(Path(path).resolve())
         _check_same(before, root, mode, target)
         payload = choose_payload(form.payload, before.payload)
+        before, ids = _present(path, before, topics, strict=strict)
         ranges = _ranges(path, before.offsets, topics, strict=strict)
         if not ranges:
             return ExportResult(
@@ -158,6 +164,7 @@ def export(
             mode,
             payload,
             before.export_id or uuid4().hex,
+            before.ids | ids,
         )
         files = len(ledger.staged_files())
         size = ledger.publish(after, mode)
@@ -202,6 +209,26 @@ def _mode(form: ExportForm) -> tuple[str, IcebergPlace | None]:
             f"there is no format {table_format!r}; there are parquet, delta and iceberg"
         )
     return FILES, None
+
+
+def _present(
+    path: str, before: Bookmark, topics: Sequence[str] | None, *, strict: bool
+) -> tuple[Bookmark, dict[str, str]]:
+    """Return the bookmark without topics that were created again since the last run, and the
+    present ids. Such a topic is refused when the export is strict."""
+    with NamedView(path) as view:
+        chosen = {shard.topic for shard in chosen_shards(view, path, topics)}
+        ids = {topic: known for topic, known in view.ids().items() if topic in chosen}
+    other = Positions({}, before.ids).recreated(ids, chosen & set(before.offsets))
+    for topic, text in other.items():
+        if strict:
+            raise BadRequestError(
+                f"{text}; export the present topic from its earliest record by strict=False "
+                "(--no-strict), or to a new directory"
+            )
+        _log.warning("topic_recreated", topic=topic, detail=text)
+    kept = {topic: done for topic, done in before.offsets.items() if topic not in other}
+    return replace(before, offsets=kept), ids
 
 
 def _ranges(

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.disk_local import LocalDisk
 from penstock.errors import BadRequestError, RetryableError, SetupError, StoreError
+from penstock.log import get_logger
 from penstock.pipeline.jobs.import_place import ImportPlace
 from penstock.pipeline.jobs.kafka_reading import (
     SILENCE_MAX_S,
@@ -30,13 +32,17 @@ from penstock.pipeline.jobs.kafka_reading import (
     KafkaRange,
     KafkaTask,
     open_consumer,
+    topic_ids,
 )
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
+from penstock.pipeline.positions import recreated_text
 from penstock.pipeline.publishing import Journal
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
     from pyspark.sql import SparkSession
+
+_log = get_logger(__name__)
 
 _OFFSETS_PER_TASK: Final = 250_000
 _PLAN: Final = "plan.json"
@@ -46,6 +52,8 @@ class _Plan(Struct, frozen=True):
     batch_id: int
     ranges: tuple[KafkaRange, ...]
     partitions: int
+    topic_id: str = ""
+    """Of Kafka's topic; empty where the broker does not tell."""
 
 
 _plan_decoder: Final = msgspec.json.Decoder(_Plan)
@@ -104,8 +112,9 @@ def import_kafka(
     consumer = open_consumer(servers, settings or {})
     try:
         cluster, counts = _described(consumer, servers, names)
+        ids = topic_ids(servers, settings or {}, sorted(counts))
         runs = [
-            _TopicImport(place, cluster, topic, names[topic], count)
+            _TopicImport(place, cluster, topic, names[topic], count, topic_id=ids.get(topic, ""))
             for topic, count in counts.items()
         ]
         found: list[PartitionImport] = []
@@ -151,7 +160,14 @@ class _TopicImport:
     """The import of one topic; its sink remembers how far it came."""
 
     def __init__(
-        self, place: ImportPlace, cluster: str, topic: str, target: str, partitions: int
+        self,
+        place: ImportPlace,
+        cluster: str,
+        topic: str,
+        target: str,
+        partitions: int,
+        *,
+        topic_id: str = "",
     ) -> None:
         known = msgspec.json.encode([cluster, topic, target, *place.identity])
         digest = blake2b(known, digest_size=16).hexdigest()
@@ -159,6 +175,7 @@ class _TopicImport:
         self._place: Final = place
         self._target: Final = target
         self._partitions: Final = partitions
+        self._topic_id: Final = topic_id
         self._name: Final = f"kafka-{digest}"
         self._directory: Final = place.journal(self._name)
         self._journal: Final = Journal(self._directory)
@@ -172,6 +189,7 @@ class _TopicImport:
         before = self._saved()
         if before is not None and before.batch_id > self._journal.committed():
             return before, {}
+        before = self._checked(before, strict=strict)
         done: dict[int, int] = {}
         for each in () if before is None else before.ranges:
             done[each.partition] = max(done.get(each.partition, 0), each.end)
@@ -182,12 +200,28 @@ class _TopicImport:
             lost[partition] = gone
             # A partition without news keeps its place: the plan is the bookmark.
             ranges += _cut(KafkaRange(self.topic, partition, start, end))
-        plan = _Plan(self._journal.committed() + 1, tuple(ranges), self._partitions)
+        number = self._journal.committed() + 1
+        plan = _Plan(number, tuple(ranges), self._partitions, self._topic_id)
         if all(each.start == each.end for each in ranges):
-            return _Plan(plan.batch_id, (), self._partitions), lost
+            return replace(plan, ranges=()), lost
         self._directory.mkdir(parents=True, exist_ok=True)
         LocalDisk().replace(str(self._directory / _PLAN), msgspec.json.encode(plan))
         return plan, lost
+
+    def _checked(self, before: _Plan | None, *, strict: bool) -> _Plan | None:
+        """Return the bookmark, or None where Kafka's topic was created again since."""
+        if before is None or not before.topic_id or not self._topic_id:
+            return before
+        if before.topic_id == self._topic_id:
+            return before
+        text = f"Kafka: {recreated_text(self.topic, before.topic_id, self._topic_id)}"
+        if strict:
+            raise BadRequestError(
+                f"{text}; import the present topic from its earliest record by strict=False "
+                "(--no-strict), or under another name"
+            )
+        _log.warning("topic_recreated", topic=self.topic, detail=text)
+        return None
 
     def _range(
         self, consumer: Consumer, partition: int, done: int | None, *, strict: bool

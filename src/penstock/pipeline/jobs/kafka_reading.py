@@ -16,12 +16,16 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.errors import RetryableError, SetupError
+from penstock.log import get_logger
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
+_log = get_logger(__name__)
+
 SILENCE_MAX_S: Final = 60.0
 """A broker that gives nothing for so long is given up."""
+_CONSUMER_ONLY: Final = ("isolation.level", "auto.offset.reset")
 ROWS_PER_BATCH: Final = 4096
 _SIZE_PER_BATCH: Final = 8 << 20
 _WAIT_S: Final = 1.0
@@ -72,6 +76,28 @@ def open_consumer(servers: str, settings: Mapping[str, str]) -> Consumer:
         )
     except KafkaException as error:
         raise SetupError(f"a setting for Kafka is wrong: {error.args[0].str()}") from error
+
+
+def topic_ids(servers: str, settings: Mapping[str, str], topics: Sequence[str]) -> dict[str, str]:
+    """Return Kafka's ids of topics; those that the broker does not tell are missing."""
+    from confluent_kafka import KafkaException, TopicCollection
+    from confluent_kafka.admin import AdminClient
+
+    ours = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
+    admin = AdminClient({"log_level": 0, **ours, "bootstrap.servers": servers})
+    found = {}
+    asked = admin.describe_topics(TopicCollection([*topics]), request_timeout=SILENCE_MAX_S)
+    for topic, answer in asked.items():
+        try:
+            known = answer.result(SILENCE_MAX_S).topic_id
+        except KafkaException as error:
+            _log.debug("topic_id_unknown", topic=topic, reason=str(error))
+            continue
+        if known is not None and any(
+            (known.get_most_significant_bits(), known.get_least_significant_bits())
+        ):
+            found[topic] = str(known)
+    return found
 
 
 class KafkaTask:
