@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,3 +76,24 @@ def _wait(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
         assert process.poll() is None, text
         assert time.monotonic() < deadline, text
         time.sleep(0.1)
+
+
+def spark_submit(program: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run a program by spark-submit; return what it printed."""
+    (home,) = pyspark.__path__
+    java = find_java()
+    environment = {
+        **os.environ,
+        "SPARK_HOME": home,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        **({} if java is None else {"JAVA_HOME": java}),
+    }
+    return subprocess.run(
+        [f"{home}/bin/spark-submit", *flags, str(program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=True,
+    )

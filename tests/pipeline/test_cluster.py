@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,9 @@ import json, os, sys
 from penstock import pipeline
 from penstock.errors import SetupError
 from penstock.pipeline import jobs
+from penstock.pipeline.packaging import package, settings_for
 
-master, store, root, own, other, bare = sys.argv[1:]
+master, store, root, own, bare = sys.argv[1:]
 settings = {
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
     "driver_memory": "512m", "executor_memory": "512m", "ui_enabled": False,
@@ -62,11 +62,15 @@ found = {
 }
 spark.stop()
 
-# The same program, where the executors' Python lacks the package; one of them is enough.
-spark = start(other, cores_max=1)
-files = spark.sparkContext.range(2, numSlices=2).map(lambda _: __import__("penstock").__file__)
-found["shipped"] = [".zip" in file for file in files.collect()]
-found["read by the shipped"] = read(path=store).count()
+# The same program, where the executors have nothing but the archive.
+package(f"{root}/env.tgz")
+spark = start(bare, cores_max=1, **settings_for(f"{root}/env.tgz"))
+files = spark.sparkContext.range(2, numSlices=2).map(
+    lambda _: [__import__(name).__file__ for name in ("penstock", "penstock._native")]
+)
+found["archived"] = ["/penstock/site/penstock/" in file for file in sum(files.collect(), [])]
+found["read by the archive"] = read(path=store).count()
+found["node read by the archive"] = read(path=f"{root}/node", subscribe="orders").count()
 spark.stop()
 
 # … and where it lacks everything.
@@ -80,15 +84,14 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> dict[str, object]:
-    """What a program finds that runs on a cluster, with three kinds of Python there."""
+    """What a program finds that runs on a cluster, with two kinds of Python there."""
     root = tmp_path_factory.mktemp("cluster")
-    packages = sysconfig.get_path("purelib")
     pythons = [
         # This very package, wherever the one that is installed as editable lies.
         script(root / "own", str(Path(penstock.__file__).parents[1])),
-        script(root / "other", packages, "-S"),
         script(root / "bare", "$PYTHONPATH", "-S"),
     ]
+    write_node(root / "node")
     with running_cluster(root) as master:
         answer = subprocess.run(
             [sys.executable, "-c", _PROGRAM, master, str(sample), str(root), *pythons],
@@ -108,6 +111,13 @@ def found(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> dict[str, o
     return answered
 
 
+def write_node(path: Path) -> None:
+    """Leave the directory of a node, with a topic of five records."""
+    with penstock.open(str(path)) as store:
+        topic = store.create_topic("orders", partitions=1)
+        topic.write_many([b"%d" % number for number in range(5)])
+
+
 def script(path: Path, packages: str, option: str = "-s") -> str:
     """Return an interpreter that finds these packages; with -S, nothing that is installed."""
     path.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}" exec "{sys.executable}" {option} "$@"\n')
@@ -120,13 +130,16 @@ def test_read_sink_and_offload_run_on_the_executors(found: dict[str, object]) ->
     assert [found[name] for name in names] == [LIVE, LIVE, LIVE, 0, LIVE, 2]
 
 
-def test_the_package_is_shipped_to_executors_that_lack_it(found: dict[str, object]) -> None:
-    if Path(sysconfig.get_path("purelib"), "penstock").exists():
-        pytest.skip("penstock is installed among the other packages")
-    assert found["shipped"] == [True, True]
-    assert found["read by the shipped"] == LIVE
+def test_executors_with_nothing_but_the_archive_read_stores_and_nodes(
+    found: dict[str, object],
+) -> None:
+    assert found["archived"] == [True] * 4
+    assert found["read by the archive"] == LIVE
+    assert found["node read by the archive"] == 5
 
 
 def test_executors_without_arrow_are_named_before_a_job_runs(found: dict[str, object]) -> None:
-    assert "the executors lack msgspec, pyarrow" in str(found["error"])
+    assert "the executors lack penstock, msgspec, numpy, prometheus_client, pyarrow" in str(
+        found["error"]
+    )
     assert "pip install 'penstock[spark]' on every worker" in str(found["error"])

@@ -8,18 +8,19 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pyspark
 import pytest
+from msgspec.structs import replace
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.errors import BadRequestError, SetupError
-from penstock.pipeline import java, sessions
+from penstock.pipeline import java, masters, requirements, sessions
 from penstock.pipeline.launchers import write_launcher
 from penstock.pipeline.source import PenstockDataSource
 from penstock.pipeline.worker_python import worker_python
@@ -113,17 +114,11 @@ class NoSession:
 def test_a_spark_that_does_not_start_says_why_in_a_sentence(
     master: str, error: Exception, sentence: str
 ) -> None:
+    chosen = masters.choose(master)
     with pytest.raises(SetupError) as caught:
-        sessions._start(NoSession(error), master)  # type: ignore[arg-type]  # it has what is used
+        sessions._start(NoSession(error), chosen)  # type: ignore[arg-type]  # it has what is used
     assert str(caught.value).endswith(sentence)
     assert "\n" not in str(caught.value)
-
-
-def test_the_shipped_package_is_whole(tmp_path: Path) -> None:
-    with zipfile.ZipFile(sessions._zip_package(tmp_path)) as archive:
-        names = archive.namelist()
-    assert "penstock/pipeline/reading.py" in names
-    assert not [name for name in names if not name.endswith(".py")]
 
 
 def test_settings_have_sane_defaults_and_short_names(spark: SparkSession) -> None:
@@ -137,14 +132,29 @@ def test_settings_have_sane_defaults_and_short_names(spark: SparkSession) -> Non
 
 
 def test_what_the_executors_lack_is_found_out_before_a_job_runs(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    context = spark.sparkContext
-    wanted = "no_such_package", "penstock", "no_such_either"
-    assert sessions.missing_on_executors(context, wanted) == ["no_such_package", "no_such_either"]
-    monkeypatch.setattr(sessions, "NEEDED", ("msgspec", "no_such_package"))
-    with pytest.raises(SetupError, match="the executors lack no_such_package: pip install"):
-        sessions.ship(context)
+    wanted = "no_such_package", "penstock", "no_such.either"
+    (found,) = requirements.ask_executors(spark, wanted, str(tmp_path / "nothing"))
+    assert found.missing == ["no_such.either", "no_such_package"]
+    assert (found.penstock, found.sees_path) == (version("penstock"), False)
+    assert requirements.problems_of(requirements.ask_executors(spark)) == ([], [])
+    monkeypatch.setattr(requirements, "NEEDED", ("msgspec", "no_such_package"))
+    monkeypatch.setattr(
+        requirements, "ask_executors", lambda _: [replace(found, missing=["no_such_package"])]
+    )
+    with pytest.raises(SetupError, match=r"the executors lack no_such_package \(on .*pip install"):
+        requirements.require_executors(spark)
+    requirements.warn_of_executors(spark)  # logs, and goes on
+
+
+def test_an_executor_of_another_version_is_named() -> None:
+    lacks = ["penstock._native", "lz4", "grpc"]
+    old = requirements.Executor("one", "3.9", lacks, "0.0.1", sees_path=True)
+    problems, warnings = requirements.problems_of([old])
+    assert "runs Python 3.9" in problems[0]
+    assert "has penstock 0.0.1" in problems[1]
+    assert [text.split()[0] for text in warnings] == ["penstock._native", "grpc", "lz4"]
 
 
 def test_workers_run_this_interpreter_without_zips_of_spark(

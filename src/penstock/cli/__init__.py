@@ -88,7 +88,13 @@ def _add_cluster(app: typer.Typer) -> None:
 
 def _add_pipeline(app: typer.Typer) -> None:
     # The others add commands to the first.
-    from penstock.cli import pipeline, pipeline_exchange, pipeline_offload, pipeline_run
+    from penstock.cli import (
+        pipeline,
+        pipeline_exchange,
+        pipeline_offload,
+        pipeline_package,
+        pipeline_run,
+    )
 
     app.add_typer(pipeline.app, name="pipeline")
 

@@ -33,13 +33,18 @@ app: Final = typer.Typer(
 )
 
 Master = Annotated[
-    str, typer.Option("--master", metavar="URL", help="Where Spark runs: local[*], spark://…")
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="Where Spark runs: local[2], spark://…, yarn, k8s://…, sc://… (Connect).",
+        show_default="as Spark is configured, else local[*]",
+    ),
 ]
 Topics = Annotated[
     list[str] | None,
     typer.Option("--topic", "-t", help="Only this topic; may be repeated.", show_default="all"),
 ]
-LOCAL: Final = "local[*]"
 DAMAGED: Final = 1
 
 
@@ -61,7 +66,7 @@ def pipeline(context: typer.Context, spark_logs: SparkLogs = False) -> None:
 class _LateSession:
     """A session that starts when it is first used: jobs look at their arguments before."""
 
-    def __init__(self, master: str, *, logs: bool) -> None:
+    def __init__(self, master: str | None, *, logs: bool) -> None:
         self._master: Final = master
         self._logs: Final = logs
         self._lock: Final = threading.Lock()
@@ -76,13 +81,15 @@ class _LateSession:
     def _start(self) -> SparkSession:
         # Here, so that no other command waits for Spark's modules.
         from penstock.pipeline import session
+        from penstock.pipeline.masters import is_connect
 
         spark = session("penstock pipeline", self._master, quiet=not self._logs)
-        spark.sparkContext.setLogLevel("WARN" if self._logs else "OFF")
+        if not is_connect(spark):
+            spark.sparkContext.setLogLevel("WARN" if self._logs else "OFF")
         return spark
 
 
-def start_session(context: typer.Context, master: str) -> SparkSession:
+def start_session(context: typer.Context, master: str | None) -> SparkSession:
     """Return a session that starts when a job has found nothing wrong with its arguments."""
     return cast("SparkSession", _LateSession(master, logs=bool(context.obj)))
 
@@ -99,7 +106,7 @@ def stats(
     plot: Annotated[
         str | None, typer.Option("--plot", metavar="FILE", help="Also as .html or .png.")
     ] = None,
-    master: Master = LOCAL,
+    master: Master = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure topics: records and bytes over time, sizes, the keys with the most records.
@@ -174,7 +181,7 @@ def verify(
     tier: Annotated[
         str | None, typer.Option("--tier", metavar="URL", help="Also compare with this tier.")
     ] = None,
-    master: Master = LOCAL,
+    master: Master = None,
     as_json: AsJson = False,
 ) -> None:
     """Check everything in a store, then read all of it through Spark and count.

@@ -14,7 +14,7 @@ from penstock.cli.output import (
     progress_bar,
     size_text,
 )
-from penstock.cli.pipeline import LOCAL, Master, Topics, app, start_session
+from penstock.cli.pipeline import Master, Topics, app, start_session
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs import (
@@ -132,7 +132,7 @@ def export(
     values: Values = None,
     schema: Schema = "",
     strict: Strict = True,
-    master: Master = LOCAL,
+    master: Master = None,
     as_json: AsJson = False,
 ) -> None:
     """Append what is new in topics to Parquet files or a table, by topic and day.
@@ -229,7 +229,7 @@ def import_(
     settings: KafkaSettings = None,
     strict: KafkaStrict = True,
     journal: ImportJournal = None,
-    master: Master = LOCAL,
+    master: Master = None,
     as_json: AsJson = False,
 ) -> None:
     """Append the rows of Parquet, JSON or CSV files, or topics of Kafka, to a topic, each once.

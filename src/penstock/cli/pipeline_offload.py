@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.arguments import AsJson, Directory
 from penstock.cli.output import print_fields, print_json, print_table, progress_bar, size_text
-from penstock.cli.pipeline import LOCAL, Master, Topics, app, start_session
+from penstock.cli.pipeline import Master, Topics, app, start_session
 
 Tier = Annotated[
     str | None,
@@ -30,7 +30,7 @@ def offload(
     topics: Topics = None,
     take_over: TakeOver = False,
     chunk_size: ChunkSize = 17 << 18,
-    master: Master = LOCAL,
+    master: Master = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring what is committed to the tier, all shards in parallel.

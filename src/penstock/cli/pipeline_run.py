@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli.arguments import AsJson
 from penstock.cli.output import print_fields, print_json, print_table, time_text
-from penstock.cli.pipeline import LOCAL, Master, Topics, app, start_session
+from penstock.cli.pipeline import Master, Topics, app, start_session
 from penstock.cli.target import Data, Namespace, Server, open_target
 
 Source = Annotated[
@@ -65,7 +65,7 @@ def run(
     upkeep_every_s: UpkeepEvery = 600,
     once: Once = False,
     namespace: Namespace = "default",
-    master: Master = LOCAL,
+    master: Master = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on: copy through stages, export, offload, compact and expire, until SIGINT or SIGTERM.

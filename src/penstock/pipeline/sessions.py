@@ -1,9 +1,9 @@
 """Starts a Spark session that reads and writes message stores.
 
-On a local master the workers are processes of this machine and import the same package. On any
-other master the executors must have it: when they do not, the package is shipped as a zip, which
-runs on the pure twins (an extension cannot be loaded from a zip), and a warning says so; when they
-lack pyarrow or msgspec, too, `SetupError` says what to install there.
+Where it runs is decided by the first source that speaks (`masters`): a running session, the
+argument, spark-submit, the environment, Spark's own files. Settings of the user, wherever they come
+from, win over ours. On a local master the workers are processes of this machine and import the same
+package. On any other the executors are asked whether they have what they need (`requirements`).
 """
 
 from __future__ import annotations
@@ -11,33 +11,38 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import BadRequestError, SetupError
+from penstock.errors import SetupError
 from penstock.log import get_logger
 from penstock.pipeline.java import find_java
 from penstock.pipeline.launchers import write_launcher
+from penstock.pipeline.masters import (
+    MASTER,
+    Chosen,
+    check_master,
+    choose,
+    is_local,
+    is_master,
+)
+from penstock.pipeline.requirements import require_executors, warn_of_executors
 from penstock.pipeline.worker_python import worker_python
 from penstock.pipeline.worker_sockets import socket_settings
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _log = get_logger(__name__)
 
 PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
-NEEDED: Final = ("msgspec", "pyarrow", "numpy", "prometheus_client")
-"""What executors need besides the package itself."""
-_PACKAGE: Final = "penstock"
+CORES: Final = "PENSTOCK_CORES"
+"""Plans are made in processes that see no session; this variable tells them how many cores there
+are."""
+CONNECT_NEEDS: Final = ("grpc", "grpc_status", "google.rpc", "zstandard", "pandas")
 _INSTALL: Final = "pip install 'penstock[spark]'"
 _LOOPBACK: Final = "127.0.0.1"
-_MASTERS: Final = ("local", "spark://", "k8s://")
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _QUIET: Final = """status = off
 appender.none.type = Null
@@ -57,78 +62,182 @@ _ARROW_UNCHECKED: Final = (
 
 def session(
     app_name: str = "penstock",
-    master: str = "local[*]",
+    master: str | None = None,
     *,
     quiet: bool = False,
     **conf: str | float | bool,
 ) -> SparkSession:
     """Return a Spark session with the data source `penstock`.
 
+    Without `master`, Spark runs where spark-submit, SPARK_REMOTE, PYSPARK_SUBMIT_ARGS,
+    spark-defaults.conf or MASTER say, else on this machine. `sc://host:port` is Spark Connect. The
+    address of a master may stand alone: `session("sc://host:15002")`.
+
     Settings are Spark's own, by name (`**{"spark.executor.memory": "2g"}`) or without their prefix
     and with underscores for dots (`executor_memory="2g"`). A session that runs already is returned
     as it is, with the data source added. With `quiet`, a Spark that is started logs nothing.
     """
     _check_packages()
-    _check_master(master)
-    home = find_java(quiet=quiet)
-    if home is not None:
-        os.environ["JAVA_HOME"] = home
-    from pyspark.sql import SparkSession
-
-    local = _is_local(master)
-    settings = _defaults(master)
-    if local:
-        settings |= _local_workers()
-    settings |= {_setting(name): value for name, value in conf.items()}
-    if quiet:
-        options = f"{settings.get(_JAVA_OPTIONS, '')} -Dlog4j2.configurationFile={_quiet_logs()}"
-        settings[_JAVA_OPTIONS] = options.strip()
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in settings.items():
-        builder = builder.config(name, _as_text(value))
-    spark = _start(builder, master)
-    if not local:
+    if master is None and is_master(app_name):
+        app_name, master = "penstock", app_name
+    if master is not None:
+        check_master(master)
+    given = {_setting(name): value for name, value in conf.items()}
+    found = _running()
+    if found is not None:
+        return register(_changed(found, master, given))
+    chosen = choose(master)
+    if chosen.is_remote:
+        return register(_connect(app_name, chosen, given))
+    spark = _classic(app_name, chosen, given, quiet=quiet)
+    if not is_local(_master_of(spark)):
         try:
-            ship(spark.sparkContext)
+            require_executors(spark)
         except SetupError:
             spark.stop()
             raise
-    return register(spark)
+    return _registered(spark)
+
+
+def _classic(
+    app_name: str, chosen: Chosen, given: Mapping[str, str | float | bool], *, quiet: bool
+) -> SparkSession:
+    """Start a session whose driver is this program."""
+    if not chosen.java_runs:
+        home = find_java(quiet=quiet)
+        if home is not None:
+            os.environ["JAVA_HOME"] = home
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    if "spark.app.name" not in chosen.settings or app_name != "penstock":
+        builder = builder.appName(app_name)
+    if chosen.given is not None:
+        builder = builder.master(chosen.given)
+    for name, value in _settings(chosen, given, quiet=quiet).items():
+        builder = builder.config(name, _as_text(value))
+    return _start(builder, chosen)
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Add the data source `penstock` to a session that was started elsewhere; return it."""
+    """Add the data source `penstock` to a session that was started elsewhere; return it. What its
+    executors lack is logged as a warning."""
+    _registered(spark)
+    if not is_local(_master_of(spark)):
+        warn_of_executors(spark)
+    return spark
+
+
+def _registered(spark: SparkSession) -> SparkSession:
     from penstock.pipeline.source import PenstockDataSource
 
-    spark.conf.set(PUSH_DOWN, "true")
+    if spark.conf.get(PUSH_DOWN, "false") != "true":
+        from pyspark.errors import PySparkException
+
+        # A declarative pipeline refuses changes: its settings say so then.
+        try:
+            spark.conf.set(PUSH_DOWN, "true")
+        except PySparkException as error:
+            _log.warning("setting_refused", setting=PUSH_DOWN, reason=str(error).split("\n")[0])
     spark.dataSource.register(PenstockDataSource)
     return spark
 
 
-def _check_master(master: str) -> None:
-    """Refuse what Spark would refuse with a stack trace."""
-    if master != "yarn" and not master.startswith(_MASTERS):
-        raise BadRequestError(
-            f"there is no master {master!r}: local[*], local[2], spark://host:port, yarn or k8s://…"
+def _master_of(spark: SparkSession) -> str:
+    """Return where a session runs; empty where a Connect server does not tell."""
+    return str(spark.conf.get(MASTER, "") or "")
+
+
+def _running() -> SparkSession | None:
+    """Return the session of this program, if it has one that runs."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.getActiveSession()
+    except PySparkException:
+        return None  # it was stopped
+
+
+def _changed(
+    spark: SparkSession, master: str | None, given: Mapping[str, str | float | bool]
+) -> SparkSession:
+    """Return a running session with those of the settings that can still be changed."""
+    there = _master_of(spark)
+    if master is not None and there and master != there:
+        _log.warning("session_runs_already", master=there, wanted=master)
+    for name, value in given.items():
+        if spark.conf.isModifiable(name):
+            spark.conf.set(name, _as_text(value))
+        elif spark.conf.get(name, None) != _as_text(value):
+            _log.warning("setting_without_effect", setting=name, reason="the session runs already")
+    return spark
+
+
+def _connect(
+    app_name: str, chosen: Chosen, given: Mapping[str, str | float | bool]
+) -> SparkSession:
+    """Open a session of Spark Connect."""
+    missing = [name for name in CONNECT_NEEDS if not _is_installed(name)]
+    if missing:
+        raise SetupError(
+            f"Spark Connect needs {', '.join(missing)}: pip install 'penstock[spark,connect]'"
         )
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name)
+    if chosen.given is not None:
+        builder = builder.remote(chosen.given)
+    for name, value in given.items():
+        builder = builder.config(name, _as_text(value))
+    return _start(builder, chosen)
 
 
-def _start(builder: SparkSession.Builder, master: str) -> SparkSession:
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False  # the package that it is part of is missing
+
+
+def _settings(
+    chosen: Chosen, given: Mapping[str, str | float | bool], *, quiet: bool
+) -> dict[str, str | float | bool]:
+    """Return what the session is given: ours only where the user has said nothing."""
+    ours = _defaults(chosen.master)
+    if chosen.is_local and not chosen.java_runs:
+        ours |= _local_workers() | {_JAVA_OPTIONS: _java_options()}
+        os.environ[CORES] = str(_cores(chosen.master))
+    settings = {name: value for name, value in ours.items() if name not in chosen.settings}
+    settings |= given
+    if quiet and not chosen.java_runs:
+        before = settings.get(_JAVA_OPTIONS, chosen.settings.get(_JAVA_OPTIONS, ""))
+        options = f"{before} -Dlog4j2.configurationFile={_quiet_logs()}"
+        settings[_JAVA_OPTIONS] = options.strip()
+    return settings
+
+
+def _start(builder: SparkSession.Builder, chosen: Chosen) -> SparkSession:
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # no types
     from pyspark.errors import PySparkException
 
+    # An argument wins over SPARK_REMOTE, and Spark takes no two addresses.
+    remote = None if chosen.is_remote else os.environ.pop("SPARK_REMOTE", None)
     try:
         return builder.getOrCreate()
     except Py4JJavaError as error:
-        raise _not_started(master, str(error.java_exception.getMessage())) from error
+        raise _not_started(chosen, str(error.java_exception.getMessage())) from error
     except (PySparkException, Py4JError) as error:
-        raise _not_started(master, str(error) or type(error).__name__) from error
+        raise _not_started(chosen, str(error) or type(error).__name__) from error
+    finally:
+        if remote is not None:
+            os.environ["SPARK_REMOTE"] = remote
 
 
-def _not_started(master: str, reason: str) -> SetupError:
-    hint = "" if _is_local(master) else "; is there one, and can it be reached from here?"
+def _not_started(chosen: Chosen, reason: str) -> SetupError:
+    hint = "" if chosen.is_local else "; is there one, and can it be reached from here?"
     first = reason.strip().partition("\n")[0]
-    return SetupError(f"Spark did not start at the master {master!r}: {first}{hint}")
+    return SetupError(f"Spark did not start at the master {chosen.master!r}: {first}{hint}")
 
 
 def _local_workers() -> dict[str, str]:
@@ -156,7 +265,7 @@ def _defaults(master: str) -> dict[str, str | float | bool]:
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": True,
         "spark.sql.streaming.stopTimeout": "60s",
     }
-    if not _is_local(master):
+    if not is_local(master):
         return shared
     cores = _cores(master)
     return {
@@ -167,7 +276,6 @@ def _defaults(master: str) -> dict[str, str | float | bool]:
         "spark.driver.host": _LOOPBACK,
         "spark.sql.shuffle.partitions": cores,
         "spark.default.parallelism": cores,
-        _JAVA_OPTIONS: _java_options(),
     }
 
 
@@ -190,10 +298,6 @@ def _quiet_logs() -> str:
     return write_launcher("penstock-java", "quiet-log4j2.properties", _QUIET).as_uri()
 
 
-def _is_local(master: str) -> bool:
-    return master == "local" or master.startswith("local[")
-
-
 def _cores(master: str) -> int:
     inside = master.partition("[")[2].partition("]")[0].partition(",")[0]
     if inside.isdigit():
@@ -207,49 +311,3 @@ def _setting(name: str) -> str:
 
 def _as_text(value: str | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def ship(context: SparkContext) -> None:
-    """Make sure that the executors have the package; ship it when they do not."""
-    from pyspark import SparkFiles
-
-    missing = missing_on_executors(context, (_PACKAGE, *NEEDED))
-    if _PACKAGE in missing:
-        # Spark serves the file from where it lies, and removes this directory when it stops.
-        directory = tempfile.mkdtemp(dir=SparkFiles.getRootDirectory())
-        context.addPyFile(str(_zip_package(Path(directory))))
-        _log.warning("package_shipped", reason="not installed on the executors", twins="pure")
-        missing.remove(_PACKAGE)
-    if missing:
-        raise SetupError(
-            f"the executors lack {', '.join(missing)}: {_INSTALL} on every worker, for the Python "
-            "that PYSPARK_PYTHON names"
-        )
-
-
-def missing_on_executors(context: SparkContext, names: Sequence[str]) -> list[str]:
-    """Return which of these packages an executor does not find."""
-    from py4j.protocol import Py4JJavaError
-
-    # Functions of the standard library only: nothing of ours can be loaded there yet. Every task
-    # looks for all of them.
-    count = max(2, context.defaultParallelism)
-    work = context.parallelize([*names] * count, count).map(find_spec).map(bool)
-    try:
-        found = work.collect()
-    except Py4JJavaError as error:
-        reason = str(error.java_exception.getMessage()).strip().splitlines()[-1]
-        raise SetupError(
-            "the executors do not run Python as this program does; PYSPARK_PYTHON names the one "
-            f"that they are to run ({sys.version_info[0]}.{sys.version_info[1]}): {reason}"
-        ) from error
-    return [name for at, name in enumerate(names) if not all(found[at :: len(names)])]
-
-
-def _zip_package(directory: Path) -> Path:
-    root = Path(__file__).parents[1]
-    target = directory / "penstock.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(root.rglob("*.py")):
-            archive.write(path, path.relative_to(root.parent))
-    return target

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 from msgspec import Struct
 
 from penstock.errors import BadRequestError
+from penstock.pipeline.masters import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -89,6 +90,10 @@ def with_schema(payload: Payload, spark: SparkSession, rows: DataFrame) -> Paylo
     """Find out the schema of JSON values by a look at the first ones, unless it is known."""
     if payload.schema:
         return payload
+    if is_connect(spark):
+        raise BadRequestError(
+            "over Spark Connect the schema of JSON values is not found out: name it (--schema)"
+        )
     small = rows.where(f"octet_length(value) <= {_SAMPLE_SIZE_MAX}").selectExpr(
         "cast(value as string) value"
     )

@@ -21,6 +21,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.log import get_logger
+from penstock.pipeline.masters import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +53,9 @@ def spark_work(spark: SparkSession, what: str, progress: Progress | None) -> Ite
     watcher = threading.Thread(
         target=_watch, args=(spark, what, progress, done), name="spark-progress", daemon=True
     )
-    if progress is not None:
+    # Spark Connect has no context, and so no tracker of stages.
+    watched = progress is not None and not is_connect(spark)
+    if watched:
         watcher.start()
     try:
         yield
@@ -60,7 +63,7 @@ def spark_work(spark: SparkSession, what: str, progress: Progress | None) -> Ite
         raise as_store_error(str(error)) from error
     finally:
         done.set()
-        if progress is not None:
+        if watched:
             watcher.join()
 
 
