@@ -28,7 +28,7 @@ from penstock.pipeline.jobs.maintaining import (
 from penstock.pipeline.jobs.measuring import Interval, StatsResult, TopicStats, TopKey, stats
 from penstock.pipeline.jobs.offloading import OffloadResult, ShardOffload, offload
 from penstock.pipeline.jobs.payload import Payload
-from penstock.pipeline.jobs.stats_page import save_stats
+from penstock.pipeline.jobs.stats_page import check_plot, save_stats
 from penstock.pipeline.jobs.tier_check import TierCheck
 from penstock.pipeline.jobs.upkeep_result import ShardUpkeep, UpkeepResult
 from penstock.pipeline.jobs.verifying import ShardCheck, VerifyResult, verify
@@ -58,6 +58,7 @@ __all__ = [
     "TopicStats",
     "UpkeepResult",
     "VerifyResult",
+    "check_plot",
     "compact",
     "expire",
     "export",

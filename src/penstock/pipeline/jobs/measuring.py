@@ -75,6 +75,8 @@ class StatsResult(Struct, frozen=True):
     intervals: list[Interval]
     top_keys: list[TopKey]
     seconds: float
+    every_s: int = EVERY_S
+    """Seconds of one interval."""
 
 
 def stats(
@@ -94,7 +96,7 @@ def stats(
     if every_s < 1 or top_keys < 0:
         raise BadRequestError(f"every_s {every_s} and top_keys {top_keys} start at 1 and 0")
     began = time.monotonic()
-    with NamedView(path) as view:
+    with NamedView(path, with_tiers=True) as view:
         ranges = [read_range(view, shard) for shard in chosen_shards(view, path, topics)]
     filled = [each for each in ranges if each.start < each.end]
     intervals: list[Interval] = []
@@ -116,6 +118,7 @@ def stats(
         intervals=intervals,
         top_keys=keys,
         seconds=time.monotonic() - began,
+        every_s=every_s,
     )
 
 
