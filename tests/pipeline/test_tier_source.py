@@ -18,8 +18,9 @@ from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, 
 
 import penstock
 from penstock.engine.segment.store import SegmentStore
-from penstock.errors import StoreError
+from penstock.errors import BadRequestError, StoreError
 from penstock.meta.state.model import TieringPolicy
+from penstock.pipeline import jobs
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.origins import open_origin
 from penstock.pipeline.planning import TaskPartition
@@ -268,3 +269,56 @@ def test_a_node_and_its_tier_are_one_shard(
         assert rows == {n: ("orders", b"value %d" % n * 5) for n in range(2_000)}
         assert metrics.total("rows_read") == 2_000
         assert metrics.total("bytes_read") > 0
+
+
+@pytest.fixture(scope="module")
+def tiered_node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a stopped node whose topic is in its tier, for the most part."""
+    data = tmp_path_factory.mktemp("cold") / "data"
+    settings: dict[str, object] = {
+        "broker": {"commit_log_file_size": 1 << 16},
+        "tiering": {"chunk_size": 8192, "segment_size": 40_000},
+    }
+    with penstock.open(data, **settings) as store:
+        policy = TieringPolicy(local_retention_bytes=20_000)
+        topic = store.create_topic("orders", tiering=policy)
+        for first in range(0, 2_000, 100):
+            topic.write_many([Record(b"value %d" % n * 5) for n in range(first, first + 100)])
+        store.run_upkeep()
+        store.run_upkeep()
+        (part,) = topic.describe().partitions
+        assert part.log_start is not None
+        assert 1_000 < part.log_start < 2_000
+    return data
+
+
+def test_a_reader_of_a_nodes_directory_follows_its_topics_into_their_tier(
+    spark: SparkSession, tiered_node: Path, tmp_path: Path
+) -> None:
+    load = spark.read.format("penstock").option("subscribe", "orders").load
+    rows = {row.offset: (row.topic, bytes(row.value)) for row in load(str(tiered_node)).collect()}
+    assert rows == {n: ("orders", b"value %d" % n * 5) for n in range(2_000)}
+    done = jobs.export(spark, str(tiered_node), str(tmp_path / "out"))
+    assert (done.rows, done.shards[0].start) == (2_000, 0)
+    (measured,) = jobs.stats(spark, str(tiered_node), top_keys=0).topics
+    assert (measured.rows, measured.rows_bound) == (2_000, 2_000)
+
+
+def test_a_directory_whose_tier_is_not_named_anywhere_is_refused(
+    tiered_node: Path, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(tiered_node, tmp_path / "data"))
+    shutil.move(data / "tier", tmp_path / "moved")
+    (data / "tier-url").unlink(missing_ok=True)
+    alone = read_options({"path": str(data)}, streaming=False)
+    origin = open_origin(alone)
+    with pytest.raises(BadRequestError, match="name it by the option 'tier'"):
+        batch_ranges(origin, alone)
+    origin.close()
+    (data / "tier-url").write_text(f"file://{tmp_path}/moved\n")
+    with closing(open_origin(alone)) as origin:
+        assert batch_ranges(origin, alone)[0].start == 0
+    (data / "tier-url").unlink()
+    named = read_options({"path": str(data), "tier": f"file://{tmp_path}/moved"}, streaming=False)
+    with closing(open_origin(named)) as origin:
+        assert batch_ranges(origin, named)[0].start == 0

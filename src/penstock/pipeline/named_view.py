@@ -12,6 +12,7 @@ from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.view import StoreView
 from penstock.engine.transaction_limits import Ranges
 from penstock.pipeline.node_directory import directory_ids, find_store
+from penstock.pipeline.node_tiers import Tiers
 from penstock.pipeline.transactions import Transactions
 from penstock.record import Offset, QueueKind, ShardId
 
@@ -19,10 +20,12 @@ from penstock.record import Offset, QueueKind, ShardId
 class NamedView:
     """What jobs ask of a store before Spark reads it: what is committed of it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, with_tiers: bool = False) -> None:
+        """`with_tiers`: shards begin where their tiers do."""
         self._place: Final = find_store(path)
         self._view: Final = StoreView.open(self._place.root)
         self._transactions: Final = Transactions(self._view, self._place.root)
+        self._tiers: Final = Tiers(self._view, self._place.root) if with_tiers else None
 
     @property
     def root(self) -> str:
@@ -48,7 +51,18 @@ class NamedView:
         stored = self._place.stored(shard)
         found = self._view.bounds(stored)
         end = max(int(found.earliest), self._transactions.end(stored, int(found.commit)))
-        return replace(found, commit=Offset(end))
+        return replace(found, earliest=self._earliest(shard, found), commit=Offset(end))
+
+    def _earliest(self, shard: ShardId, found: Bounds) -> Offset:
+        stored = self._place.stored(shard)
+        cold = None if self._tiers is None else self._tiers.of(stored)
+        if cold is None:
+            return found.earliest
+        from penstock.pipeline.merged_origin import joined
+        from penstock.pipeline.origins import Edges
+
+        hot = Edges(int(found.earliest), int(found.commit))
+        return Offset(joined(shard, hot, cold.find(stored)).earliest)
 
     def aborted(self, shard: ShardId, start: int, end: int) -> Ranges:
         """Return the offsets in [start, end) whose transactions were aborted, as ranges."""
@@ -70,3 +84,5 @@ class NamedView:
         traceback: TracebackType | None,
     ) -> None:
         self._view.close()
+        if self._tiers is not None:
+            self._tiers.close()

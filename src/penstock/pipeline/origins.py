@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from penstock.engine.segment.view import StoreView
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.node_directory import StoreDirectory, directory_ids, find_store
+from penstock.pipeline.node_tiers import Tiers
 from penstock.pipeline.planning import TaskPartition, plan, plan_by_key, without_old
 from penstock.pipeline.ranges import ShardRange
 from penstock.pipeline.source_options import SourceOptions
@@ -89,6 +90,10 @@ class DirectoryOrigin:
     def log_start(self, shard: ShardId) -> int:
         return self.bounds(shard).earliest
 
+    def tiers(self) -> Tiers:
+        """Return the tiers that hold what the log no longer does."""
+        return Tiers(self._view, self._place.root)
+
     def refresh(self) -> None:
         self._view.refresh()
         self._transactions.look()
@@ -121,13 +126,20 @@ class DirectoryOrigin:
 def open_origin(options: SourceOptions) -> Origin:
     """Open what the options name; raise when nothing is there."""
     # Here, so that a directory is read without gRPC, and without what only tiers need.
+    from penstock.pipeline.merged_origin import MergedOrigin, OneTier
+
+    if options.tier is None and options.endpoint is not None:
+        return _open_hot(options)  # the node reads its tiers itself
     if options.tier is None:
-        return _open_hot(options)
-    from penstock.pipeline.merged_origin import MergedOrigin
+        hot = DirectoryOrigin(options.path, committed=options.committed)
+        return MergedOrigin(hot, hot.tiers())
     from penstock.pipeline.tier_origin import TierOrigin
 
-    cold = TierOrigin(options)
-    return MergedOrigin(_open_hot(options), cold) if options.path or options.endpoint else cold
+    named = options.topics if options.assigned is None else tuple(options.assigned)
+    cold = TierOrigin(options.tier, named)
+    if not options.path and not options.endpoint:
+        return cold
+    return MergedOrigin(_open_hot(options), OneTier(cold))
 
 
 def _open_hot(options: SourceOptions) -> HotOrigin:

@@ -144,19 +144,20 @@ def export(
             return ExportResult(
                 path, target, before.run, 0, 0, 0, recovered, [], time.monotonic() - began
             )
-        with spark_work(spark, "export", progress):
-            if payload is None:
-                options = range_options(path, ranges, EXPORTED_COLUMNS, strict=strict)
-                stage_ranges(spark, options, ledger.staging, layout_of(mode))
-            else:
-                table = load_ranges(spark, path, ranges, EXPORTED_COLUMNS, strict=strict)
-                payload = with_schema(payload, spark, table)
-                check_growth(before.payload, payload)
-                stage_table(spark, decoded(table, payload), ledger.staging, mode)
-        with spark_work(spark, "check", progress):
-            shards = _check(spark, ledger, ranges, before.offsets)
-        if strict:
-            _check_values(shards)
+        with _cleaned(ledger):
+            with spark_work(spark, "export", progress):
+                if payload is None:
+                    options = range_options(path, ranges, EXPORTED_COLUMNS, strict=strict)
+                    stage_ranges(spark, options, ledger.staging, layout_of(mode))
+                else:
+                    table = load_ranges(spark, path, ranges, EXPORTED_COLUMNS, strict=strict)
+                    payload = with_schema(payload, spark, table)
+                    check_growth(before.payload, payload)
+                    stage_table(spark, decoded(table, payload), ledger.staging, mode)
+            with spark_work(spark, "check", progress):
+                shards = _check(spark, ledger, ranges, before.offsets)
+            if strict:
+                _check_values(shards)
         after = Bookmark(
             before.run + 1,
             root,
@@ -171,6 +172,16 @@ def export(
     rows = sum(each.rows for each in shards)
     seconds = time.monotonic() - began
     return ExportResult(path, target, after.run, rows, files, size, recovered, shards, seconds)
+
+
+@contextmanager
+def _cleaned(ledger: Ledger) -> Iterator[None]:
+    """Leave no staged file of a run that fails before it is published."""
+    try:
+        yield
+    except BaseException:
+        ledger.clean()
+        raise
 
 
 def _check_same(before: Bookmark, root: str, mode: str, target: str) -> None:
@@ -235,7 +246,7 @@ def _ranges(
     path: str, done: Offsets, topics: Sequence[str] | None, *, strict: bool
 ) -> list[ReadRange]:
     found = []
-    with NamedView(path) as view:
+    with NamedView(path, with_tiers=True) as view:
         for shard in chosen_shards(view, path, topics):
             bounds = view.bounds(shard)
             wanted = done.get(shard.topic, {}).get(shard.partition, bounds.earliest)
