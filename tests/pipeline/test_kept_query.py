@@ -108,3 +108,22 @@ def test_a_batch_that_was_completed_begins_the_row_of_starts_anew(
         kept.look()
     assert kept.batches == kept.rows == 3
     assert kept.active
+
+
+@pytest.mark.parametrize(
+    ("failure", "again"),
+    [
+        ("penstock.errors.LockedError: data is open in another process", True),
+        ("penstock.errors.DeadlineError: nobody answers at 127.0.0.1:1", True),
+        ("penstock.errors.NotLeaderError: this node does not lead 'a_0'", True),
+        ("penstock.errors.BadRequestError: topic 'orders' does not exist", False),
+    ],
+)
+def test_errors_that_time_heals_are_tried_again(failure: str, again: bool) -> None:
+    kept = KeptQuery("stages", start_of(Query(failure=failure), Query()))
+    if again:
+        kept.look()
+        assert kept.active
+    else:
+        with pytest.raises(StoreError):
+            kept.look()

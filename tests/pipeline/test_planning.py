@@ -14,6 +14,8 @@ from tests.segment.format.golden_store import GoldenStore
 
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
+from penstock.pipeline import cutting
+from penstock.pipeline.cutting import task_count
 from penstock.pipeline.planning import TaskPartition, plan, without_old
 from penstock.pipeline.ranges import ShardRange
 from penstock.record import QueueKind, Record, ShardId
@@ -120,3 +122,38 @@ def test_what_is_too_old_is_not_planned(spark_store: Path) -> None:
     (found,) = without_old(view, wanted, 5_000)
     assert 3_900 < found.start <= 5_000
     assert found.end == wanted[0].end
+
+
+def test_rows_decide_where_bytes_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_CORES", "4")
+    bytes_of_a_task = 64 << 20
+    # As many tasks as two for each core, where there is work for them; else fewer.
+    assert task_count(20 << 20, 1_260_000, bytes_of_a_task, 1) == 8
+    assert task_count(1 << 20, 120_000, bytes_of_a_task, 1) == 2
+    assert task_count(1 << 20, 40_000, bytes_of_a_task, 1) == 1
+    # No task has more rows than another could take over, nor more bytes.
+    assert task_count(20 << 20, 50_000_000, bytes_of_a_task, 1) == 100
+    assert task_count(64 << 30, 1_000, bytes_of_a_task, 1) == 1_024
+    assert task_count(0, 0, bytes_of_a_task, 5) == 5
+
+
+def test_one_large_shard_is_cut_for_all_cores(
+    mixed: StoreView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CORES", "4")
+    monkeypatch.setattr(cutting, "ROWS_MIN", 10)
+    for shard in (SHARDS[0], SHARDS[-1]):  # a queue of records, and one of batches
+        wanted = ranges_of(mixed, [shard])
+        tasks = plan(mixed, wanted, 64 << 20, 1)
+        assert len(tasks) == 8
+        assert joined(tasks) == wanted
+
+
+@given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=8), most=st.integers(1, 60))
+def test_no_task_has_more_rows_than_allowed(lengths: list[int], most: int) -> None:
+    ranges = [ShardRange(ShardId("a", number), 5, 5 + n) for number, n in enumerate(lengths)]
+    tasks = TaskPartition(ranges).cut(most)
+    assert joined(tasks) == ranges
+    counts = [sum(each.end - each.start for each in task.ranges) for task in tasks]
+    assert max(counts) <= most
+    assert counts[:-1] == [most] * (len(counts) - 1)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
+from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.adapter.partitioning import key_hash
 from penstock.engine.segment.store import SegmentStore
@@ -16,8 +20,10 @@ from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, LockedError, SetupError
 from penstock.pipeline import staging
 from penstock.pipeline.key_hashes import key_hashes
-from penstock.pipeline.publishing import Journal, Publisher
-from penstock.pipeline.staging import Chunk, Partitioner, StagedFile, Stager
+from penstock.pipeline.publishing import Journal, OpenBatch, Publisher
+from penstock.pipeline.sink_options import sink_options
+from penstock.pipeline.staging import Chunk, Partitioner, StagedFile, Stager, remove_run_files
+from penstock.pipeline.staging_area import open_area
 from penstock.pipeline.targets import DirectoryTarget
 from penstock.record import Producer
 
@@ -164,6 +170,73 @@ def test_a_store_that_is_open_elsewhere_is_left_alone(sink: Sink) -> None:
     with SegmentStore.open(str(sink.store)), pytest.raises(LockedError):
         sink.publisher.publish(0, [sink.stage(0, range(ROWS))])
     assert sink.journal.open_batch() is None
+
+
+def test_a_publisher_waits_for_the_one_that_has_the_store_open(sink: Sink) -> None:
+    file = sink.stage(0, range(ROWS))
+    waiting = Publisher(lambda: DirectoryTarget.open(str(sink.store), 60.0), "s", sink.journal, 3)
+    with ThreadPoolExecutor(1) as pool:
+        with SegmentStore.open(str(sink.store)):
+            published = pool.submit(waiting.publish, 0, [file])
+            time.sleep(0.5)
+            assert not published.done()
+        assert published.result(60) == ROWS
+    hasty = Publisher(lambda: DirectoryTarget.open(str(sink.store), 0.2), "s", sink.journal, 3)
+    with (
+        SegmentStore.open(str(sink.store)),
+        pytest.raises(LockedError, match=r"waited 0.2 s for it \(the option 'lockTimeout'\)"),
+    ):
+        hasty.publish(1, [sink.stage(1, range(ROWS))])
+
+
+def test_rows_staged_in_an_object_store_are_published_once(sink: Sink) -> None:
+    area = open_area("memory://staging-test/sink")
+    journal = Journal(area)
+    target = lambda: DirectoryTarget.open(str(sink.store))  # noqa: E731 - as the sink has it
+
+    def staged(batch: int) -> StagedFile:
+        file = sink.stage(batch, range(ROWS))
+        return replace(file, path=area.keep(file.path, f"run-1/{batch}.arrow"))
+
+    publisher = Publisher(target, "s", journal, 3, "query 1")
+    assert publisher.publish(0, [staged(0)]) == ROWS
+    assert publisher.publish(0, [staged(10)]) == 0
+    assert (journal.committed(), journal.query()) == (0, "query 1")
+    # Another driver has begun a batch of this sink meanwhile.
+    journal.begin(OpenBatch(1, (), "query 1"))
+    with pytest.raises(LockedError, match="another driver publishes"):
+        area.write("open.json", b"{}", anew=True)
+    area.remove("open.json")
+    assert publisher.publish(1, [staged(1)]) == ROWS
+    assert sink.values() == expected(0, 1)
+    remove_run_files(area, [f"{area.root}/run-1/1.arrow"])
+    assert area.run_files() == [f"{area.root}/run-1/1.arrow"]
+    missing = StagedFile(f"{area.root}/run-1/none.arrow", 0, ())
+    with pytest.raises(SetupError, match="stagingPath"):
+        publisher.publish(2, [missing])
+
+
+@pytest.mark.parametrize(
+    ("options", "staging"),
+    [
+        ({"checkpointLocation": "file:/ck"}, "/ck/penstock-sink"),
+        ({"checkpointLocation": "file:///a%20b"}, "/a b/penstock-sink"),
+        ({"checkpointLocation": "s3a://bucket/ck/"}, "s3a://bucket/ck/penstock-sink"),
+        ({"checkpointLocation": "hdfs://h/ck", "stagingPath": "gs://b/x"}, "gs://b/x"),
+        ({"checkpointLocation": "hdfs://h/ck"}, None),
+        ({"stagingPath": "dbfs:/x"}, None),
+    ],
+)
+def test_a_checkpoint_in_an_object_store_is_not_taken_for_a_directory(
+    options: dict[str, str], staging: str | None
+) -> None:
+    chosen = {"endpoint": "127.0.0.1:1", "topic": "orders", **options}
+    schema = StructType([StructField("value", StringType())])
+    if staging is None:
+        with pytest.raises(BadRequestError, match="'stagingPath'"):
+            sink_options(chosen, schema, streaming=True)
+    else:
+        assert sink_options(chosen, schema, streaming=True).staging == staging
 
 
 def test_staged_files_must_be_visible_to_the_driver(sink: Sink) -> None:

@@ -252,3 +252,35 @@ def test_positions_are_the_same_after_a_trip_through_text(
     assert Positions.parse(text, "offsets") == found
     shuffled = Positions(dict(reversed(shards.items())), ids)
     assert json.dumps(shuffled.to_json()) == text  # Spark compares text
+
+
+def test_a_stream_waits_for_enough_records_but_not_too_long(tmp_path: Path) -> None:
+    place = Plain(tmp_path)
+    place.write(10)
+    patient = place.planner(minOffsetsPerTrigger="20", maxTriggerDelay="1h")
+    start = patient.initial()
+    assert patient.latest(start, None) == start
+    place.write(10)
+    assert patient.latest(start, 15)["orders"]["0"] == 15
+    assert patient.latest(start, None)["orders"]["0"] == 20
+    hasty = place.planner(minOffsetsPerTrigger="30", maxTriggerDelay="0ms")
+    assert hasty.latest(start, None)["orders"]["0"] == 20
+    patient.stop_here()  # Trigger.AvailableNow: what is there is all that comes
+    assert patient.latest({"orders": {**start["orders"], "0": 15}}, None)["orders"]["0"] == 20
+    for planner in (patient, hasty):
+        planner.close()
+    for wrong in (
+        {"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "2"},
+        {"maxTriggerDelay": "x"},
+    ):
+        with pytest.raises(BadRequestError, match="Trigger"):
+            place.planner(**wrong)
+
+
+def test_tasks_of_a_stream_keep_to_the_limit_of_records(tmp_path: Path) -> None:
+    place = Plain(tmp_path)
+    place.write(10)
+    planner = place.planner(maxRecordsPerPartition="4")
+    start = planner.initial()
+    assert planned(planner, start, planner.latest(start, None)) == [[0, 4], [4, 8], [8, 10]]
+    planner.close()

@@ -152,6 +152,7 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
 
     def wait_for(self, count: int, process: subprocess.Popen[str]) -> None:
@@ -171,13 +172,14 @@ def test_a_run_stops_cleanly_and_goes_on_where_it_was(tmp_path: Path) -> None:
         run.wait_for(100, first)
         append(tmp_path / "source", range(300, 600))
         run.wait_for(200, first)
-        first.send_signal(signal.SIGTERM)
+        os.killpg(first.pid, signal.SIGTERM)  # as a shell or a supervisor sends it
         output, errors = first.communicate(timeout=STOP_S)
     finally:
         first.kill()
     assert first.returncode == 0, errors
     assert json.loads(output)["rows"] == 600
     assert "Setting default log level" in errors
+    assert "Traceback" not in errors
     append(tmp_path / "source", range(600, 900))
     tier = f"file://{tmp_path}/tier"
     again = run.start("--once", "--export", "parquet", "--expire", "--offload", tier)

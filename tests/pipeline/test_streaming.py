@@ -108,7 +108,7 @@ def test_a_stream_takes_each_record_once_in_bounded_batches_across_restarts(copy
 
 def test_a_sink_that_cannot_commit_takes_the_batch_later(copy: Copy) -> None:
     with SegmentStore.open(str(copy.target)), pytest.raises(StreamingQueryException) as caught:
-        copy.run()
+        copy.run(sink={"lockTimeout": "0"})
     assert "another process" in str(caught.value) or "LockedError" in str(caught.value)
     copy.run()
     assert values(copy.target) == values(copy.source)
@@ -145,3 +145,17 @@ def test_a_recreated_topic_stops_the_stream_or_is_read_anew(copy: Copy) -> None:
         copy.run()
     query = copy.run(failOnDataLoss="false")
     assert [each["numInputRows"] for each in query.recentProgress] == [20]
+
+
+def test_a_new_checkpoint_is_a_new_query_also_under_the_same_sink_id(
+    copy: Copy, tmp_path: Path
+) -> None:
+    sink = {"sinkId": "mine"}
+    copy.run(sink=sink)
+    copy.checkpoint = tmp_path / "another"
+    copy.run(sink=sink)
+    assert len(values(copy.target)) == 4 * COUNT
+    copy.forget_last_commit()
+    copy.run(sink=sink)  # a repeat of the second query's batch
+    assert len(values(copy.target)) == 4 * COUNT
+    assert copy.staged() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
@@ -20,6 +21,7 @@ from penstock.cli.output import (
     size_text,
     time_text,
 )
+from penstock.errors import SetupError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +48,7 @@ Topics = Annotated[
     typer.Option("--topic", "-t", help="Only this topic; may be repeated.", show_default="all"),
 ]
 DAMAGED: Final = 1
+_NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy")
 
 
 SparkLogs = Annotated[
@@ -61,6 +64,11 @@ def pipeline(context: typer.Context, spark_logs: SparkLogs = False) -> None:
     repeated: nothing is there twice.
     """
     context.obj = spark_logs
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing and context.invoked_subcommand != "package":
+        raise SetupError(
+            f"`penstock pipeline` needs {', '.join(missing)}: pip install 'penstock[spark]'"
+        )
 
 
 class _LateSession:
@@ -104,7 +112,8 @@ def stats(
     ] = 3600,
     top_keys: Annotated[int, typer.Option(min=0, help="How many keys of each topic.")] = 10,
     plot: Annotated[
-        str | None, typer.Option("--plot", metavar="FILE", help="Also as .html or .png.")
+        str | None,
+        typer.Option("--plot", metavar="FILE", help="Also as .html, .png, .svg or .pdf."),
     ] = None,
     master: Master = None,
     as_json: AsJson = False,
@@ -117,6 +126,8 @@ def stats(
     """
     from penstock.pipeline import jobs
 
+    if plot is not None:
+        jobs.check_plot(plot)
     with progress_bar() as progress:
         result = jobs.stats(
             start_session(context, master),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final
 
 from penstock.api.topic_info import PartitionInfo
 from penstock.engine.contract import AdapterOffsetStrategy
 from penstock.errors import UnknownTopicError
+from penstock.pipeline.cutting import pack, rows_of, task_count
 from penstock.pipeline.endpoint import connect
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.origins import Edges
@@ -84,13 +84,11 @@ class EndpointOrigin:
         if filters.keys is not None:
             return [self._task(ranges, by_key=True)] if ranges else []
         sizes = [self._size(each) for each in ranges]
-        wanted = min(options.partition_bytes, max(1, -(-sum(sizes) // options.partitions_min)))
-        tasks = []
-        for (shard, start, end), size in zip(ranges, sizes, strict=True):
-            pieces = max(1, min(-(-size // wanted), end - start))
-            cuts = [start + (end - start) * number // pieces for number in range(pieces + 1)]
-            tasks += [self._task([ShardRange(shard, low, high)]) for low, high in pairwise(cuts)]
-        return tasks
+        count = task_count(
+            sum(sizes), rows_of(ranges), options.partition_bytes, options.partitions_min
+        )
+        wanted = max(1, -(-sum(sizes) // count))
+        return [self._task(each) for each in pack(ranges, sizes, wanted)]
 
     def _task(self, ranges: Sequence[ShardRange], *, by_key: bool = False) -> TaskPartition:
         topics = {each.shard.topic for each in ranges}
@@ -100,7 +98,8 @@ class EndpointOrigin:
     def _size(self, wanted: ShardRange) -> int:
         """Return about how many bytes a range takes: its share of the partition's."""
         part = self._part(wanted.shard)
-        return part.size * (wanted.end - wanted.start) // max(1, part.commit - part.earliest)
+        share = part.size * (wanted.end - wanted.start) // max(1, part.commit - part.earliest)
+        return max(1, share)
 
     def _without_old(self, ranges: Sequence[ShardRange], first_ms: int) -> list[ShardRange]:
         found = []

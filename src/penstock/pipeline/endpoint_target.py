@@ -15,7 +15,8 @@ from penstock.disk_local import LocalDisk
 from penstock.errors import SequenceGapError
 from penstock.pipeline.endpoint import connect
 from penstock.pipeline.staging import Chunk
-from penstock.pipeline.targets import Target, records, was_taken
+from penstock.pipeline.staging_area import is_remote
+from penstock.pipeline.targets import Target, records, was_taken, when_unlocked
 from penstock.record import Producer
 
 if TYPE_CHECKING:
@@ -31,14 +32,20 @@ class EndpointTarget:
 
     @classmethod
     @contextmanager
-    def open(cls, address: str, namespace: str, staging: str) -> Iterator[Target]:
-        """Connect, and keep other publishers of the same sink away meanwhile."""
-        lock = LocalDisk().lock(f"{staging}/lock")
+    def open(
+        cls, address: str, namespace: str, staging: str, timeout_s: float = 0.0
+    ) -> Iterator[Target]:
+        """Connect, and keep other publishers of the same sink away meanwhile; in an object store
+        the journal itself does so."""
+        lock = None
+        if not is_remote(staging):
+            lock = when_unlocked(lambda: LocalDisk().lock(f"{staging}/lock"), timeout_s)
         try:
             with closing(connect(address)) as backend:
                 yield cls(backend, namespace)
         finally:
-            lock.release()
+            if lock is not None:
+                lock.release()
 
     def partition_counts(self) -> dict[str, int]:
         return partition_counts_of(self._backend, self._namespace)

@@ -1,9 +1,10 @@
 """A streaming query that is started again when something outside of our code made it fail.
 
 A Python worker that could not start in time on a busy machine, a connection that broke: the
-checkpoint says where the query goes on, so starting it again loses nothing and repeats nothing. Our
-own errors are final, since they would only come back: a stage that raises, a topic that is not
-there, records that retention took.
+checkpoint says where the query goes on, so starting it again loses nothing and repeats nothing. So
+it is for our own errors that time heals: a store that another process has open, a node that does
+not answer. The others are final, since they would only come back: a stage that raises, a topic that
+is not there, records that retention took.
 
 Spark gives the Python process of a source ten seconds to start, and no setting changes that. So
 sources start one after another, and a query that failed waits before it tries again, longer each
@@ -70,7 +71,7 @@ class KeptQuery:
 
     def look(self) -> None:
         """Start it again when it failed; raise its error when that does not help."""
-        from penstock.pipeline.jobs.spark_work import as_store_error, is_ours
+        from penstock.pipeline.jobs.spark_work import as_store_error, is_final
 
         if self._again_at is not None:
             if time.monotonic() >= self._again_at:
@@ -87,7 +88,7 @@ class KeptQuery:
         if self.batches > before:
             self._restarts = 0
         error = as_store_error(str(failure))
-        if is_ours(str(failure)) or self._restarts == len(PAUSES_S):
+        if is_final(str(failure)) or self._restarts == len(PAUSES_S):
             raise error
         self._again_at = time.monotonic() + PAUSES_S[self._restarts]
         self._restarts += 1

@@ -30,8 +30,29 @@ _KAFKA_ONLY: Final = frozenset(
     }
 )
 """Options of Kafka's source that only concern its client."""
-_FROM_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "schema"})
+_FROM_SPARK: Final = frozenset(
+    {
+        "checkpointlocation",
+        "queryname",
+        "outputmode",
+        "schema",
+        "serialization.format",
+        "location",
+    }
+)
 """Options that Spark itself hands through."""
+_INSTEAD: Final = {
+    "kafka.bootstrap.servers": "'path' names a directory, 'endpoint' a running node",
+    "kafka.isolation.level": "'isolationLevel' says whether open transactions are shown",
+    "kafka.group.id": "positions are in the checkpoint of the query, not in a group",
+    "kafka.auto.offset.reset": "'startingOffsets' says where a query begins",
+    "groupidprefix": "positions are in the checkpoint of the query, not in a group",
+    "kafkaconsumer.polltimeoutms": "a read of a node ends after 60 s without an answer",
+    "fetchoffset.numretries": "offsets are read from the store itself",
+    "fetchoffset.retryintervalms": "offsets are read from the store itself",
+    "includetimestamp": "the column 'timestamp' is always there",
+}
+"""What there is here instead of an option of Kafka's source."""
 
 
 class OptionTable:
@@ -46,7 +67,8 @@ class OptionTable:
 
     def _refuse(self, name: str) -> None:
         if name.startswith(_KAFKA_PREFIX) or name in _KAFKA_ONLY:
-            _log.warning("option_without_effect", option=name)
+            instead = _INSTEAD.get(name, "there is no Kafka client here")
+            _log.warning("option_without_effect", option=name, instead=instead)
             return
         near = get_close_matches(name, self._names, n=1, cutoff=0.5)
         hint = f"did you mean {self._names[near[0]]!r}?" if near else ""

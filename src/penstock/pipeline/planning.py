@@ -11,7 +11,6 @@ A plan is right wherever it cuts: sizes only decide how even the tasks are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -20,7 +19,9 @@ from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TI
 from penstock.engine.segment.shard_view import ShardView, first_record, first_unit_at
 from penstock.engine.segment.view import StoreView
 from penstock.engine.transaction_limits import Ranges
+from penstock.pipeline.cutting import limit_rows, pack, rows_of, task_count
 from penstock.pipeline.ranges import ShardRange
+from penstock.pipeline.source_options import SourceOptions
 from penstock.record import QueueKind, ShardId
 
 _SAMPLES: Final = 32
@@ -77,8 +78,28 @@ class TaskPartition(InputPartition):
             ids=self.ids,
         )
 
+    def cut(self, rows_max: int) -> list[TaskPartition]:
+        """Return the task as several, none with more than so many offsets."""
+        return [
+            TaskPartition(
+                ranges,
+                by_key=self.by_key,
+                names=self.names,
+                tier=self.tier,
+                hidden=self.hidden,
+                ids=self.ids,
+            )
+            for ranges in limit_rows(self.ranges, rows_max)
+        ]
+
     def __repr__(self) -> str:
         return f"TaskPartition({self.ranges}, by_key={self.by_key})"
+
+
+def within_limit(tasks: Sequence[TaskPartition], options: SourceOptions) -> list[TaskPartition]:
+    """Return the tasks, cut where the options limit the records of one."""
+    most = options.records_per_partition
+    return [*tasks] if most is None else [part for task in tasks for part in task.cut(most)]
 
 
 class _Queue:
@@ -149,18 +170,20 @@ class _Span(NamedTuple):
 def plan(
     view: StoreView, ranges: Sequence[ShardRange], partition_bytes: int, partitions_min: int
 ) -> list[TaskPartition]:
-    """Cut `ranges` into tasks of about `partition_bytes`, and at least `partitions_min`."""
+    """Cut `ranges` into tasks, as many as `task_count` says."""
     snapshot = view.snapshot()
     queues = [_Queue(snapshot.get(each.shard), each) for each in ranges if each.start < each.end]
     sizes = [max(1, queue.estimate()) for queue in queues]
     total = sum(sizes)
     if not queues:
         return []
-    wanted = min(partition_bytes, max(1, -(-total // partitions_min)))
+    rows = rows_of(queue.wanted for queue in queues)
+    count = task_count(total, rows, partition_bytes, partitions_min)
+    wanted = max(1, -(-total // count))
     span = _span_of(queues)
     if len(queues) > 1 and total >= _MOST_OF_THE_LOG * (span.end - span.start):
-        return _by_position(queues, span, -(-total // wanted))
-    return _by_offsets(queues, sizes, wanted)
+        return _by_position(queues, span, count)
+    return [TaskPartition(each) for each in pack([one.wanted for one in queues], sizes, wanted)]
 
 
 def _span_of(queues: Iterable[_Queue]) -> _Span:
@@ -184,26 +207,6 @@ def _by_position(queues: Sequence[_Queue], span: _Span, count: int) -> list[Task
                 stretches[number].append(ShardRange(shard, start, cut))
             start = cut
     return [TaskPartition(pieces) for pieces in stretches if pieces]
-
-
-def _by_offsets(queues: Sequence[_Queue], sizes: Sequence[int], wanted: int) -> list[TaskPartition]:
-    """Cut long ranges, and put short ones together."""
-    tasks: list[TaskPartition] = []
-    short: list[ShardRange] = []
-    short_size = 0
-    for queue, size in zip(queues, sizes, strict=True):
-        shard, start, end = queue.wanted
-        pieces = min(-(-size // wanted), end - start)
-        if pieces > 1:
-            cuts = [start + (end - start) * n // pieces for n in range(pieces + 1)]
-            tasks += (TaskPartition([ShardRange(shard, low, high)]) for low, high in pairwise(cuts))
-            continue
-        if short and short_size + size > wanted:
-            tasks.append(TaskPartition(short))
-            short, short_size = [], 0
-        short.append(queue.wanted)
-        short_size += size
-    return [*tasks, TaskPartition(short)] if short else tasks
 
 
 def without_old(view: StoreView, ranges: Sequence[ShardRange], first_ms: int) -> list[ShardRange]:

@@ -19,7 +19,6 @@ writes; a sequence that lies before the one it expects was taken long ago.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from hashlib import blake2b
@@ -33,6 +32,7 @@ from msgspec import Struct
 from penstock.errors import BadRequestError, SetupError
 from penstock.log import get_logger
 from penstock.pipeline.staging import StagedFile, partition_counts
+from penstock.pipeline.staging_area import Area, DirectoryArea
 from penstock.pipeline.targets import Target
 from penstock.record import Producer, ShardId
 
@@ -47,52 +47,45 @@ class OpenBatch(Struct, frozen=True):
 
     batch_id: int
     files: tuple[StagedFile, ...]
+    query: str | None = None
+    """The id of the streaming query."""
 
 
 _batch_decoder: Final = msgspec.json.Decoder(OpenBatch)
 
 
 class Journal:
-    """What a sink has done, on disk beside its staged files."""
+    """What a sink has done, beside its staged files."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory: Final = directory
+    def __init__(self, place: Path | Area) -> None:
+        self.area: Final[Area] = DirectoryArea(place) if isinstance(place, Path) else place
 
     def open_batch(self) -> OpenBatch | None:
-        data = self._read(_OPEN)
+        data = self.area.read(_OPEN)
         return None if data is None else _batch_decoder.decode(data)
 
     def committed(self) -> int:
         """Return the last batch that is done, or -1."""
-        data = self._read(_COMMITTED)
+        data = self.area.read(_COMMITTED)
         return -1 if data is None else int(json.loads(data)["batch_id"])
 
+    def query(self) -> str | None:
+        """Return the id of the streaming query whose batches these are; None: not known."""
+        for data in (self.area.read(_OPEN), self.area.read(_COMMITTED)):
+            if data is not None and json.loads(data).get("query") is not None:
+                return str(json.loads(data)["query"])
+        return None
+
     def begin(self, batch: OpenBatch) -> None:
-        self._write(_OPEN, msgspec.json.encode(batch))
+        known = self.area.read(_OPEN) is not None  # of a batch that is done
+        self.area.write(_OPEN, msgspec.json.encode(batch), anew=not known)
 
-    def finish(self, batch_id: int) -> None:
-        self._write(_COMMITTED, json.dumps({"batch_id": batch_id}).encode())
-        (self._directory / _OPEN).unlink(missing_ok=True)
-
-    def _read(self, name: str) -> bytes | None:
-        try:
-            return (self._directory / name).read_bytes()
-        except FileNotFoundError:
-            return None
-
-    def _write(self, name: str, data: bytes) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        staged = self._directory / f"{name}.tmp"
-        with staged.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(self._directory / name)
-        directory = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+    def finish(self, batch_id: int, query: str | None = None) -> None:
+        done: dict[str, int | str] = {"batch_id": batch_id}
+        if query is not None:
+            done["query"] = query
+        self.area.write(_COMMITTED, json.dumps(done).encode())
+        self.area.remove(_OPEN)
 
 
 class Publisher:
@@ -104,7 +97,9 @@ class Publisher:
         sink_id: str,
         journal: Journal,
         partitions_created: int | None,
+        query: str | None = None,
     ) -> None:
+        self._query: Final = query
         self._open: Final = open_target
         self._journal: Final = journal
         self._producer_id: Final = producer_id(sink_id)
@@ -123,13 +118,14 @@ class Publisher:
                 _log.warning("batch_repeated", batch_id=number, committed=committed)
                 return 0
             if begun is None:
-                begun = OpenBatch(number, tuple(sorted(files, key=lambda file: file.task)))
+                ordered = tuple(sorted(files, key=lambda file: file.task))
+                begun = OpenBatch(number, ordered, self._query)
                 self._check_files(begun.files)
                 self._journal.begin(begun)
             added = self._publish(target, begun)
             # The rows are on the device before the journal says so.
             target.flush()
-            self._journal.finish(number)
+            self._journal.finish(number, self._query)
             return added
 
     def _number(self, batch_id: int | None, begun: OpenBatch | None, committed: int) -> int:
@@ -147,10 +143,9 @@ class Publisher:
             )
         return batch_id
 
-    @staticmethod
-    def _check_files(files: Iterable[StagedFile]) -> None:
+    def _check_files(self, files: Iterable[StagedFile]) -> None:
         for file in files:
-            if not Path(file.path).exists():
+            if not self._journal.area.exists(file.path):
                 raise SetupError(
                     f"{file.path} was staged by a worker and is not there on the driver: "
                     "stagingPath must be a directory that all of them share"
@@ -161,7 +156,7 @@ class Publisher:
         sequences: dict[ShardId, int] = {}
         added = 0
         for file in batch.files:
-            with pa.memory_map(file.path) as source:
+            with self._journal.area.local(file.path) as path, pa.memory_map(path) as source:
                 reader = pa.ipc.open_file(source)
                 for number, chunk in enumerate(file.chunks):
                     sequence = sequences.get(chunk.shard, 0)

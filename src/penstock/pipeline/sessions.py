@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import SetupError
 from penstock.log import get_logger
+from penstock.pipeline.cutting import CORES
 from penstock.pipeline.java import find_java
 from penstock.pipeline.launchers import write_launcher
 from penstock.pipeline.masters import (
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
-CORES: Final = "PENSTOCK_CORES"
-"""Plans are made in processes that see no session; this variable tells them how many cores there
-are."""
 CONNECT_NEEDS: Final = ("grpc", "grpc_status", "google.rpc", "zstandard", "pandas")
 _INSTALL: Final = "pip install 'penstock[spark]'"
 _LOOPBACK: Final = "127.0.0.1"
@@ -109,14 +107,40 @@ def _classic(
             os.environ["JAVA_HOME"] = home
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder
+    settings = {
+        name: _as_text(value) for name, value in _settings(chosen, given, quiet=quiet).items()
+    }
     if "spark.app.name" not in chosen.settings or app_name != "penstock":
-        builder = builder.appName(app_name)
+        settings["spark.app.name"] = app_name
     if chosen.given is not None:
-        builder = builder.master(chosen.given)
-    for name, value in _settings(chosen, given, quiet=quiet).items():
-        builder = builder.config(name, _as_text(value))
+        settings[MASTER] = chosen.given
+    if not chosen.java_runs:
+        _launch_java(settings, chosen)
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
     return _start(builder, chosen)
+
+
+def _launch_java(settings: Mapping[str, str], chosen: Chosen) -> None:
+    """Start Java in a session of processes of its own: a signal to this program's group ends this
+    program, which then ends Java and its workers in order. Java ends with this program in any case:
+    it sees the end of its input."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:
+        return
+    conf = SparkConf(loadDefaults=False)
+    for name, value in settings.items():
+        conf.set(name, value)
+    try:
+        own = {"start_new_session": True}
+        gateway = launch_gateway(conf, own)  # type: ignore[no-untyped-call]  # no types
+    except PySparkException as error:
+        raise _not_started(chosen, str(error)) from error
+    SparkContext._ensure_initialized(gateway=gateway)
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -210,6 +234,9 @@ def _settings(
         os.environ[CORES] = str(_cores(chosen.master))
     settings = {name: value for name, value in ours.items() if name not in chosen.settings}
     settings |= given
+    cluster_cores = str({**chosen.settings, **settings}.get("spark.cores.max", ""))
+    if not chosen.is_local and cluster_cores.isdigit():
+        os.environ[CORES] = cluster_cores
     if quiet and not chosen.java_runs:
         before = settings.get(_JAVA_OPTIONS, chosen.settings.get(_JAVA_OPTIONS, ""))
         options = f"{before} -Dlog4j2.configurationFile={_quiet_logs()}"

@@ -1,13 +1,14 @@
 """The sink of the data source `penstock`: batch and streaming writes, each row exactly once.
 
 Tasks stage rows in files (`staging`), the driver publishes them when all tasks are done
-(`publishing`). The store is opened for that moment only; while another process has it open, a
-write fails with that process's lock, and nothing of it was written.
+(`publishing`). The store is opened for that moment only. While another process has it open, a write
+waits (`lockTimeout`), then fails with that process's lock, and nothing of it was written.
 """
 
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from msgspec.structs import replace
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -24,22 +26,26 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.engine.segment.view import StoreView
-from penstock.errors import NotAStoreError, NotSupportedError
+from penstock.errors import BadRequestError, NotAStoreError, NotSupportedError
 from penstock.pipeline.publishing import Journal, Publisher
 from penstock.pipeline.sink_options import BATCH_PREFIX, SinkOptions, sink_options
 from penstock.pipeline.staging import (
     Partitioner,
-    RunFiles,
     StagedFile,
     Stager,
     partition_counts,
+    remove_run_files,
 )
+from penstock.pipeline.staging_area import RUN_PREFIX, is_remote, open_area
 from penstock.pipeline.targets import DirectoryTarget, Target
+from penstock.pipeline.worker_errors import sentence_first
 from penstock.pipeline.worker_garbage import settle_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_QUERY: Final = "sql.streaming.queryId"
+"""The local property by which Spark tells tasks which query they are of."""
 _ORPHAN_AGE_S: Final = 7 * 24 * 3600
 """Files of a batch write that was killed are removed by a later write after this time."""
 
@@ -47,8 +53,11 @@ _ORPHAN_AGE_S: Final = 7 * 24 * 3600
 class StagedMessage(WriterCommitMessage):
     """What a task tells the driver."""
 
-    def __init__(self, file: StagedFile | None) -> None:
+    def __init__(self, file: StagedFile | None, query: str | None) -> None:
         self.file: Final = file
+        self.query: Final = query
+        """The id of the streaming query, which only tasks can see. A query that starts anew, with
+        another checkpoint, has another, and its batches are not taken for repeats."""
 
 
 Messages = Sequence[WriterCommitMessage | None]
@@ -76,35 +85,81 @@ class _Sink:
         settle_worker()
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
-        directory = RunFiles(self._options.staging, self._run).directory
-        return StagedMessage(Stager(directory, task, self._partitioner).stage(batches))
+        query = None if context is None else context.getLocalProperty(_QUERY)
+        place = self._options.place(self._options.sink_id or self._known(query))
+        run = f"{RUN_PREFIX}{self._run}"
+        if not is_remote(place):
+            staged = Stager(Path(place, run), task, self._partitioner).stage(batches)
+            return StagedMessage(staged, query)
+        with tempfile.TemporaryDirectory(prefix="penstock-staging-") as directory:
+            staged = Stager(Path(directory), task, self._partitioner).stage(batches)
+            if staged is None:
+                return StagedMessage(None, query)
+            name = f"{run}/{Path(staged.path).name}"
+            path = open_area(place).keep(staged.path, name)
+        return StagedMessage(replace(staged, path=path), query)
+
+    @staticmethod
+    def _known(query: str | None) -> str:
+        if query is None:
+            raise BadRequestError(
+                "option 'sinkId' is missing, and Spark tells no id of the query: name the sink"
+            )
+        return query
 
     def publish(self, messages: Messages, batch_id: int | None) -> None:
         options = self._options
-        journal = Journal(Path(options.staging))
+        query = _query(messages)
+        if options.sink_id is None and query is None:
+            return  # no task ran: there is nothing to publish
+        sink_id = self._identity(query)
+        journal = Journal(open_area(options.place(sink_id)))
         created = options.partitions if options.create_topics else None
-        publisher = Publisher(lambda: _target(options), options.sink_id, journal, created)
+        publisher = Publisher(lambda: _target(options, sink_id), sink_id, journal, created, query)
         publisher.publish(batch_id, _files(messages))
-        self.clean()
+        self.clean(messages)
 
-    def clean(self) -> None:
+    def _identity(self, query: str | None) -> str:
+        """Return the name under which repeats are recognised: the sink's. Where another query had
+        that name before, it is a name of both: numbers of batches begin anew with a query."""
+        given = self._options.sink_id
+        if given is None:
+            return self._known(query)
+        if query is None:
+            return given
+        before = Journal(open_area(self._options.place(given))).query()
+        return given if before in (None, query) else f"{given}/{query}"
+
+    def clean(self, messages: Messages) -> None:
         """Remove staged files, except those of a batch that is to be finished later."""
-        staging = Path(self._options.staging)
-        begun = Journal(staging).open_batch()
-        keep = [] if begun is None else [file.path for file in begun.files]
-        RunFiles(str(staging), self._run).remove(keep)
-        if self._options.sink_id.startswith(BATCH_PREFIX):
+        options, query = self._options, _query(messages)
+        if options.sink_id is None and query is None:
+            return  # the next batch removes them
+        base = options.sink_id or self._known(query)
+        names = {base, self._identity(query)}
+        begun = [Journal(open_area(options.place(name))).open_batch() for name in sorted(names)]
+        keep = [file.path for batch in begun if batch is not None for file in batch.files]
+        area = open_area(options.place(base))
+        remove_run_files(area, keep)
+        if base.startswith(BATCH_PREFIX) and not is_remote(area.root):
             if not keep:
-                shutil.rmtree(staging, ignore_errors=True)
-            _remove_orphans(staging.parent)
+                shutil.rmtree(area.root, ignore_errors=True)
+            _remove_orphans(Path(area.root).parent)
 
 
-def _target(options: SinkOptions) -> AbstractContextManager[Target]:
+def _query(messages: Messages) -> str | None:
+    found = (each.query for each in messages if isinstance(each, StagedMessage))
+    return next((query for query in found if query is not None), None)
+
+
+def _target(options: SinkOptions, sink_id: str) -> AbstractContextManager[Target]:
     if options.endpoint is None:
-        return DirectoryTarget.open(options.path)
+        return DirectoryTarget.open(options.path, options.lock_timeout_s)
     from penstock.pipeline.endpoint_target import EndpointTarget
 
-    return EndpointTarget.open(options.endpoint, options.namespace, options.staging)
+    return EndpointTarget.open(
+        options.endpoint, options.namespace, options.place(sink_id), options.lock_timeout_s
+    )
 
 
 def _existing(options: SinkOptions) -> dict[str, int]:
@@ -140,33 +195,37 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = sink_options(options, schema, streaming=False)
         self._sink = _Sink(self._options)
 
+    @sentence_first
     def write(  # type: ignore[override]  # narrowed as in Spark's own subclass
         self, iterator: Iterator[pa.RecordBatch]
     ) -> WriterCommitMessage:
         return self._sink.stage(iterator)
 
+    @sentence_first
     def commit(self, messages: Messages) -> None:
         self._sink.publish(messages, self._options.batch_id)
 
-    def abort(self, messages: Messages) -> None:  # noqa: ARG002 - the directory tells more
-        self._sink.clean()
+    def abort(self, messages: Messages) -> None:
+        self._sink.clean(messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._sink = _Sink(sink_options(options, schema, streaming=True))
 
+    @sentence_first
     def write(  # type: ignore[override]  # narrowed as in Spark's own subclass
         self, iterator: Iterator[pa.RecordBatch]
     ) -> WriterCommitMessage:
         return self._sink.stage(iterator)
 
+    @sentence_first
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - a name of Spark's
         self._sink.publish(messages, batchId)
 
     def abort(
         self,
-        messages: Messages,  # noqa: ARG002 - the directory tells more
+        messages: Messages,
         batchId: int,  # noqa: ARG002, N803 - a name of Spark's
     ) -> None:
-        self._sink.clean()
+        self._sink.clean(messages)

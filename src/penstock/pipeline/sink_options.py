@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
@@ -30,6 +29,7 @@ from penstock.errors import BadRequestError
 from penstock.pipeline.node_directory import DEFAULT_NAMESPACE, refuse_node
 from penstock.pipeline.option_table import OptionTable
 from penstock.pipeline.source_options import read_place
+from penstock.pipeline.staging_area import check_place
 
 OPTIONS: Final = (
     "path",
@@ -42,6 +42,8 @@ OPTIONS: Final = (
     "sinkId",
     "batchId",
     "stagingPath",
+    "lockTimeout",
+    "storeColumns",
 )
 PARTITIONERS: Final = ("key", "roundrobin")
 BATCH_PREFIX: Final = "batch-"
@@ -55,7 +57,10 @@ _COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "tags": (ArrayType, StringType),
     "timestamp": (TimestampType,),
 }
+_ASSIGNED: Final = ("offset", "timestampType", "tag", "store_timestamp", "leader_epoch")
+"""Columns of a read that the store gives each record by itself."""
 _NAME_MAX: Final = 60
+LOCK_TIMEOUT_S: Final = 60.0
 
 
 class SinkOptions(Struct, frozen=True):
@@ -69,10 +74,17 @@ class SinkOptions(Struct, frozen=True):
     create_topics: bool
     partitions: int
     """How many partitions a topic gets that is created."""
-    sink_id: str
+    sink_id: str | None
+    """None: a stream, whose id is that of its query, which only its tasks know."""
     batch_id: int | None
     staging: str
-    """Where tasks stage rows, and the journal lies: a directory of this sink alone."""
+    """Where the places of sinks are, in which tasks stage rows and the journal is kept."""
+    lock_timeout_s: float
+    """How long a write waits for another one that has the store open."""
+
+    def place(self, sink_id: str) -> str:
+        """Return the place of one sink alone."""
+        return f"{self.staging}/{_file_name(sink_id)}"
 
 
 def sink_options(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkOptions:
@@ -81,14 +93,17 @@ def sink_options(options: Mapping[str, str], schema: StructType, *, streaming: b
     path, endpoint = read_place(table, "start" if streaming else "save")
     if endpoint is None:
         refuse_node(path)
-    _check_columns(schema, has_topic=table.text("topic") is not None)
+    refuses = table.choice("storeColumns", ("ignore", "refuse")) == "refuse"
+    _check_columns(schema, has_topic=table.text("topic") is not None, refuses=refuses)
     batch_id = table.number("batchId", minimum=0)
     if streaming and batch_id is not None:
         raise BadRequestError("option 'batchId' is for batch writes; a stream numbers its own")
     if batch_id is not None and table.text("sinkId") is None:
         raise BadRequestError("option 'batchId' needs 'sinkId': it numbers the writes of one sink")
-    sink_id = _sink_id(table, streaming=streaming)
-    staging = table.text("stagingPath") or _staging(table, path)
+    sink_id = table.text("sinkId")
+    if sink_id is None and not streaming:
+        sink_id = f"{BATCH_PREFIX}{uuid4().hex}"
+    timeout_s = table.number("lockTimeout", minimum=0)
     return SinkOptions(
         path=path,
         endpoint=endpoint,
@@ -99,17 +114,21 @@ def sink_options(options: Mapping[str, str], schema: StructType, *, streaming: b
         partitions=table.number("partitions", minimum=1) or 1,
         sink_id=sink_id,
         batch_id=batch_id,
-        staging=f"{staging}/{_file_name(sink_id)}",
+        staging=_staging(table, path),
+        lock_timeout_s=LOCK_TIMEOUT_S if timeout_s is None else timeout_s,
     )
 
 
 def _staging(table: OptionTable, path: str) -> str:
     """Return where rows wait by default: in the store; for a node, beside the checkpoint."""
+    given = table.text("stagingPath")
+    if given is not None:
+        return check_place(given, "option 'stagingPath'")
     if path:
         return f"{path.rstrip('/')}/penstock/sink"
     checkpoint = table.spark_option("checkpointLocation")
     if checkpoint is not None:
-        return f"{checkpoint.removeprefix('file:').rstrip('/')}/penstock-sink"
+        return f"{check_place(checkpoint, 'the checkpoint')}/penstock-sink"
     if table.text("sinkId") is not None:
         raise BadRequestError(
             "option 'stagingPath' is missing: with 'endpoint' and 'sinkId', the directory that "
@@ -118,39 +137,21 @@ def _staging(table: OptionTable, path: str) -> str:
     return str(Path(tempfile.gettempdir(), f"penstock-sink-{os.getuid()}"))
 
 
-def _sink_id(table: OptionTable, *, streaming: bool) -> str:
-    given = table.text("sinkId")
-    if given is not None:
-        return given
-    if not streaming:
-        return f"{BATCH_PREFIX}{uuid4().hex}"
-    checkpoint = table.spark_option("checkpointLocation")
-    if checkpoint is None:
-        raise BadRequestError(
-            "option 'sinkId' is missing: the name under which a restarted query is recognised; "
-            "with the option checkpointLocation it can be left out"
-        )
-    return _query_id(checkpoint) or checkpoint
-
-
-def _query_id(checkpoint: str) -> str | None:
-    """Return the id that Spark gave the query with this checkpoint. A query that starts anew,
-    its checkpoint removed, gets another, and its batches are not taken for repeats."""
-    try:
-        text = Path(checkpoint.removeprefix("file:"), "metadata").read_text(encoding="utf-8")
-        return str(json.loads(text)["id"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
 def _file_name(sink_id: str) -> str:
     """Return a name for files that belongs to this sink alone."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", sink_id)[:_NAME_MAX]
     return plain if plain == sink_id else f"{plain}-{zlib.crc32(sink_id.encode()):08x}"
 
 
-def _check_columns(schema: StructType, *, has_topic: bool) -> None:
+def _check_columns(schema: StructType, *, has_topic: bool, refuses: bool) -> None:
     for field in schema.fields:
+        if field.name in _ASSIGNED:
+            if refuses:
+                raise BadRequestError(
+                    f"column {field.name!r} is assigned by the store: drop it, or set the option "
+                    "storeColumns to 'ignore'"
+                )
+            continue
         wanted = _COLUMNS.get(field.name)
         if wanted is None:
             near = get_close_matches(field.name, _COLUMNS, n=1)

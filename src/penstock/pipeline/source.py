@@ -26,10 +26,11 @@ from penstock.errors import SetupError
 from penstock.pipeline.columns import spark_schema
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.origins import open_origin
-from penstock.pipeline.planning import TaskPartition
+from penstock.pipeline.planning import TaskPartition, within_limit
 from penstock.pipeline.ranges import ShardRange, batch_ranges
 from penstock.pipeline.reading import Scan
 from penstock.pipeline.source_options import SourceOptions, columns_of, read_options
+from penstock.pipeline.worker_errors import rows_sentence_first, sentence_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,14 +43,17 @@ class PenstockDataSource(DataSource):
     def name(cls) -> str:
         return "penstock"
 
+    @sentence_first
     def schema(self) -> str:
         return spark_schema(columns_of(self.options))
 
+    @sentence_first
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, streaming=False)
         kind = FilteringBatchReader if options.push_filters else BatchReader
         return kind(options, schema)
 
+    @sentence_first
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - a name of Spark's
         try:
             from penstock.pipeline.stream_source import StreamReader
@@ -57,12 +61,14 @@ class PenstockDataSource(DataSource):
             raise SetupError("streams need PySpark 4.2 or newer") from error
         return StreamReader(read_options(self.options, streaming=True), schema)
 
+    @sentence_first
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.pipeline.sink import BatchWriter, refuse_overwrite
 
         refuse_overwrite(overwrite)
         return BatchWriter(self.options, schema)
 
+    @sentence_first
     def streamWriter(  # noqa: N802 - a name of Spark's
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
@@ -79,6 +85,7 @@ class BatchReader(DataSourceReader):
         self._filters = Filters(keys=None if options.key is None else frozenset([options.key]))
         self._query = uuid4().hex
 
+    @sentence_first
     def partitions(self) -> list[TaskPartition]:
         options, filters = self._options, self._filters
         with closing(open_origin(options)) as origin:
@@ -88,10 +95,11 @@ class BatchReader(DataSourceReader):
                 if filters.shows(*shard)
             ]
             ranges = [each for each in ranges if each.start < each.end]
-            found = origin.tasks(ranges, options, filters)
+            found = within_limit(origin.tasks(ranges, options, filters), options)
         # Spark takes an empty list for "one partition of which nothing is known".
         return found or [TaskPartition(())]
 
+    @rows_sentence_first
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
         return Scan.of(

@@ -19,10 +19,22 @@ from penstock.pipeline.option_table import (
     parse_offsets,
 )
 from penstock.pipeline.positions import Positions
+from penstock.pipeline.staging_area import local_path
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 PARTITION_BYTES: Final = 64 << 20
+TRIGGER_DELAY: Final = "15m"
+_DURATION: Final = re.compile(r"(\d{1,12})\s*(us|ms|s|m|min|h|d)?")
+_UNITS_S: Final = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
 READ_COMMITTED: Final = "read_committed"
 READ_UNCOMMITTED: Final = "read_uncommitted"
 
@@ -42,6 +54,9 @@ OPTIONS: Final = (
     "endingTimestamp",
     "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxRecordsPerPartition",
     "minPartitions",
     "maxPartitionBytes",
     "isolationLevel",
@@ -85,6 +100,11 @@ class SourceOptions(Struct, frozen=True):
     late_start_fails: bool
     """A starting timestamp behind the newest record is an error, not "from the end on"."""
     records_per_trigger: int | None
+    records_awaited: int | None
+    """A stream waits until so many records are there, … """
+    trigger_delay_s: float
+    """… at most for so long."""
+    records_per_partition: int | None
     partitions_min: int
     partition_bytes: int
     committed: bool
@@ -131,6 +151,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
             table.choice("startingOffsetsByTimestampStrategy", ("error", "latest")) == "error"
         ),
         records_per_trigger=table.number("maxOffsetsPerTrigger", minimum=1),
+        records_awaited=_awaited(table, streaming=streaming),
+        trigger_delay_s=_duration(table.text("maxTriggerDelay") or TRIGGER_DELAY),
+        records_per_partition=table.number("maxRecordsPerPartition", minimum=1),
         partitions_min=table.number("minPartitions", minimum=1) or 1,
         partition_bytes=table.number("maxPartitionBytes", minimum=1) or PARTITION_BYTES,
         committed=_is_committed(table, endpoint),
@@ -144,10 +167,36 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     )
 
 
+def _awaited(table: OptionTable, *, streaming: bool) -> int | None:
+    fewest = table.number("minOffsetsPerTrigger", minimum=1)
+    most = table.number("maxOffsetsPerTrigger", minimum=1)
+    if fewest is not None and not streaming:
+        raise BadRequestError("option 'minOffsetsPerTrigger' is for streams")
+    if fewest is not None and most is not None and fewest > most:
+        raise BadRequestError(
+            f"option 'minOffsetsPerTrigger' is {fewest}, above 'maxOffsetsPerTrigger', {most}"
+        )
+    return fewest
+
+
+def _duration(text: str) -> float:
+    """Return the seconds of a duration as Spark writes it: `15m`, `30 s`, `500ms`."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise BadRequestError(
+            f"option 'maxTriggerDelay' is {text!r}, expected a time like 15m, 30s or 500ms"
+        )
+    return int(match[1]) * _UNITS_S[match[2] or "ms"]
+
+
 def read_place(table: OptionTable, method: str) -> tuple[str, str | None]:
     """Return the directory or the address that the options name: one of both."""
     endpoint = table.text("endpoint")
     if endpoint is None:
+        # Of `CREATE TABLE … LOCATION`; beside an address Spark makes one up.
+        place = table.spark_option("location")
+        if place is not None and table.text("path") is None:
+            return local_path(place), None
         return (
             table.required(
                 "path",

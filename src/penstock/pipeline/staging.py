@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from penstock.errors import BadRequestError
 from penstock.pipeline.key_hashes import key_hashes
+from penstock.pipeline.staging_area import Area
 from penstock.record import ShardId
 
 if TYPE_CHECKING:
@@ -207,25 +208,13 @@ def _staged(rows: pa.RecordBatch, field: pa.Field[pa.DataType]) -> AnyArray:
     return array.cast(field.type)
 
 
-class RunFiles:
-    """The files of one run of a sink, and the runs before it."""
-
-    def __init__(self, staging: str, run: str) -> None:
-        self.root: Final = Path(staging)
-        self.directory: Final = self.root / f"run-{run}"
-
-    def remove(self, keep: Iterable[str] = ()) -> None:
-        """Remove what was staged, by this run and by earlier ones that came to nothing, except
-        `keep`; and the directories that are empty then."""
-        kept = set(keep)
-        for path in sorted(self.root.glob("run-*/*")):
-            if str(path) not in kept:
-                path.unlink(missing_ok=True)
-        for directory in self.root.glob("run-*"):
-            try:
-                directory.rmdir()
-            except OSError:
-                continue  # holds files that a journal still speaks of
+def remove_run_files(area: Area, keep: Iterable[str] = ()) -> None:
+    """Remove what was staged, by this run and by earlier ones that came to nothing, except
+    `keep`; and the directories that are empty then."""
+    kept = set(keep)
+    for path in area.run_files():
+        if path not in kept:
+            area.drop(path)
 
 
 def partition_counts(shards: Iterable[ShardId]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from penstock.errors import BadRequestError
 from penstock.log import get_logger
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.origins import Origin, open_origin
-from penstock.pipeline.planning import TaskPartition
+from penstock.pipeline.planning import TaskPartition, within_limit
 from penstock.pipeline.positions import Positions, PositionsJson
 from penstock.pipeline.ranges import (
     ShardRange,
@@ -46,6 +46,7 @@ class StreamPlanner:
         self._view: Origin = open_origin(options)
         self._until: Positions | None = None
         self._warned: set[str] = set()
+        self._waits_since = time.monotonic()
 
     def initial(self) -> PositionsJson:
         """Where a query without a checkpoint begins."""
@@ -77,15 +78,31 @@ class StreamPlanner:
         begun = Positions.from_json(start)
         there = self._settled(begun)
         begins, ends = self._followed(begun, there)
-        if records_max is None:
+        if records_max is None and self._options.records_awaited is None:
             return Positions(ends, there.ids).to_json()
         waiting = {
             shard: max(0, end - begins.get(shard, self._earliest(shard)))
             for shard, end in ends.items()
         }
+        if self._is_too_early(sum(waiting.values())):
+            return start
+        if records_max is None:
+            return Positions(ends, there.ids).to_json()
         shares = _shares(waiting, records_max)
         taken = {shard: end - waiting[shard] + shares[shard] for shard, end in ends.items()}
         return Positions(taken, there.ids).to_json()
+
+    def _is_too_early(self, count: int) -> bool:
+        """Say whether to wait for more records (`minOffsetsPerTrigger`), unless it was too long
+        already (`maxTriggerDelay`) or the run ends with what is there."""
+        fewest = self._options.records_awaited
+        if fewest is None or self._until is not None:
+            return False
+        waited_s = time.monotonic() - self._waits_since
+        if count < fewest and waited_s < self._options.trigger_delay_s:
+            return True
+        self._waits_since = time.monotonic()
+        return False
 
     def _settled(self, begun: Positions) -> Positions:
         """Return the ends; look again while a shard seems to end before its position."""
@@ -165,7 +182,7 @@ class StreamPlanner:
             wanted = self._range(shard, first, last)
             if wanted.start < wanted.end:
                 ranges.append(wanted)
-        return self._view.tasks(ranges, self._options, Filters())
+        return within_limit(self._view.tasks(ranges, self._options, Filters()), self._options)
 
     def _range(self, shard: ShardId, first: int | None, until: int) -> ShardRange:
         """Return what the shard holds of a range; None: from its earliest record on."""

@@ -26,6 +26,7 @@ from penstock.pipeline.positions import PositionsJson
 from penstock.pipeline.reading import Scan
 from penstock.pipeline.source_options import SourceOptions
 from penstock.pipeline.stream_offsets import StreamPlanner
+from penstock.pipeline.worker_errors import rows_sentence_first, sentence_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = StreamPlanner(self._options)
         return self._planner
 
+    @sentence_first
     def initialOffset(self) -> PositionsJson:  # noqa: N802 - a name of Spark's
         return self._plan().initial()
 
@@ -49,21 +51,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = self._options.records_per_trigger
         return ReadAllAvailable() if count is None else ReadMaxRows(count)
 
+    @sentence_first
     def latestOffset(  # noqa: N802 - a name of Spark's
         self, start: PositionsJson, limit: ReadLimit
     ) -> PositionsJson:
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._plan().latest(start, rows)
 
+    @sentence_first
     def reportLatestOffset(self) -> PositionsJson:  # noqa: N802 - a name of Spark's
         return self._plan().newest()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - a name of Spark's
         self._plan().stop_here()
 
+    @sentence_first
     def partitions(self, start: PositionsJson, end: PositionsJson) -> Sequence[InputPartition]:
         return self._plan().tasks(start, end)
 
+    @rows_sentence_first
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
         return self._scan.batches(partition)

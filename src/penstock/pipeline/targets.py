@@ -6,21 +6,29 @@ A chunk that it has taken before changes nothing, and it says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.engine.segment.store import SegmentStore
-from penstock.errors import SequenceGapError
+from penstock.errors import LockedError, SequenceGapError
+from penstock.log import get_logger
 from penstock.pipeline.staging import Chunk, partition_counts
 from penstock.record import Producer, Record, ShardId
 
 if TYPE_CHECKING:
     from penstock.engine.segment.arrow import AnyArray
 
+_log = get_logger(__name__)
+_T = TypeVar("_T")
+
+LOOK_EVERY_S: Final = (0.05, 0.25)
+"""Two that wait for each other do not look at the same moments."""
 _ZERO: Final = pa.scalar(0, pa.int32())
 
 
@@ -42,6 +50,27 @@ class Target(Protocol):
         ...
 
 
+def when_unlocked(take: Callable[[], _T], timeout_s: float) -> _T:
+    """Return what `take` gives; while it raises `LockedError`, try again until time is up."""
+    deadline = time.monotonic() + timeout_s
+    warned = False
+    while True:
+        try:
+            return take()
+        except LockedError as error:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                if not timeout_s:
+                    raise
+                raise LockedError(
+                    f"{error}; waited {timeout_s:g} s for it (the option 'lockTimeout')"
+                ) from error
+            if not warned:
+                _log.warning("waiting_for_lock", reason=str(error), timeout_s=timeout_s)
+                warned = True
+            time.sleep(min(left, random.uniform(*LOOK_EVERY_S)))
+
+
 class DirectoryTarget:
     """A store directory, locked while it is open."""
 
@@ -50,9 +79,10 @@ class DirectoryTarget:
 
     @classmethod
     @contextmanager
-    def open(cls, path: str) -> Iterator[Target]:
-        """Open a store, created when there is none; `LockedError` when another has it open."""
-        with SegmentStore.open(path) as store:
+    def open(cls, path: str, timeout_s: float = 0.0) -> Iterator[Target]:
+        """Open a store, created when there is none; `LockedError` when another has it open, and
+        still has after `timeout_s`."""
+        with when_unlocked(lambda: SegmentStore.open(path), timeout_s) as store:
             yield cls(store)
 
     def partition_counts(self) -> dict[str, int]:
@@ -119,11 +149,11 @@ def _timestamps(times: AnyArray) -> AnyArray | None:
 def records(rows: pa.RecordBatch) -> Iterable[Record]:
     times = rows.column("timestamp").cast(pa.int64()).to_pylist()
     columns = (rows.column(name).to_pylist() for name in ("value", "key", "tags", "headers"))
-    for value, key, tags, headers, time in zip(*columns, times, strict=True):
+    for value, key, tags, headers, moment in zip(*columns, times, strict=True):
         yield Record(
             value=value,
             key=key,
             tags=tuple(tags or ()),
             headers=tuple((each["key"], each["value"]) for each in headers or ()),
-            timestamp_ms=time,
+            timestamp_ms=moment,
         )

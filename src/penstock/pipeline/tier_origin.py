@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from penstock.pipeline.cutting import rows_of, task_count
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.origins import Edges
 from penstock.pipeline.planning import TaskPartition
@@ -30,12 +31,11 @@ class _Piece(NamedTuple):
 class TierOrigin:
     """Implements `Origin`. Topics are named as the tier names them."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        assert options.tier is not None
-        self.url: Final = options.tier
-        self._tier: Final = OpenTier(options.tier)
-        named = options.topics if options.assigned is None else tuple(options.assigned)
-        self._topics: Final = named
+    def __init__(self, url: str, topics: tuple[str, ...] | None) -> None:
+        """`topics`: those that are asked for, None for all; only their objects are listed."""
+        self.url: Final = url
+        self._tier: Final = OpenTier(url)
+        self._topics: Final = topics
         self._shards: list[ShardId] | None = None
         self._edges: dict[ShardId, Edges | None] = {}
 
@@ -74,7 +74,9 @@ class TierOrigin:
     ) -> list[TaskPartition]:
         pieces = [piece for each in ranges for piece in self._pieces(each, filters)]
         total = sum(piece.size for piece in pieces)
-        wanted = min(options.partition_bytes, max(1, -(-total // options.partitions_min)))
+        rows = rows_of(piece.wanted for piece in pieces)
+        count = task_count(total, rows, options.partition_bytes, options.partitions_min)
+        wanted = max(1, -(-total // count))
         found: list[list[ShardRange]] = []
         size = 0
         for part in (part for piece in pieces for part in _cut(piece, wanted)):

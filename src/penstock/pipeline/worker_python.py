@@ -39,10 +39,10 @@ export JE_ARROW_MALLOC_CONF="${{JE_ARROW_MALLOC_CONF-background_thread:false}}"
 export OPENBLAS_NUM_THREADS="${{OPENBLAS_NUM_THREADS-1}}"
 export MALLOC_MMAP_THRESHOLD_="${{MALLOC_MMAP_THRESHOLD_-33554432}}"
 export MALLOC_TRIM_THRESHOLD_="${{MALLOC_TRIM_THRESHOLD_-67108864}}"
-if [ "$1 $2" = "-m pyspark.daemon" ]; then
-    shift 2
-    set -- -c {daemon} "$@"
-fi
+case "$1 $2" in
+    "-m pyspark.daemon") shift 2; set -- -c {daemon} "$@" ;;
+    "-m pyspark.sql.streaming.python_streaming_"*) shift; set -- -c {runner} "$@" ;;
+esac
 exec {python} "$@"
 """
 
@@ -55,6 +55,17 @@ main()
 """
 
 
+# The process of a stream's source hears of its end by a closed socket, and would show a traceback.
+_RUNNER: Final = """
+import os, runpy, sys
+del sys.argv[0]
+try:
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+except (BrokenPipeError, ConnectionResetError):
+    os._exit(1)
+"""
+
+
 def worker_python() -> str:
     """Return what is to run as Python: a script, or this interpreter where that would not do."""
     home = _installed("pyspark")
@@ -63,7 +74,10 @@ def worker_python() -> str:
     if os.environ.get("SPARK_HOME", home) != home:
         return sys.executable  # another Spark, whose Python code only its zips have
     text = _SCRIPT.format(
-        home=shlex.quote(home), python=shlex.quote(sys.executable), daemon=shlex.quote(_DAEMON)
+        home=shlex.quote(home),
+        python=shlex.quote(sys.executable),
+        daemon=shlex.quote(_DAEMON),
+        runner=shlex.quote(_RUNNER),
     )
     name = f"python-{crc32(text.encode()):08x}"
     try:

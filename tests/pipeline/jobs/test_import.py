@@ -100,7 +100,9 @@ def test_a_store_in_use_and_files_that_are_not_there_are_named(
     source = tmp_path / "rows.json"
     source.write_text('{"value": "1"}\n')
     with SegmentStore.open(str(path), QUIET), pytest.raises(LockedError, match="store"):
-        jobs.import_(spark, str(path), str(source), ORDERS.topic)
+        jobs.import_(
+            spark, jobs.ImportPlace(str(path), lock_timeout_s=0), str(source), ORDERS.topic
+        )
     assert jobs.import_(spark, str(path), str(source), ORDERS.topic).rows_added == 1
     with pytest.raises(BadRequestError, match="is no file"):
         jobs.import_(spark, str(path), str(tmp_path / "nothing"), "copied")

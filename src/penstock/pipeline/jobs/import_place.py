@@ -20,9 +20,13 @@ from penstock.pipeline.node_directory import DEFAULT_NAMESPACE
 
 
 class ImportPlace:
-    def __init__(self, path: str, journal: str | None = None) -> None:
+    def __init__(
+        self, path: str, journal: str | None = None, *, lock_timeout_s: int | None = None
+    ) -> None:
+        """`lock_timeout_s`: how long to wait for a process that has the store open."""
         self.path: Final = path
         self.is_node: Final = is_node(path)
+        self._lock_timeout_s: Final = lock_timeout_s
         if journal is not None and not self.is_node:
             raise BadRequestError("a store keeps the journal of its imports itself: leave it out")
         self._journals: Final = Path(journal) if journal else self._default_journals()
@@ -40,9 +44,10 @@ class ImportPlace:
 
     def options(self) -> dict[str, str]:
         """Return the options of the sink that say where rows go."""
+        waits = {} if self._lock_timeout_s is None else {"lockTimeout": str(self._lock_timeout_s)}
         if not self.is_node:
-            return {"path": self.path}
-        return {"endpoint": self.path, "stagingPath": str(self._journals)}
+            return {"path": self.path, **waits}
+        return {"endpoint": self.path, "stagingPath": str(self._journals), **waits}
 
     def journal(self, name: str) -> Path:
         """Return the directory of a sink."""

@@ -74,9 +74,9 @@ def import_(
 
     Without `topic` a column of that name says where each row goes. Topics that do not exist are
     created with `partitions` shards, and so is the store. The store is opened for the moment of
-    publishing: `LockedError` when somebody else has it open then, and nothing was written. `path`
-    may be `host:port` of a running node, which then writes; an `ImportPlace` says which directory
-    remembers such imports.
+    publishing: `LockedError` when another process keeps it open for longer than the place's
+    `lock_timeout_s`, and nothing was written. `path` may be `host:port` of a running node, which
+    then writes; an `ImportPlace` says which directory remembers such imports.
     """
     from penstock.pipeline.publishing import Journal
 

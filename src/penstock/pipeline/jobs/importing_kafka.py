@@ -102,7 +102,7 @@ def import_kafka(
     Kafka removed before it was imported is passed over and counted.
 
     Safe to kill and to repeat. The store is opened for the moment of publishing: `LockedError`
-    when somebody else has it open then, and nothing of that run was written.
+    when another process keeps it open for too long, and nothing of that run was written.
     """
     began = time.monotonic()
     names = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}

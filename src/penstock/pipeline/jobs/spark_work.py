@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from penstock import errors
 from penstock.errors import (
     BadRequestError,
+    DeadlineError,
     LockedError,
     NotAStoreError,
     NotSupportedError,
+    RetryableError,
     SetupError,
     StoreError,
 )
@@ -37,6 +40,8 @@ _RAISED: Final = re.compile(r"penstock\.errors\.(\w+): ([^\n]+)")
 _JAVA_RAISED: Final = re.compile(r"An error occurred while calling .*\n: (.+)")
 # The line of a Python traceback that names what was raised: the first one that is not indented.
 _PYTHON_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)*(\S.*)")
+_HEALED: Final = (LockedError, RetryableError, DeadlineError)
+"""Errors of ours that time heals."""
 _KINDS: Final[dict[str, type[StoreError]]] = {
     kind.__name__: kind
     for kind in (BadRequestError, LockedError, NotAStoreError, NotSupportedError, SetupError)
@@ -83,10 +88,14 @@ def _watch(
             progress(what, newest[0], newest[1])
 
 
-def is_ours(text: str) -> bool:
-    """Say whether what Spark tells of a failure is an error that our own code raised."""
-    # What `spark_work` wrapped inside of a worker or a batch begins like this, and is Spark's own.
-    return any(not sentence.startswith(_SPARK) for _, sentence in _RAISED.findall(text)[-1:])
+def is_final(text: str) -> bool:
+    """Say whether what Spark tells of a failure is an error that our own code raised, and that
+    would only come back."""
+    for name, sentence in _RAISED.findall(text)[-1:]:
+        kind = getattr(errors, name, StoreError)
+        # What `spark_work` wrapped inside of a worker or a batch begins like this, and is Spark's.
+        return not sentence.startswith(_SPARK) and not issubclass(kind, _HEALED)
+    return False
 
 
 def as_store_error(text: str) -> StoreError:

@@ -1,0 +1,50 @@
+"""Lets an error of ours that Spark shows begin with its sentence.
+
+Spark puts the whole traceback of a Python worker into its own message. Of an error that says what
+is wrong and what to do, the frames say nothing more: the worker, which ends with the error anyway,
+is told to leave them out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
+
+from penstock.errors import StoreError
+
+_Arguments = ParamSpec("_Arguments")
+_T = TypeVar("_T")
+
+HIDE: Final = "SPARK_HIDE_TRACEBACK"
+
+
+def sentence_first(call: Callable[_Arguments, _T]) -> Callable[_Arguments, _T]:
+    """Wrap a method that Spark calls in a worker."""
+
+    @wraps(call)
+    def work(*positional: _Arguments.args, **named: _Arguments.kwargs) -> _T:
+        try:
+            return call(*positional, **named)
+        except StoreError:
+            os.environ[HIDE] = "1"
+            raise
+
+    return work
+
+
+def rows_sentence_first(
+    call: Callable[_Arguments, Iterator[_T]],
+) -> Callable[_Arguments, Iterator[_T]]:
+    """Wrap a method that gives Spark an iterator."""
+
+    @wraps(call)
+    def work(*positional: _Arguments.args, **named: _Arguments.kwargs) -> Iterator[_T]:
+        try:
+            yield from call(*positional, **named)
+        except StoreError:
+            os.environ[HIDE] = "1"
+            raise
+
+    return work
