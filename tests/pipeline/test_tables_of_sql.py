@@ -17,7 +17,7 @@ def table(spark: SparkSession) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("place", ["options (path '{}', subscribe 'numbers')", "location '{}'"])
-def test_a_table_of_sql_reads_and_takes_rows(
+def test_a_table_of_sql_is_read_by_its_options(
     spark: SparkSession, spark_store: Path, table: str, place: str
 ) -> None:
     spark.sql(f"create table {table} using penstock {place.format(spark_store)}")
@@ -25,15 +25,32 @@ def test_a_table_of_sql_reads_and_takes_rows(
     assert [tuple(row) for row in found] == [(10_000, 9_999)]
 
 
-def test_a_table_has_the_columns_that_it_was_given(
+def test_a_table_has_the_columns_that_its_option_says(
     spark: SparkSession, spark_store: Path, table: str
 ) -> None:
     spark.sql(
-        f"create table {table} (offset bigint, key binary) using penstock "
-        f"options (path '{spark_store}')"
+        f"create table {table} using penstock options (path '{spark_store}', columns 'offset,key')"
     )
     (row,) = spark.sql(f"select * from {table} where offset = 7").collect()
     assert (row.offset, bytes(row.key)) == (7, b"key 7")
+
+
+def test_a_table_with_columns_of_its_own_says_what_to_do(
+    spark: SparkSession, spark_store: Path, table: str
+) -> None:
+    spark.sql(f"create table {table} (key binary) using penstock options (path '{spark_store}')")
+    with pytest.raises(AnalysisException, match="Create it without columns"):
+        spark.sql(f"select * from {table}").collect()
+
+
+def test_an_insert_into_a_table_says_what_to_do(
+    spark: SparkSession, spark_store: Path, table: str
+) -> None:
+    spark.sql(
+        f"create table {table} using penstock options (path '{spark_store}', columns 'value')"
+    )
+    with pytest.raises(AnalysisException, match="Write a DataFrame"):
+        spark.sql(f"insert into {table} values (cast('1' as binary))")
 
 
 def test_a_loaded_frame_is_written_back_without_what_the_store_assigns(

@@ -81,7 +81,7 @@ def is_master(text: str) -> bool:
 
 def is_connect(spark: SparkSession) -> bool:
     """Say whether a session is one of Spark Connect, which has no SparkContext."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
+    return not hasattr(spark, "_jsparkSession")
 
 
 def check_master(master: str) -> None:

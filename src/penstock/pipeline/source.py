@@ -23,13 +23,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import SetupError
-from penstock.pipeline.columns import spark_schema
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.origins import open_origin
 from penstock.pipeline.planning import TaskPartition, within_limit
 from penstock.pipeline.ranges import ShardRange, batch_ranges
 from penstock.pipeline.reading import Scan
 from penstock.pipeline.source_options import SourceOptions, columns_of, read_options
+from penstock.pipeline.table_options import check_inserted, effective, noted, without_table
 from penstock.pipeline.worker_errors import rows_sentence_first, sentence_first
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ class PenstockDataSource(DataSource):
         return "penstock"
 
     @sentence_first
-    def schema(self) -> str:
-        return spark_schema(columns_of(self.options))
+    def schema(self) -> StructType | str:
+        return noted(self.options, columns_of(without_table(self.options)))
 
     @sentence_first
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = read_options(self.options, streaming=False)
+        options = read_options(effective(self.options, schema), streaming=False)
         kind = FilteringBatchReader if options.push_filters else BatchReader
         return kind(options, schema)
 
@@ -59,13 +59,14 @@ class PenstockDataSource(DataSource):
             from penstock.pipeline.stream_source import StreamReader
         except ImportError as error:
             raise SetupError("streams need PySpark 4.2 or newer") from error
-        return StreamReader(read_options(self.options, streaming=True), schema)
+        return StreamReader(read_options(effective(self.options, schema), streaming=True), schema)
 
     @sentence_first
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.pipeline.sink import BatchWriter, refuse_overwrite
 
         refuse_overwrite(overwrite)
+        check_inserted(self.options)
         return BatchWriter(self.options, schema)
 
     @sentence_first

@@ -193,18 +193,12 @@ def read_place(table: OptionTable, method: str) -> tuple[str, str | None]:
     """Return the directory or the address that the options name: one of both."""
     endpoint = table.text("endpoint")
     if endpoint is None:
-        # Of `CREATE TABLE … LOCATION`; beside an address Spark makes one up.
-        place = table.spark_option("location")
-        if place is not None and table.text("path") is None:
-            return local_path(place), None
-        return (
-            table.required(
-                "path",
-                f"the directory of the store, as {method}(path) or option('path'); a running node "
-                "is named by the option 'endpoint'",
-            ),
-            None,
+        place = table.required(
+            "path",
+            f"the directory of the store, as {method}(path) or option('path'); a running node is "
+            "named by the option 'endpoint'",
         )
+        return local_path(place), None
     if table.text("path") is not None:
         raise BadRequestError("give one of 'path' and 'endpoint', not both")
     return "", check_address(endpoint)

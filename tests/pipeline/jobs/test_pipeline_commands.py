@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.cli.conftest import Run, run
 from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, flip
 
+from penstock.cli import pipeline as pipeline_commands
 from penstock.engine.segment.view import StoreView
 from penstock.pipeline import sessions
 
@@ -47,9 +48,26 @@ def test_without_spark_one_sentence_says_what_to_install(
     assert shown.err == "penstock: the pipeline needs pyspark: pip install 'penstock[spark]'\n"
 
 
+def test_no_command_begins_without_the_extra(
+    run: Run, sample: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(name: str) -> ModuleSpec | None:
+        return None if name in ("pyspark", "pandas") else ModuleSpec(name, None)
+
+    monkeypatch.setattr(pipeline_commands, "find_spec", find)
+    shown = run("pipeline", "rebuild", sample)
+    assert shown.code == 2
+    assert "needs pyspark, pandas: pip install 'penstock[spark]'" in shown.err
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        (("stats", "{sample}", "--plot", "out.jpeg"), "ends with .html, .png, .svg or .pdf"),
+        (
+            ("stats", "{sample}", "--plot", "no/out.html"),
+            "the directory of the plot does not exist",
+        ),
         (("offload", "{sample}"), "has no tier of its own; name one"),
         (("offload", "{sample}", "--tier", "tape:/x"), "'tape:/x' is no address of a tier"),
         (("offload", "nowhere", "--tier", "file:///x"), "nowhere is no store"),
