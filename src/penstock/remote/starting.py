@@ -38,9 +38,15 @@ class _StartPage:
         )
 
     def _health(self) -> dict[str, object]:
-        waits_for = self._stopping.waits_for if isinstance(self._stopping, StartEvent) else ""
-        problem = waits_for or "the node starts"
-        return {"status": "starting", "node": self._node_id, "problem": problem}
+        told = self._stopping.waits_for if isinstance(self._stopping, StartEvent) else ""
+        problem = told or "the node starts"
+        reason = {"check": "start", "level": "error", "reason": problem}
+        return {
+            "status": "not_ready",
+            "node": self._node_id,
+            "problem": problem,
+            "reasons": [reason],
+        }
 
     def close(self) -> None:
         if self._server is not None:
