@@ -47,10 +47,11 @@ _LET_GO_SIZE: Final = 4 << 20
 def close_to_others(directory: str) -> None:
     """Take the files of a directory from other users. RocksDB makes its own by the process's mask,
     which a library does not change; what it makes later is protected by the directory's mode."""
-    with contextlib.suppress(OSError):  # it is not ours, or is just being removed
-        for entry in os.scandir(directory):
-            if entry.is_file(follow_symlinks=False) and entry.stat().st_mode & 0o077:
-                with contextlib.suppress(OSError):
+    # Suppressed is what is not ours, and what RocksDB is just removing.
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.is_file(follow_symlinks=False) and entry.stat().st_mode & 0o077:
                     os.chmod(entry.path, FILE_MODE)
 
 
