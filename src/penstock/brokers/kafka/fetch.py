@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.connection import Connection
+from penstock.brokers.kafka.cursor import MalformedRequestError
 from penstock.brokers.kafka.fetch_answer import Fetched, encode_fetch
 from penstock.brokers.kafka.fetch_request import FIRST_BY_ID, FetchRequest, Wanted, parse_fetch
 from penstock.brokers.kafka.fetch_session import FetchSession
@@ -25,6 +26,8 @@ KEY: Final = 1
 MIN_VERSION: Final = 4
 MAX_VERSION: Final = 17
 MAX_WAIT_MS: Final = 300_000
+REQUEST_SIZE_MAX: Final = 8 << 20
+"""Bytes of one request: it becomes objects, several times as large."""
 SIZE_MAX: Final = 64 << 20
 """Bytes of one answer, whatever a client asks for."""
 HELD_MAX: Final = 16 << 20
@@ -87,6 +90,10 @@ class Fetching:
     def __call__(
         self, connection: Connection, version: int, correlation_id: int, body: memoryview
     ) -> bool:
+        if len(body) > REQUEST_SIZE_MAX:
+            raise MalformedRequestError(
+                f"Fetch: {len(body)} bytes; the limit is {REQUEST_SIZE_MAX}"
+            )
         request = parse_fetch(version, body)
         state = connection.fetching
         if not isinstance(state, FetchState):
@@ -108,13 +115,18 @@ class Fetching:
         if request.session_epoch <= 0:
             state.session = None
             if request.session_epoch == 0 and request.version >= 7:
-                state.session = FetchSession(self._next_session, request.wanted)
+                by_id = request.version >= FIRST_BY_ID
+                state.session = FetchSession(self._next_session, request.wanted, by_id=by_id)
                 self._next_session = self._next_session % 0x7FFFFFFF + 1
             return 0, request.wanted
         if session is None or session.id != request.session_id:
             return int(ErrorCode.fetch_session_id_not_found), []
         if session.epoch != request.session_epoch:
             return int(ErrorCode.invalid_fetch_session_epoch), []
+        if session.by_id != (request.version >= FIRST_BY_ID):
+            # The session remembers topics by name and the request wants ids, or the reverse. The
+            # client opens a new session with a full request.
+            return int(ErrorCode.fetch_session_topic_id_error), []
         session.apply(request.wanted, request.forgotten)
         return 0, session.wanted()
 

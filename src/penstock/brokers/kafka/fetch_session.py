@@ -11,10 +11,12 @@ _EPOCH_MAX = 0x7FFFFFFF
 
 
 class FetchSession:
-    __slots__ = ("_told", "_wanted", "epoch", "id")
+    __slots__ = ("_told", "_wanted", "by_id", "epoch", "id")
 
-    def __init__(self, number: int, wanted: Sequence[Wanted]) -> None:
+    def __init__(self, number: int, wanted: Sequence[Wanted], *, by_id: bool) -> None:
         self.id = number
+        self.by_id = by_id
+        """Whether its requests name topics by id; fixed for the life of the session."""
         self.epoch = 1
         """That of the next request."""
         self._wanted = {(one.topic, one.partition_id): one for one in wanted}

@@ -109,6 +109,8 @@ class PartitionTable:
         self._namespace: Final = namespace
         self._by_name: Final[dict[bytes, TopicPartitions]] = {}
         self._by_id: Final[dict[bytes, TopicPartitions]] = {}
+        self._names: dict[bytes, bytes] | None = None
+        """The names of all topics by their UUIDs; made when it is needed, for one revision."""
         self._revision = -1
         self._loop: Final = asyncio.get_running_loop()
         self._thread: Final = threading.get_ident()
@@ -128,14 +130,19 @@ class PartitionTable:
         found = self._by_id.get(identifier)
         if found is not None:
             return found
-        for topic in self._cache.list_topics(self._namespace):
-            if uuid_of(topic.topic_id).bytes == identifier:
-                return self._resolve(topic.name.encode())
-        return None
+        if self._names is None:
+            # Once for all unknown ids of a revision, however many a request has of them.
+            topics = self._cache.list_topics(self._namespace)
+            self._names = {uuid_of(one.topic_id).bytes: one.name.encode() for one in topics}
+        name = self._names.get(identifier)
+        topic = None if name is None else self._resolve(name)
+        # The name may have gone to a new topic since; its records are not those asked for.
+        return topic if topic is not None and topic.id_bytes == identifier else None
 
     def _renew(self) -> None:
         """Forget what is no longer as it was; what stays keeps its waiters."""
         self._revision = self._cache.revision
+        self._names = None
         for name, known in list(self._by_name.items()):
             now = self._cache.topics.get((self._namespace, known.topic.name))
             if now is not known.topic:
