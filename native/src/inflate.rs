@@ -20,8 +20,8 @@ const CHUNK_SIZE: usize = 64 << 10;
 
 const LZ4_MAGIC: &[u8] = &[0x04, 0x22, 0x4D, 0x18];
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
-const XERIAL_MAGIC: &[u8] = b"\x82SNAPPY\x00";
-const XERIAL_HEAD_SIZE: usize = 16;
+pub const XERIAL_MAGIC: &[u8] = b"\x82SNAPPY\x00";
+pub const XERIAL_HEAD_SIZE: usize = 16;
 
 /// Why there are no inflated bytes.
 #[derive(Debug, PartialEq)]
@@ -131,7 +131,7 @@ fn inflate_lz4(content: &[u8]) -> Result<Vec<u8>, Problem> {
 }
 
 /// Where the end mark of a frame is.
-fn lz4_end(content: &[u8]) -> Option<usize> {
+pub fn lz4_end(content: &[u8]) -> Option<usize> {
     let flags = *content.get(4)?;
     let block_checksum = if flags & 0x10 != 0 { 4 } else { 0 };
     let mut at = if flags & 0x08 != 0 { 15 } else { 7 };

@@ -23,6 +23,9 @@ mod inflate;
 mod intake;
 mod kafka;
 mod kafka_build;
+mod kafka_check;
+mod kafka_pieces;
+mod kafka_rewrite;
 mod kafka_wire;
 mod message;
 mod offsets;
@@ -75,6 +78,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(offsets::pack_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(offsets::put_newer, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_build::build_batch, module)?)?;
+    module.add_function(wrap_pyfunction!(kafka_check::check_object, module)?)?;
+    module.add_function(wrap_pyfunction!(kafka_rewrite::rewrite_batch, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::set_tag_header, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::slice_batches, module)?)?;

@@ -6,9 +6,10 @@ call through `abort`, which knows the service's codes and how its errors keep th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import grpc
 from google.protobuf.message import Message as WireMessage
@@ -40,6 +41,16 @@ def service_handlers(
     return grpc.method_handlers_generic_handler(full_name, handlers)
 
 
+_current: Final = threading.local()
+
+
+def when_ended(callback: Callable[[], None]) -> bool:
+    """Let `callback` run when the unary call that this thread serves has ended: its reply is sent,
+    or its client has gone. False when there is no such call, or it has ended."""
+    context: grpc.ServicerContext | None = getattr(_current, "context", None)
+    return context is not None and bool(context.add_callback(callback))
+
+
 def _serialize(message: object) -> bytes:
     assert isinstance(message, WireMessage)
     return message.SerializeToString()
@@ -47,11 +58,14 @@ def _serialize(message: object) -> bytes:
 
 def _unary(call: Callable[[Q], R], abort: Abort) -> Callable[[Q, grpc.ServicerContext], R]:
     def behavior(request: Q, context: grpc.ServicerContext) -> R:
+        _current.context = context
         try:
             return call(request)
         except StoreError as error:
             abort(context, error)
             raise AssertionError("abort raises") from error
+        finally:
+            _current.context = None
 
     return behavior
 

@@ -32,12 +32,13 @@ from penstock.meta.client import ClusterNode
 from penstock.meta.controller import STORAGE_LISTENER
 from penstock.meta.service import meta_handlers
 from penstock.node import Node
+from penstock.record import QueueKind
 from penstock.remote.call_threads import CallThreads
 from penstock.remote.forwarding import NodeForwarder
 from penstock.remote.health import NodeHealth
 from penstock.remote.http import MonitoringServer
 from penstock.remote.peer_clocks import PeerClocks
-from penstock.remote.service import THREADS_MAX, start_server
+from penstock.remote.service import THREADS_MAX, ReadLimits, start_server
 from penstock.remote.shard_service import shard_handlers
 from penstock.remote.starting import start_node
 from penstock.settings import Settings
@@ -111,6 +112,7 @@ class Server:
         self.node: Final = start_node(
             path, settings, forwarder=self._forwarder, registry=_registry, stopping=stopping
         )
+        self.reading: Final = ReadLimits(listen.read_memory_max, self._holds_batches)
         try:
             backend = EmbeddedBackend(self.node)
             self._meta: Final = self.node.meta.service()
@@ -120,6 +122,7 @@ class Server:
                 listen.host,
                 listen.port,
                 stopping=self._stopping,
+                reading=self.reading,
                 also=also,
                 threads=self._threads,
             )
@@ -145,6 +148,10 @@ class Server:
         self.host: Final = bracketed(listen.host)
         """As it stands in front of a port."""
         self.http_port: Final = self._http.port
+
+    def _holds_batches(self, namespace: str, name: str) -> bool:
+        topic = self.node.broker_cache.topics.get((namespace, name))
+        return topic is not None and topic.config.queue_kind == QueueKind.BATCH.value
 
     def _enter_cluster(self, listen: ServerSettings) -> None:
         """Learn where the other nodes are, and tell them where this one is."""

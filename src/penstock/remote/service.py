@@ -8,12 +8,13 @@ one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import Final
+from typing import Final, TypeVar
 
 import grpc
 import msgspec
+from google.protobuf.message import Message as WireMessage
 
 from penstock.addresses import find_problem, resolve, with_port
 from penstock.api.backend import Backend
@@ -28,21 +29,27 @@ from penstock.errors import (
     SetupError,
     StoreError,
 )
-from penstock.grpc_methods import service_handlers
+from penstock.grpc_methods import service_handlers, when_ended
 from penstock.log import get_logger
 from penstock.record import Offset
 from penstock.remote import storage_pb2 as pb
 from penstock.remote import wire
 from penstock.remote.call_threads import CallThreads
+from penstock.remote.read_budget import ReadBudget, Share
 from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
 from penstock.remote.wire_errors import error_to_metadata, error_to_wire, status_details
 
+R = TypeVar("R", bound=WireMessage)
 SERVICE: Final = "penstock.storage.v1.StorageService"
 THREADS_MAX: Final = 256
 WAITS_MAX: Final = 192
 """Calls that may wait for records at once: however many clients wait, others are served."""
 FOLLOW_WAIT_S: Final = 1.0
 WAIT_S_MAX: Final = 30.0
+READ_MEMORY_MAX: Final = 1 << 30
+BATCH_SIZE: Final = 64 << 20
+"""What one batch may inflate to (`kafka.batch_inflated_size_max`)."""
+RECORD_SIZE: Final = 4 << 20
 
 _log: Final = get_logger(__name__)
 
@@ -56,13 +63,45 @@ _CODES: Final[list[tuple[type[StoreError], grpc.StatusCode]]] = [
 ]
 
 
+class ReadLimits:
+    """What a read may take of the server's memory."""
+
+    def __init__(
+        self,
+        size_max: int = READ_MEMORY_MAX,
+        holds_batches: Callable[[str, str], bool] = lambda _namespace, _topic: False,
+    ) -> None:
+        """`holds_batches` says whether a topic has batches, each of which may inflate."""
+        self.budget: Final = ReadBudget(size_max)
+        self._holds_batches: Final = holds_batches
+
+    def share(self, name: pb.TopicName, max_size: int) -> Share:
+        least = BATCH_SIZE if self._holds_batches(name.namespace, name.topic) else RECORD_SIZE
+        return self.budget.take(max(min(max_size, READ_SIZE_MAX), least))
+
+
+def _kept(share: Share, read: Callable[[], R]) -> R:
+    """Return a reply, and hold its share until the call has ended."""
+    try:
+        reply = read()
+        share.settle(reply.ByteSize())
+    except BaseException:
+        share.release()
+        raise
+    share.release_with(when_ended)
+    return reply
+
+
 class StorageService:
     """The handlers of `storage.proto`, over a backend."""
 
-    def __init__(self, backend: Backend, stopping: threading.Event) -> None:
+    def __init__(
+        self, backend: Backend, stopping: threading.Event, reading: ReadLimits | None = None
+    ) -> None:
         """`stopping` ends streams that would go on for ever."""
         self._backend: Final = backend
         self._stopping: Final = stopping
+        self._reading: Final = reading if reading is not None else ReadLimits()
         self._waits: Final = threading.Semaphore(WAITS_MAX)
 
     # Topics
@@ -134,6 +173,10 @@ class StorageService:
         return wire.locations_to_wire(locations)
 
     def read(self, request: pb.ReadRequest) -> pb.RecordsReply:
+        share = self._reading.share(request.name, request.max_size)
+        return _kept(share, lambda: self._read(request))
+
+    def _read(self, request: pb.ReadRequest) -> pb.RecordsReply:
         found = self._backend.read(
             request.name.namespace,
             request.name.topic,
@@ -149,10 +192,14 @@ class StorageService:
     def read_stream(self, request: pb.ReadRequest) -> Iterator[pb.RecordsReply]:
         name = request.name
         while True:
-            page = self.read(request)
+            with self._reading.share(name, request.max_size) as share:
+                page = self._read(request)
+                if page.records:
+                    share.settle(page.ByteSize())
+                    request.offset = page.records[-1].offset + 1
+                    yield page
             if page.records:
-                request.offset = page.records[-1].offset + 1
-                yield page
+                continue
             elif not request.follow or self._stopping.is_set():
                 return
             else:
@@ -172,28 +219,42 @@ class StorageService:
             min(request.max_size, MESSAGE_SIZE_MAX // 4),
         )
         name = request.name
-        found = self._backend.read_columns(name.namespace, name.topic, request.partition, wanted)
-        return pb.ColumnsReply(arrow=None if found is None else wire.columns_to_wire(found))
+
+        def read() -> pb.ColumnsReply:
+            found = self._backend.read_columns(
+                name.namespace, name.topic, request.partition, wanted
+            )
+            return pb.ColumnsReply(arrow=None if found is None else wire.columns_to_wire(found))
+
+        return _kept(self._reading.share(name, request.max_size), read)
 
     def read_by_tag(self, request: pb.ReadByTagRequest) -> pb.RecordsReply:
         start: Offset | dict[int, Offset] = Offset(request.start_offset)
         if request.start_offsets:
             start = {one: Offset(offset) for one, offset in request.start_offsets.items()}
-        found = self._backend.read_by_tag(
-            request.name.namespace,
-            request.name.topic,
-            wire.to_text(request.tag),
-            request.partition if request.HasField("partition") else None,
-            start,
-            request.max_records,
-            min(request.max_size, READ_SIZE_MAX),
-        )
-        return wire.messages_to_wire(found)
+
+        def read() -> pb.RecordsReply:
+            found = self._backend.read_by_tag(
+                request.name.namespace,
+                request.name.topic,
+                wire.to_text(request.tag),
+                request.partition if request.HasField("partition") else None,
+                start,
+                request.max_records,
+                min(request.max_size, READ_SIZE_MAX),
+            )
+            return wire.messages_to_wire(found)
+
+        return _kept(self._reading.share(request.name, request.max_size), read)
 
     def read_by_key(self, request: pb.KeyRequest) -> pb.RecordsReply:
         name = request.name
-        found = self._backend.read_by_key(name.namespace, name.topic, request.key)
-        return wire.messages_to_wire([] if found is None else [found])
+
+        def read() -> pb.RecordsReply:
+            found = self._backend.read_by_key(name.namespace, name.topic, request.key)
+            return wire.messages_to_wire([] if found is None else [found])
+
+        return _kept(self._reading.share(name, 0), read)
 
     def query_by_key(self, request: pb.KeyRequest) -> Iterator[pb.RecordsReply]:
         end_ms = request.end_ms if request.HasField("end_ms") else None
@@ -323,6 +384,7 @@ def start_server(
     port: int,
     *,
     stopping: threading.Event,
+    reading: ReadLimits | None = None,
     also: Sequence[grpc.GenericRpcHandler] = (),
     threads: CallThreads | None = None,
 ) -> tuple[grpc.Server, int]:
@@ -340,7 +402,7 @@ def start_server(
             ("grpc.so_reuseport", 0),
         ],
     )
-    handlers = service_handlers(pb, SERVICE, StorageService(backend, stopping), abort)
+    handlers = service_handlers(pb, SERVICE, StorageService(backend, stopping, reading), abort)
     server.add_generic_rpc_handlers((handlers, *also))
     try:
         bound = server.add_insecure_port(with_port(host, port))

@@ -106,6 +106,14 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=0, le=65535, description="Port that the other nodes are told; 0: `port`."),
     ] = 0
+    read_memory_max: Annotated[
+        Large,
+        Meta(
+            ge=64 * MIB,
+            description="Bytes of memory for replies to readers of the storage API, all together; "
+            "further reads wait.",
+        ),
+    ] = 1024 * MIB
 
 
 class KafkaSettings(Struct, frozen=True, kw_only=True):
@@ -151,6 +159,16 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
         Large,
         Meta(ge=MIB, description="Bytes of requests that are only partly there, all together."),
     ] = 512 * MIB
+    batch_inflated_size_max: Annotated[
+        int,
+        Meta(
+            ge=MIB,
+            le=256 * MIB,
+            description="Bytes that the records of one compressed batch may have when they are "
+            "inflated; a larger batch is refused. A batch that grows more than 256-fold may have "
+            "16 MiB.",
+        ),
+    ] = 64 * MIB
     tag_header: Annotated[
         str, Meta(description="Header whose values are a record's tags; empty: none are.")
     ] = "tag"

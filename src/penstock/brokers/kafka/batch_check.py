@@ -1,21 +1,25 @@
-"""Is this a record batch that may be stored? Checked before anything is written."""
+"""Is this a record batch that may be stored? Checked before anything is written.
+
+What passes can be read by every consumer: the checksum and the head agree with the bytes, the
+content inflates, and each record is whole and in its place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.batch_head import (
-    CHECKED_FROM,
     CODEC_MASK,
     CONTROL,
     HEAD,
     HEAD_SIZE,
+    LOG_APPEND_TIME,
     MAGIC,
     BatchHead,
 )
+from penstock.engine.segment.twin_kafka import BatchFlaw, CheckBatch
 
 COUNT_MAX: Final = 32_767
 """Messages that one record of the log can hold; clients split a larger batch when told so."""
@@ -27,41 +31,97 @@ _unpack: Final = HEAD.unpack_from
 class BadBatchError(Exception):
     """The batch is refused, with an error code for the client."""
 
-    def __init__(self, code: ErrorCode, reason: str) -> None:
+    def __init__(self, code: ErrorCode, reason: str, indexes: tuple[int, ...] = ()) -> None:
+        """`indexes` are those of the records at fault; none: the batch as a whole is."""
         super().__init__(reason)
         self.code = int(code)
+        self.indexes = indexes
 
 
-def check_batch(
-    records: memoryview, size_max: int, crc32c: Callable[[memoryview], int]
-) -> BatchHead:
+class Checked(NamedTuple):
+    """A batch that may be stored, and what its records turned out to be."""
+
+    head: BatchHead
+    size: int
+    """Bytes of all records, inflated."""
+    largest: int
+    """Bytes of the largest record."""
+    oldest_ms: int
+    newest_ms: int
+    is_heavy: bool = False
+    """Whether it grew too much to be handled on the event loop."""
+
+
+def check_head(records: memoryview, size_max: int) -> BatchHead:
     """Return the head of the one batch that `records` must be; raise `BadBatchError`."""
     size = len(records)
     if size < HEAD_SIZE:
-        raise BadBatchError(ErrorCode.corrupt_message, "a batch is longer than its head")
+        raise BadBatchError(
+            ErrorCode.corrupt_message, f"{size} bytes are not a batch: its head has {HEAD_SIZE}"
+        )
     head = BatchHead._make(_unpack(records))
     if head.magic != MAGIC:
         raise BadBatchError(
-            ErrorCode.unsupported_for_message_format, "only record batches of version 2 are taken"
+            ErrorCode.unsupported_for_message_format,
+            f"the batch has version {head.magic}; only version {MAGIC} is taken",
         )
     if head.size_after + 12 != size:
         raise BadBatchError(ErrorCode.invalid_record, "a partition takes one whole batch at a time")
     if size > size_max:
-        raise BadBatchError(ErrorCode.message_too_large, f"{size} bytes; {size_max} are taken")
-    if crc32c(records[CHECKED_FROM:]) != head.checksum:
-        raise BadBatchError(ErrorCode.corrupt_message, "the checksum of the batch does not match")
-    _check_head(head)
+        raise BadBatchError(
+            ErrorCode.message_too_large, f"the batch has {size} bytes; the limit is {size_max}"
+        )
+    _check_fields(head)
     return head
 
 
-def _check_head(head: BatchHead) -> None:
-    if head.attributes & CODEC_MASK >= _CODECS:
-        raise BadBatchError(ErrorCode.unsupported_compression_type, "unknown compression")
-    if head.attributes & CONTROL:
-        raise BadBatchError(ErrorCode.invalid_record, "clients write no control batches")
-    if not 0 < head.record_count == head.last_delta + 1:
-        raise BadBatchError(ErrorCode.invalid_record, "offsets and count do not agree")
-    if head.record_count > COUNT_MAX:
-        raise BadBatchError(ErrorCode.message_too_large, f"more than {COUNT_MAX} messages")
+def _check_fields(head: BatchHead) -> None:
+    attributes, count = head.attributes, head.record_count
+    if attributes & CODEC_MASK >= _CODECS:
+        raise BadBatchError(
+            ErrorCode.unsupported_compression_type,
+            f"the batch has unknown compression {attributes & CODEC_MASK}",
+        )
+    if attributes & CONTROL:
+        raise BadBatchError(ErrorCode.invalid_record, "clients may not write control batches")
+    if attributes & LOG_APPEND_TIME:
+        raise BadBatchError(
+            ErrorCode.invalid_timestamp, "producers may not set the timestamp type LogAppendTime"
+        )
+    if not 0 < count == head.last_delta + 1:
+        raise BadBatchError(
+            ErrorCode.invalid_record,
+            f"the batch counts {count} records, and offsets up to {head.last_delta}",
+        )
+    if count > COUNT_MAX:
+        raise BadBatchError(
+            ErrorCode.message_too_large, f"the batch has {count} records; the limit is {COUNT_MAX}"
+        )
+    if head.base_offset != 0:
+        raise BadBatchError(
+            ErrorCode.invalid_record,
+            f"the base offset of a batch from a producer is 0, not {head.base_offset}",
+        )
     if head.producer_id >= 0 and (head.producer_epoch < 0 or head.sequence < 0):
-        raise BadBatchError(ErrorCode.invalid_record, "a producer without epoch or sequence")
+        raise BadBatchError(
+            ErrorCode.invalid_record,
+            f"producer {head.producer_id} gave epoch {head.producer_epoch} and sequence "
+            f"{head.sequence}; both count from 0",
+        )
+
+
+def check_records(
+    records: memoryview, head: BatchHead, limit: int, check: CheckBatch, *, needs_keys: bool
+) -> Checked | None:
+    """Return what the records are; None when they inflate to more than `limit` bytes. Raises
+    `BadBatchError`."""
+    found = check(records, limit, needs_keys)
+    flaw, reason, indexes, size, largest, oldest_ms, newest_ms = found
+    if flaw == BatchFlaw.NONE:
+        return Checked(head, size, largest, oldest_ms, newest_ms)
+    if flaw == BatchFlaw.TOO_LARGE:
+        return None
+    code = ErrorCode.invalid_record
+    if flaw == BatchFlaw.CHECKSUM:
+        code = ErrorCode.corrupt_message
+    raise BadBatchError(code, reason, tuple(indexes))

@@ -7,25 +7,35 @@ answer    topics [name · partitions [index 4 · error 2 · base offset 8 · app
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from struct import Struct, error
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from penstock.brokers.kafka.batch_check import BadBatchError, Checked
+from penstock.brokers.kafka.batch_head import CODEC_MASK
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.connection import Connection
 from penstock.brokers.kafka.cursor import Cursor, MalformedRequestError
+from penstock.brokers.kafka.inflation import (
+    QUICK_SIZE_MAX,
+    QUICK_SIZE_MIN,
+    STEP_SIZE,
+    InflationPool,
+    request_limit,
+)
 from penstock.brokers.kafka.layout import response_layout, write_varint
 from penstock.brokers.kafka.packed import count_of, skip_tags, take, varint
-from penstock.brokers.kafka.partition_writer import PartitionWriter
+from penstock.brokers.kafka.partition_writer import PartitionWriter, Result, Verdict
 from penstock.brokers.kafka.partitions import Partition, PartitionTable
 
 KEY: Final = 0
 MIN_VERSION: Final = 3
 MAX_VERSION: Final = 12
 _FIRST_FLEXIBLE: Final = 9
-_UNKNOWN: Final = int(ErrorCode.unknown_topic_or_partition)
-_BAD_ACKS: Final = int(ErrorCode.invalid_required_acks)
+_TOO_LARGE: Final = int(ErrorCode.message_too_large)
 
 _INT32: Final = Struct(">i").unpack_from
 _ACKS: Final = Struct(">hi").unpack_from
@@ -47,7 +57,25 @@ class _Request(NamedTuple):
     """Whether a write could wait for a device."""
 
 
-_Result = tuple[int, int, str | None]
+_Verdict = Verdict | None
+"""None: the batch must be inflated further before it is known."""
+
+
+class _Written(NamedTuple):
+    results: list[Result]
+
+
+def _grown(verdict: _Verdict) -> int:
+    """Return how many bytes the check of a compressed batch inflated."""
+    if isinstance(verdict, Checked):
+        return verdict.size if verdict.head.attributes & CODEC_MASK else 0
+    return QUICK_SIZE_MIN if verdict is None else 0
+
+
+def _is_converted(one: _Write, verdict: _Verdict) -> bool:
+    """Say whether a large batch becomes records, which takes memory for all of it."""
+    is_raw = one.partition is not None and one.partition.is_raw
+    return isinstance(verdict, Checked) and verdict.is_heavy and not is_raw
 
 
 class Producing:
@@ -55,6 +83,10 @@ class Producing:
         self._broker: Final = broker
         self._partitions: Final = partitions
         self._writer: Final = PartitionWriter(broker)
+        self._inflation: Final = InflationPool()
+        broker.on_close(self._inflation.close)
+        self._kept_size = 0
+        """Bytes of requests that wait for a device, or to be inflated."""
 
     def __call__(
         self, connection: Connection, version: int, correlation_id: int, body: memoryview
@@ -64,41 +96,148 @@ class Producing:
         except (error, IndexError, UnicodeDecodeError) as bad:
             raise MalformedRequestError(f"Produce: {bad}") from bad
         if request.may_wait:
-            self._write_later(connection, version, correlation_id, request)
+            self._write_later(connection, version, correlation_id, request, None)
             return False
-        results = [self._write(request, one) for one in request.writes]
-        self._broker.metrics.note_codes(KEY, (code for code, _, _ in results))
+        verdicts = self._check_quickly(request)
+        if None in verdicts:
+            self._write_later(connection, version, correlation_id, request, verdicts)
+            return False
+        results = self._write_all(request, verdicts)
+        self._broker.metrics.note_codes(KEY, (one.code for one in results))
         if request.acks:
             connection.send(_encode(version, correlation_id, request.writes, results))
-        elif any(code for code, _, _ in results):
+        elif any(one.code for one in results):
             connection.close()  # the only way to say so: nobody waits for an answer
         return True
 
-    def _write(self, request: _Request, one: _Write) -> _Result:
+    # Checking and writing
+
+    def _check_quickly(self, request: _Request) -> list[_Verdict]:
+        """Check what takes no longer than an ordinary batch; None for others."""
+        budget = QUICK_SIZE_MAX
+        verdicts: list[_Verdict] = []
+        for one in request.writes:
+            verdict: _Verdict = self._refusal(request, one)
+            if verdict is None and one.partition is not None:
+                verdict = self._writer.check_quickly(one.partition, one.records, budget)
+                budget -= _grown(verdict)
+            verdicts.append(verdict)
+        return verdicts
+
+    @staticmethod
+    def _refusal(request: _Request, one: _Write) -> BadBatchError | None:
         if request.acks not in {-1, 0, 1}:
-            return _BAD_ACKS, -1, None
+            return BadBatchError(
+                ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {request.acks}"
+            )
         if one.partition is None:
-            return _UNKNOWN, -1, None
-        return self._writer.write(one.partition, one.records, request.transactional_id)
+            return BadBatchError(ErrorCode.unknown_topic_or_partition, "no such partition")
+        return None
+
+    def _check_step(self, request: _Request, verdicts: list[_Verdict], budget: int) -> int:
+        """Check batches that are still open, until it is the turn of another connection; return
+        what is left of the request's budget. In a thread of the pool."""
+        done = 0
+        for at, one in enumerate(request.writes):
+            if verdicts[at] is not None or one.partition is None:
+                continue
+            if done >= STEP_SIZE:
+                break
+            verdict = self._writer.check_fully(one.partition, one.records, max(budget, 0))
+            verdicts[at] = verdict
+            # A batch that was stopped has cost as much as it was allowed to.
+            size = _grown(verdict)
+            is_large = isinstance(verdict, BadBatchError) and verdict.code == _TOO_LARGE
+            size = max(size, min(STEP_SIZE, budget)) if is_large else size
+            done += size
+            budget -= size
+        return budget
+
+    def _write(self, request: _Request, at: int, verdict: _Verdict) -> Result:
+        one = request.writes[at]
+        assert verdict is not None, "checked before"
+        if one.partition is None:
+            assert isinstance(verdict, BadBatchError), "refused before"
+            return Result(verdict.code)
+        return self._writer.write(one.partition, verdict, one.records, request.transactional_id)
+
+    def _write_all(self, request: _Request, verdicts: Sequence[_Verdict]) -> list[Result]:
+        return [self._write(request, at, verdict) for at, verdict in enumerate(verdicts)]
+
+    # Later
 
     def _write_later(
-        self, connection: Connection, version: int, correlation_id: int, request: _Request
+        self,
+        connection: Connection,
+        version: int,
+        correlation_id: int,
+        request: _Request,
+        verdicts: list[_Verdict] | None,
     ) -> None:
+        size = sum(len(one.records) for one in request.writes)
+        if self._kept_size and self._kept_size + size > self._broker.settings.buffer_size_max:
+            raise MalformedRequestError(
+                f"Produce: {self._kept_size} bytes of other requests wait already; the limit is "
+                f"kafka.buffer_size_max = {self._broker.settings.buffer_size_max}"
+            )
         # The bytes of a request are only there while it is being begun.
         kept = [one._replace(records=memoryview(bytes(one.records))) for one in request.writes]
         copy = request._replace(writes=kept)
+        self._kept_size += size
 
         async def write() -> None:
-            results = await self._broker.run_blocking(
-                lambda: [self._write(copy, one) for one in copy.writes]
-            )
-            self._broker.metrics.note_codes(KEY, (code for code, _, _ in results))
+            try:
+                results = await self._finish(copy, verdicts, size)
+            finally:
+                self._kept_size -= size
+            self._broker.metrics.note_codes(KEY, (one.code for one in results))
             if copy.acks:
                 connection.answer([_encode(version, correlation_id, copy.writes, results)])
+            elif any(one.code for one in results):
+                connection.close()
             else:
                 connection.answer([])
 
         connection.on_failure(self._broker.spawn(write(), "produce"))
+
+    async def _finish(
+        self, request: _Request, checked: list[_Verdict] | None, size: int
+    ) -> list[Result]:
+        """Check what is still open, and write; each in the threads that are for it."""
+        verdicts = checked
+        if verdicts is None:
+            found = await self._broker.run_blocking(lambda: self._begin(request))
+            if isinstance(found, _Written):
+                return found.results
+            verdicts = found
+        budget = request_limit(size, self._broker.settings.batch_inflated_size_max)
+        open_verdicts = verdicts
+        while None in open_verdicts:
+            step = partial(self._check_step, request, open_verdicts, budget)
+            budget = await self._inflation.run(step)
+        results: dict[int, Result] = {}
+        for at, verdict in enumerate(open_verdicts):
+            if _is_converted(request.writes[at], verdict):
+                # One after the other, so that at most a few are in memory as records.
+                results[at] = await self._inflation.run(partial(self._write, request, at, verdict))
+        rest = [at for at in range(len(open_verdicts)) if at not in results]
+
+        def write_rest() -> None:
+            for at in rest:
+                results[at] = self._write(request, at, open_verdicts[at])
+
+        if request.may_wait:
+            await self._broker.run_blocking(write_rest)
+        else:
+            write_rest()
+        return [results[at] for at in range(len(open_verdicts))]
+
+    def _begin(self, request: _Request) -> _Written | list[_Verdict]:
+        """Check and write, in a thread that may wait; or say what must be inflated first."""
+        verdicts = self._check_quickly(request)
+        if None in verdicts:
+            return verdicts
+        return _Written(self._write_all(request, verdicts))
 
     # Parsing
 
@@ -169,38 +308,44 @@ class _AckForm:
         self._pack = form.pack
         self._size = form.size - 4
 
-    def encode(self, correlation_id: int, base_offset: int, log_start: int) -> bytes:
+    def encode(self, correlation_id: int, result: Result, log_start: int) -> bytes:
+        base_offset, append_ms = result.base_offset, result.append_ms
         return self._pack(
-            self._size, correlation_id, self._middle, 0, base_offset, -1, log_start, self._rest
+            *(self._size, correlation_id, self._middle, 0),
+            *(base_offset, append_ms, log_start, self._rest),
         )
 
 
 def _encode(
-    version: int, correlation_id: int, writes: list[_Write], results: list[_Result]
+    version: int, correlation_id: int, writes: list[_Write], results: list[Result]
 ) -> bytes | bytearray:
-    if len(writes) == 1 and version >= _FIRST_FLEXIBLE and results[0][0] == 0:
+    if len(writes) == 1 and version >= _FIRST_FLEXIBLE and results[0].code == 0:
         partition = writes[0].partition
         assert partition is not None
         form = partition.ack_form
         if not isinstance(form, _AckForm):
             form = partition.ack_form = _AckForm(writes[0].topic, writes[0].partition_id)
-        return form.encode(correlation_id, results[0][1], _log_start(partition))
+        return form.encode(correlation_id, results[0], _log_start(partition))
     return _encode_slowly(version, correlation_id, writes, results)
 
 
 def _encode_slowly(
-    version: int, correlation_id: int, writes: list[_Write], results: list[_Result]
+    version: int, correlation_id: int, writes: list[_Write], results: list[Result]
 ) -> bytearray:
     topics: dict[bytes, list[dict[str, object]]] = {}
-    for one, (code, base_offset, message) in zip(writes, results, strict=True):
+    for one, result in zip(writes, results, strict=True):
         topics.setdefault(one.topic, []).append(
             {
                 "index": one.partition_id,
-                "error_code": code,
-                "base_offset": base_offset,
-                "log_append_time": -1,
+                "error_code": result.code,
+                "base_offset": result.base_offset,
+                "log_append_time": result.append_ms,
                 "log_start_offset": -1 if one.partition is None else _log_start(one.partition),
-                "error_message": message,
+                "record_errors": [
+                    {"batch_index": index, "batch_index_error_message": result.message}
+                    for index in result.indexes
+                ],
+                "error_message": result.message,
             }
         )
     out = bytearray(_HEAD.size + (version >= _FIRST_FLEXIBLE))

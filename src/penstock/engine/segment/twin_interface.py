@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.segment.format import Damage, RawRecord
+from penstock.engine.segment.twin_kafka import KafkaFunctions
 from penstock.record import Record, ShardId, StoredRecord
 
 if TYPE_CHECKING:
@@ -557,7 +558,7 @@ class Core(Protocol):
     ) -> None: ...
 
 
-class NativeOnly(Protocol):
+class NativeOnly(KafkaFunctions, Protocol):
     """Functions of the native extension for network front ends; those do without a twin."""
 
     def crc32c(self, data: Buffer, /) -> int:

@@ -1,0 +1,105 @@
+"""The memory that replies to readers may take, all together.
+
+A read takes its share before it begins: what it asked for, or what one batch may inflate to. It
+keeps what its reply has until the call has ended. A read that finds no room waits, for a bounded
+time and beside a bounded number of others, and is then refused with `BusyError`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from penstock.errors import BusyError
+
+WAIT_S: Final = 20.0
+WAITS_MAX: Final = 128
+"""Threads of the server that may wait here: the others serve calls that do not read."""
+COPIES: Final = 3
+"""A reply in memory: the records, the message that they become, and its bytes on their way."""
+
+
+class ReadBudget:
+    def __init__(self, size_max: int, wait_s: float = WAIT_S) -> None:
+        self.size_max: Final = size_max
+        self._wait_s: Final = wait_s
+        self._used = 0
+        self._changed: Final = threading.Condition()
+        self._waits: Final = threading.Semaphore(WAITS_MAX)
+
+    @property
+    def used(self) -> int:
+        return self._used
+
+    def take(self, size: int) -> Share:
+        """Return a share of `size` bytes, which waits for others to end. One that is larger than
+        the whole budget is taken when no other is held."""
+        with self._changed:
+            if not self._has_room(size):
+                self._wait(size)
+            self._used += size
+        return Share(self, size)
+
+    def _has_room(self, size: int) -> bool:
+        return self._used == 0 or self._used + size <= self.size_max
+
+    def _wait(self, size: int) -> None:
+        may_wait = self._waits.acquire(blocking=False)
+        try:
+            wait_s = self._wait_s if may_wait else 0.0
+            if not self._changed.wait_for(lambda: self._has_room(size), wait_s):
+                raise BusyError(
+                    f"replies to other readers take {self._used} bytes; the limit is "
+                    f"server.read_memory_max = {self.size_max}; read again later, or less at a time"
+                )
+        finally:
+            if may_wait:
+                self._waits.release()
+
+    def change(self, size: int) -> None:
+        """Count `size` bytes more, or less. Never waits: it is about memory that is taken."""
+        with self._changed:
+            self._used += size
+            if size < 0:
+                self._changed.notify_all()
+
+
+class Share:
+    """Bytes of a budget; given back once, by whichever end of a call comes first."""
+
+    def __init__(self, budget: ReadBudget, size: int) -> None:
+        self._budget: Final = budget
+        self._lock: Final = threading.Lock()
+        self._size = size
+        self._is_held = True
+
+    def settle(self, size: int) -> None:
+        """Keep what a reply of `size` bytes takes, in place of what was taken for it."""
+        with self._lock:
+            if self._is_held:
+                self._budget.change(COPIES * size - self._size)
+                self._size = COPIES * size
+
+    def release(self) -> None:
+        with self._lock:
+            if self._is_held:
+                self._is_held = False
+                self._budget.change(-self._size)
+
+    def release_with(self, when_ended: Callable[[Callable[[], None]], bool]) -> None:
+        """Release it at the end of the call, or now when the call has ended."""
+        if not when_ended(self.release):
+            self.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
