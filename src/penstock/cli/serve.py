@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from penstock.addresses import with_port
+from penstock.cli.descriptors import fitted, raise_limit
 from penstock.cli.output import print_line
 from penstock.cli.short_pauses import keep_pauses_short
 from penstock.cli.starting import without_collecting
@@ -79,6 +80,7 @@ def serve(
     os.umask(0o077)  # RocksDB makes files by the process's mask; the others are made private anyway
     as_json = settings.log.format == "json"
     configure_program(level=settings.log.level, as_json=as_json)
+    settings = fitted(settings, raise_limit())
     stopping = StartEvent()
 
     def stop(_number: int, _frame: FrameType | None) -> None:

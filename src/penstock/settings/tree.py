@@ -138,6 +138,23 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
         bool,
         Meta(description="Whether a topic that a client names, and that is not there, is made."),
     ] = True
+    auto_create_topics_max: Annotated[
+        Large,
+        Meta(
+            ge=0,
+            description="Topics at which clients create no more by naming them; CreateTopics still "
+            "does.",
+        ),
+    ] = 10_000
+    auto_create_rate: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1e6,
+            description="Topics a second that clients of a node create by naming them, those of "
+            "one connection half as many; ten seconds' worth may come together.",
+        ),
+    ] = 20.0
     request_size_max: Annotated[
         int, Meta(ge=1024, lt=1 << 31, description="Bytes of one request; a larger one closes it.")
     ] = 100 * MIB

@@ -10,21 +10,25 @@ from penstock.adapter.shard_name import build_storage_name
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.context import RequestContext
+from penstock.brokers.kafka.creation_limits import CreationLimits
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.fields import NO_UUID, Answer, Fields
 from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.topic_ids import uuid_of
 from penstock.brokers.kafka.topic_names import is_legal
 from penstock.errors import AlreadyExistsError, StoreError
+from penstock.log import get_logger
 from penstock.meta.client import Topic
 
 NO_LEADER: Final = -1
+_log: Final = get_logger(__name__)
 
 
 class ClusterDescriber:
     def __init__(self, broker: KafkaBroker, cluster: ClusterView) -> None:
         self._broker: Final = broker
         self._cluster: Final = cluster
+        self._limits: Final = CreationLimits(broker.settings.auto_create_rate, broker.clock)
 
     async def metadata(self, context: RequestContext, request: Fields) -> Answer:
         wanted = request.optional_items("topics")
@@ -32,7 +36,7 @@ class ClusterDescriber:
             topics = [self._topic(one) for one in self._all_topics()]
         else:
             may_create = request.flag("allow_auto_topic_creation", True)
-            topics = [await self._wanted_topic(one, may_create) for one in wanted]
+            topics = [await self._wanted_topic(context, one, may_create) for one in wanted]
         return {
             "brokers": self._brokers(),
             "cluster_id": self._broker.meta.cluster_id,
@@ -55,7 +59,9 @@ class ClusterDescriber:
     def _all_topics(self) -> list[Topic]:
         return self._broker.drivers.broker_cache.list_topics(self._broker.namespace)
 
-    async def _wanted_topic(self, wanted: Fields, may_create: bool) -> Answer:
+    async def _wanted_topic(
+        self, context: RequestContext, wanted: Fields, may_create: bool
+    ) -> Answer:
         identifier, name = wanted.uuid("topic_id"), wanted.optional_text("name")
         if name is None or (identifier != NO_UUID and not name):
             for topic in self._all_topics():
@@ -70,6 +76,17 @@ class ClusterDescriber:
             return _refused(ErrorCode.invalid_topic_exception, name)
         if not (may_create and self._broker.settings.auto_create_topics):
             return _refused(ErrorCode.unknown_topic_or_partition, name)
+        return await self._create(context, name)
+
+    async def _create(self, context: RequestContext, name: str) -> Answer:
+        limit = self._broker.settings.auto_create_topics_max
+        if len(self._broker.drivers.broker_cache.topics) >= limit:
+            _log.warning("kafka_topic_not_created", name=name, peer=context.peer, topics=limit)
+            return _refused(ErrorCode.policy_violation, name)
+        if not self._limits.allow(context.connection_id):
+            # Clients ask again after a pause, and are served when it is their turn.
+            _log.debug("kafka_topic_not_created_yet", name=name, peer=context.peer)
+            return _refused(ErrorCode.leader_not_available, name)
         try:
             return self._topic(await self._broker.create_topic(name))
         except AlreadyExistsError:
