@@ -2,8 +2,8 @@
 
 None of these is ever regenerated: `v1.txt`, `v2.txt` (topics with a size and age of their
 segments), `v3.txt` (with rules for compaction, and a header that gives tags), `v4.txt` (with when
-and in which pieces a topic goes to its tier). A new field is appended with a default, and the bytes
-below still decode to the same values.
+and in which pieces a topic goes to its tier), `v5.txt` (with settings of Kafka's own). A new field
+is appended with a default, and the bytes below still decode to the same values.
 """
 
 from __future__ import annotations
@@ -125,11 +125,11 @@ def golden(version: str) -> dict[str, bytes]:
     return {name: bytes.fromhex(data) for name, data in (line.split() for line in lines)}
 
 
-def test_version_4_is_written_byte_for_byte() -> None:
-    assert written() == golden("v4")
+def test_version_5_is_written_byte_for_byte() -> None:
+    assert written() == golden("v5")
 
 
-@pytest.mark.parametrize("version", ["v1", "v2", "v3", "v4"])
+@pytest.mark.parametrize("version", ["v1", "v2", "v3", "v4", "v5"])
 def test_every_version_is_read(version: str) -> None:
     held = golden(version)
     assert Decoder(Topic).decode(held["topic"]) == TOPIC

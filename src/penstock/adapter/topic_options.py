@@ -56,6 +56,8 @@ class AlterOptions(TypedDict, total=False):
     tombstone_retention_ms: int
     compaction_lag_ms: int
     tag_header: str | None
+    kafka_settings: tuple[tuple[str, str], ...]
+    """Names and values that only Kafka's clients know."""
 
 
 class TopicOptions(AlterOptions, total=False):

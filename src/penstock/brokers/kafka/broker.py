@@ -48,6 +48,7 @@ class KafkaBroker:
         self.node_id: Final = self.handler.node_id
         self.advertised: tuple[str, int] = ("127.0.0.1", self.settings.port)
         """The address that clients are told; set when the server listens."""
+        self.listening_port: int = self.settings.port
         self.converted: Final = ConvertedBatches(self.settings.converted_cache_size)
         self.transactions: Transactions = NoTransactions()
         self.init_transactional: Callable[[RequestContext, Fields], Awaitable[Answer]] | None = None

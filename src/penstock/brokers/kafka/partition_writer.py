@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
+from msgspec.structs import replace
 
 from penstock.brokers.kafka.batch_check import BadBatchError, Checked, check_head, check_records
 from penstock.brokers.kafka.batch_head import CODEC_MASK, BatchHead
@@ -16,13 +17,15 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.inflation import batch_limit, quick_limit
 from penstock.brokers.kafka.partitions import Partition
-from penstock.brokers.kafka.records import records_of
+from penstock.brokers.kafka.records import records_of, timestamps_of
 from penstock.engine.contract import Written
 from penstock.engine.segment.twin import native_only
 from penstock.errors import NotLeaderError, StoreError
 from penstock.record import Producer
 
 NO_PRODUCER: Final = -1
+NO_TIMESTAMP: Final = -1
+RECORD_ERRORS_MAX: Final = 1_000
 
 Verdict = Checked | BadBatchError
 """What came of the check of a batch."""
@@ -100,42 +103,69 @@ class PartitionWriter:
         if isinstance(verdict, BadBatchError):
             return Result(verdict.code, message=str(verdict), indexes=verdict.indexes)
         head = verdict.head
+        now_ms = self._broker.clock.now_ms()
         try:
+            self._check_times(partition, verdict, records, now_ms)
             if head.is_transactional:
                 code = self._broker.transactions.check_write(
                     partition.shard, head, transactional_id
                 )
                 if code:
                     return Result(code)
-                written = self._append_in_transaction(partition, verdict, records)
+                written = self._append_in_transaction(partition, verdict, records, now_ms)
             elif head.producer_id != NO_PRODUCER and self._broker.transactions.is_open(
                 partition.shard, head.producer_id
             ):
                 # As Kafka: what it writes meanwhile would end with the transaction.
                 return Result(int(ErrorCode.invalid_txn_state))
             else:
-                written = self._append(partition, verdict, records)
+                written = self._append(partition, verdict, records, now_ms)
         except BadBatchError as error:
             return Result(error.code, message=str(error), indexes=error.indexes)
         except NotLeaderError:
             return Result(int(ErrorCode.not_leader_or_follower))
         except StoreError as error:
             return Result(int(code_of(error)), message=str(error))
-        return Result(0, written.first)
+        append_ms = now_ms if partition.settings.has_append_time else -1
+        return Result(0, written.first, append_ms=append_ms)
+
+    @staticmethod
+    def _check_times(partition: Partition, checked: Checked, body: memoryview, now_ms: int) -> None:
+        """Refuse records whose producer's time is too far from the node's clock."""
+        settings = partition.settings
+        if settings.has_append_time or settings.is_timely(
+            checked.oldest_ms, checked.newest_ms, now_ms
+        ):
+            return
+        times = timestamps_of(body)
+        late = [
+            index
+            for index, time_ms in enumerate(times)
+            if time_ms != NO_TIMESTAMP and not settings.is_timely(time_ms, time_ms, now_ms)
+        ]
+        if late:
+            raise BadBatchError(
+                ErrorCode.invalid_timestamp,
+                f"{len(late)} records have timestamps more than {settings.before_max_ms} ms before "
+                f"or {settings.after_max_ms} ms after the broker's clock, {now_ms}",
+                tuple(late[:RECORD_ERRORS_MAX]),
+            )
 
     def _append_in_transaction(
-        self, partition: Partition, checked: Checked, body: memoryview
+        self, partition: Partition, checked: Checked, body: memoryview, now_ms: int
     ) -> Written:
         first: int | None = None
         try:
-            written = self._append(partition, checked, body)
+            written = self._append(partition, checked, body, now_ms)
             if not written.repeated:
                 first = written.first
         finally:
             self._broker.transactions.note_written(partition.shard, checked.head, first)
         return written
 
-    def _append(self, partition: Partition, checked: Checked, body: memoryview) -> Written:
+    def _append(
+        self, partition: Partition, checked: Checked, body: memoryview, now_ms: int
+    ) -> Written:
         head = checked.head
         producer = _producer_of(head)
         if not partition.is_raw:
@@ -145,18 +175,35 @@ class PartitionWriter:
                     f"a record has {checked.largest} bytes; the limit is {self._size_max}",
                 )
             records = records_of(body, partition.tag_header)
+            if partition.settings.has_append_time:
+                records = [replace(record, timestamp_ms=now_ms) for record in records]
             self._handler.check_led(partition.entry)
             return self._handler.batch_write(partition.shard, records, producer=producer)
-        newest = checked.newest_ms
-        stored: bytes | memoryview = body
-        if newest != head.max_ms:
-            # As Kafka: retention and searches by time go by the records, not by this claim.
-            stored = self._rewrite(body, None, None, newest)
-        if newest < 0:
-            newest = self._broker.clock.now_ms()
+        stored, newest = self._stored_form(partition, checked, body, now_ms)
         return self._handler.write_batch(
             partition.entry, stored, head.record_count, timestamp_ms=newest, producer=producer
         )
+
+    def _stored_form(
+        self, partition: Partition, checked: Checked, body: memoryview, now_ms: int
+    ) -> tuple[bytes | memoryview, int]:
+        """Return a batch as its topic keeps it, mostly as it came, and its newest time."""
+        head, settings, newest = checked.head, partition.settings, checked.newest_ms
+        codec = settings.codec
+        if codec == head.attributes & CODEC_MASK:
+            codec = None
+        append_ms = now_ms if settings.has_append_time else None
+        if append_ms is not None:
+            newest = append_ms
+        if codec is None and newest == head.max_ms and append_ms is None:
+            return body, newest if newest >= 0 else now_ms
+        # The newest time as Kafka sets it: retention and searches go by the records, not by what
+        # a head claims.
+        try:
+            stored = self._rewrite(body, codec, append_ms, newest)
+        except ValueError as error:
+            raise BadBatchError(ErrorCode.invalid_record, str(error)) from error
+        return stored, newest if newest >= 0 else now_ms
 
 
 def _producer_of(head: BatchHead) -> Producer | None:

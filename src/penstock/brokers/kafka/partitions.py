@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from penstock.adapter.shard_name import build_storage_name
 from penstock.adapter.topic_cache import BrokerCacheManager
 from penstock.brokers.kafka.topic_ids import uuid_of
+from penstock.brokers.kafka.topic_settings import settings_of
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.storage_cache import ShardEntry
 from penstock.meta.client import Topic
@@ -43,6 +44,7 @@ class Partition:
         "mark",
         "may_wait",
         "quiet",
+        "settings",
         "shard",
         "tag_header",
         "topic",
@@ -57,8 +59,12 @@ class Partition:
         self.shard: Final = entry.name
         self.is_raw: Final = entry.topic.holds_batches
         """Whether batches are kept as they come."""
-        self.may_wait: Final = config.flush is Flush.SYNC or not topic.is_segment
-        """Whether a write could wait for a device, so that the event loop must not do it."""
+        self.settings: Final = settings_of(topic.topic.config.kafka_settings)
+        self.may_wait: Final = (
+            config.flush is Flush.SYNC or not topic.is_segment or self.settings.codec is not None
+        )
+        """Whether a write could wait for a device, or take its time, so that the event loop must
+        not do it."""
         self.tag_header: Final = config.tag_header
         """The header that gives tags; None: the process's."""
         self.checks_keys: Final = config.cleanup.compacts

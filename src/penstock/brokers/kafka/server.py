@@ -42,6 +42,7 @@ class KafkaServer:
         self._listener: Final = _listen(self._settings.host or host, self._settings.port)
         self.host, self.port = self._listener.getsockname()[:2]
         broker.advertised = self._advertise()
+        broker.listening_port = self.port
         broker.connection_count = lambda: len(self._connections)
         broker.metrics.connection_count = broker.connection_count
         self._connections: Final[dict[int, Connection]] = {}

@@ -28,6 +28,9 @@ Positive = Annotated[int, Meta(ge=1, le=INT_MAX)]
 Signed = Annotated[int, Meta(ge=-INT_MAX, le=INT_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_SIZE_MAX)]
 TagHeader = Annotated[str, Meta(max_length=255, pattern=r"^[^\x00-\x1f]*$")]
+KafkaSetting = tuple[
+    Annotated[str, Meta(min_length=1, max_length=255)], Annotated[str, Meta(max_length=4_096)]
+]
 Partition = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
 NodeId = Annotated[int, Meta(ge=1, le=INT_MAX)]
 
@@ -80,6 +83,8 @@ class TopicConfig(Struct, frozen=True, array_like=True, kw_only=True):
     """How long compaction leaves a record alone."""
     tag_header: TagHeader | None = None
     """Kafka's header whose values are a record's tags; None: as the node's settings."""
+    kafka_settings: tuple[KafkaSetting, ...] = ()
+    """Settings that only Kafka's clients know, by Kafka's names; each name once."""
 
 
 class Topic(Struct, frozen=True, array_like=True, kw_only=True):

@@ -86,7 +86,7 @@ def test_what_cannot_be_created_is_refused_with_its_reason(
         NewTopic("many", 10_001, 1): ErrorCode.invalid_partitions,
         NewTopic("odd", 1, 1, config={"retention.ms": "soon"}): ErrorCode.invalid_config,
         NewTopic("odd", 1, 1, config={"retention.msec": "1"}): ErrorCode.invalid_config,
-        NewTopic("odd", 1, 1, config={"compression.type": "lz4"}): ErrorCode.invalid_config,
+        NewTopic("odd", 1, 1, config={"compression.type": "rar"}): ErrorCode.invalid_config,
         NewTopic("odd", 1, 1, config={"penstock.tag.header": "a\nb"}): ErrorCode.invalid_config,
         placed: ErrorCode.invalid_replica_assignment,
     }

@@ -10,10 +10,11 @@ from kio.schema.errors import ErrorCode
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.addresses import with_port
+from penstock.brokers.kafka.admin.stored_settings import STORED, ConfigType
 from penstock.brokers.kafka.admin.topic_configs import (
-    CONSTANTS,
     KEYS,
-    ConfigType,
+    STORED_OPTION,
     default_options,
     find_key,
     parse_configs,
@@ -88,7 +89,18 @@ class ConfigsApi:
 
     def _node_entries(self) -> Iterator[Entry]:
         settings = self._broker.all_settings
-        kafka_names = {
+        host = settings.kafka.host or settings.server.host
+        kafka_names: dict[str, object] = {
+            "node.id": self._broker.node_id,
+            "broker.id": self._broker.node_id,
+            "listeners": f"PLAINTEXT://{with_port(host, self._broker.listening_port)}",
+            "advertised.listeners": f"PLAINTEXT://{with_port(*self._broker.advertised)}",
+            "compression.type": "producer",
+            "delete.topic.enable": True,
+            "log.cleanup.policy": "delete",
+            "log.message.timestamp.type": "CreateTime",
+            "min.insync.replicas": 1,
+            "unclean.leader.election.enable": False,
             "auto.create.topics.enable": settings.kafka.auto_create_topics,
             "group.initial.rebalance.delay.ms": settings.kafka.group_initial_delay_ms,
             "log.retention.ms": round(settings.broker.file_reserved_time * 3_600_000),
@@ -121,6 +133,7 @@ class ConfigsApi:
                 topic = self._alterable(one)
                 fixed = {name for name, key in KEYS.items() if key.is_fixed}
                 options = default_options(self._defaults, set(KEYS) - fixed)
+                options[STORED_OPTION] = ()
                 options |= _without_unchanged(parse_configs(given), topic.config)
                 await self._alter(topic, options, request)
             except StoreError as error:
@@ -143,6 +156,7 @@ class ConfigsApi:
 
     def _changes(self, topic: Topic, request: Fields) -> dict[str, object]:
         options: dict[str, object] = {}
+        stored = dict(topic.config.kafka_settings)
         seen: set[str] = set()
         for config in request.items_of("configs"):
             name, operation = config.text("name"), config.number("config_operation")
@@ -150,14 +164,19 @@ class ConfigsApi:
                 raise BadRequestError(f"{name} is named twice")
             seen.add(name)
             if operation == Operation.SET:
-                options |= parse_configs({name: config.optional_text("value")})
+                options |= parse_configs({name: config.optional_text("value")}, stored)
             elif operation == Operation.DELETE:
+                stored.pop(name, None)
                 options |= default_options(self._defaults, {name})
             elif operation in {Operation.APPEND, Operation.SUBTRACT}:
                 text = _as_list_changed(topic, name, operation, config.text("value"))
-                options |= parse_configs({name: text})
+                options |= parse_configs({name: text}, stored)
             else:
-                raise BadRequestError(f"{operation} is no way to change a setting")
+                raise BadRequestError(f"{operation} is not a way to change a setting")
+            if name in STORED and operation != Operation.DELETE:
+                stored |= dict(_pairs(options))
+        if seen & STORED.keys():
+            options[STORED_OPTION] = tuple(sorted(stored.items()))
         return _without_unchanged(options, topic.config)
 
     def _alterable(self, request: Fields) -> Topic:
@@ -235,8 +254,11 @@ def topic_entries(
             key.is_fixed,
             Source.DEFAULT if is_default else Source.TOPIC,
         )
-    for name, value in CONSTANTS.items():
-        yield Entry(name, value, value, ConfigType.STRING, "Has one value here.", is_read_only=True)
+    stored = dict(config.kafka_settings)
+    for name, setting in STORED.items():
+        source = Source.TOPIC if name in stored else Source.DEFAULT
+        value = stored.get(name, setting.default)
+        yield Entry(name, value, setting.default, setting.type, setting.meaning, source=source)
 
 
 def _fixed(name: str, value: object) -> Entry:
@@ -250,12 +272,23 @@ def _fixed(name: str, value: object) -> Entry:
 
 
 def _as_list_changed(topic: Topic, name: str, operation: int, text: str) -> str:
-    key = find_key(name)
-    if key.type is not ConfigType.LIST:
+    setting = STORED.get(name)
+    if setting is not None:
+        kind, shown = setting.type, dict(topic.config.kafka_settings).get(name, setting.default)
+    else:
+        key = find_key(name)
+        kind, shown = key.type, key.show(topic.config)
+    if kind is not ConfigType.LIST:
         raise BadRequestError(f"{name} is not a list")
-    items = [item for item in key.show(topic.config).split(",") if item]
+    items = [item for item in shown.split(",") if item]
     changed = [item for item in items if item not in text.split(",")]
     return ",".join(changed + text.split(",") if operation == Operation.APPEND else changed)
+
+
+def _pairs(options: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    found = options[STORED_OPTION]
+    assert isinstance(found, tuple), "made by parse_configs"
+    return found
 
 
 def _without_unchanged(options: Mapping[str, object], config: TopicConfig) -> dict[str, object]:

@@ -13,44 +13,34 @@
     penstock.retention.records         -1: without a limit
     penstock.tag.header                header whose values are tags; *: that of the node's settings
     penstock.partitioner               round_robin or key, for writers that name no partition
-    compression.type, message.timestamp.type, …   accepted with the one value that is true here
+    compression.type, message.timestamp.type, …   see `stored_settings`
 
-A name that is not in this list is refused: a setting that would do nothing must not look as if it
-did.
+A name that Kafka does not have, either, is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from enum import IntEnum
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.brokers.kafka.admin.stored_settings import LONG_MAX, STORED, ConfigType
 from penstock.errors import BadRequestError
 from penstock.meta.client import TopicConfig
 from penstock.meta.state.model import UNLIMITED
 from penstock.meta.state.vocabulary import STORAGE_ALIASES
 from penstock.settings import Settings
 
-LONG_MAX: Final = (1 << 63) - 1
 _HOUR_MS: Final = 3_600_000
 STORAGE: Final = "penstock.storage"
 NODE_DEFAULT: Final = "*"
 """Shown, and taken, for a setting that is the node's."""
 TAG_HEADER_SIZE_MAX: Final = 255
-
-
-class ConfigType(IntEnum):
-    """As in DescribeConfigs."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    LONG = 5
-    LIST = 7
+STORED_OPTION: Final = "kafka_settings"
+"""The option of a topic that holds all stored settings."""
 
 
 class ConfigKey(Struct, frozen=True):
@@ -223,14 +213,6 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
     ),
 }
 
-CONSTANTS: Final[Mapping[str, str]] = {
-    "compression.type": "producer",
-    "message.timestamp.type": "CreateTime",
-    "unclean.leader.election.enable": "false",
-    "preallocate": "false",
-}
-"""Names with one possible value: clients set them, and they say what is done anyway."""
-
 
 def with_node_limits(config: TopicConfig, settings: Settings) -> TopicConfig:
     """Return `config` with the retention time that the node applies where the topic has none."""
@@ -248,19 +230,23 @@ def _has_tier(config: TopicConfig, settings: Settings) -> bool:
     return config.tiering.storage_level != "DISABLE"
 
 
-def parse_configs(configs: Mapping[str, str | None]) -> dict[str, object]:
-    """Return the options of a topic that `configs` mean; `BadRequestError` names the culprit."""
+def parse_configs(
+    configs: Mapping[str, str | None], kept: Mapping[str, str] | None = None
+) -> dict[str, object]:
+    """Return the options of a topic that `configs` mean, beside the stored settings that it keeps;
+    `BadRequestError` names the culprit."""
     options: dict[str, object] = {}
+    stored = dict(kept or {})
     for name, text in configs.items():
         if text is None:
             raise BadRequestError(f"{name} has no value")
-        if name in CONSTANTS:
-            if text != CONSTANTS[name]:
-                raise BadRequestError(f"{name} can only be {CONSTANTS[name]!r} here, not {text!r}")
-            continue
-        key = find_key(name)
         try:
-            options[key.option] = key.parse(text)
+            if name in STORED:
+                stored[name] = STORED[name].parse(text)
+                options[STORED_OPTION] = tuple(sorted(stored.items()))
+            else:
+                key = find_key(name)
+                options[key.option] = key.parse(text)
         except BadRequestError as error:
             raise BadRequestError(f"{name}: {error}") from None
     return options
@@ -269,8 +255,9 @@ def parse_configs(configs: Mapping[str, str | None]) -> dict[str, object]:
 def find_key(name: str) -> ConfigKey:
     key = KEYS.get(name)
     if key is None:
-        close = get_close_matches(name, KEYS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(KEYS)}"
+        names = sorted({*KEYS, *STORED})
+        close = get_close_matches(name, names, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"
         raise BadRequestError(f"a topic has no setting {name!r}{hint}")
     return key
 
@@ -278,7 +265,7 @@ def find_key(name: str) -> ConfigKey:
 def default_options(defaults: TopicConfig, names: set[str]) -> dict[str, object]:
     """Return the options that take the settings `names` back to what new topics have."""
     options: dict[str, object] = {}
-    for name in names - CONSTANTS.keys():
+    for name in names - STORED.keys():
         key = find_key(name)
         if key.is_fixed:
             raise BadRequestError(f"{name} is fixed when a topic is created")
