@@ -5,6 +5,7 @@
     DATA/segment         the segment engine: commit log, queues, indexes
     DATA/rocksdb         the RocksDB engine
     DATA/tier            flat files of topics with tiering, unless they are elsewhere
+    DATA/tier-url        the address of the node's own tier, for readers of the directory
     DATA/tier-meta       what is known of the tiers (RocksDB)
     DATA/tier-cache      parts of tiers that were read, when asked for
     DATA/offsets         commits that wait to be saved (RocksDB)
@@ -29,7 +30,6 @@ from contextlib import ExitStack
 from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
-from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry
 
@@ -80,13 +80,11 @@ from penstock.metrics import SegmentMetrics
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
 from penstock.settings import EMBEDDED, Settings
-from penstock.tiered.building import build_tiered_engine
+from penstock.tiered.building import build_tiered_engine, tier_config, tier_limits
+from penstock.tiered.directory_tiers import TIER_URL, note_tier_url
 from penstock.tiered.engine import TieredSegmentEngine
-from penstock.tiered.fetcher import FetchSettings
 from penstock.tiered.meta_lease import MetaLease
-from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_metrics import TierMetrics
-from penstock.tiered.tier_upkeep import TierLimits
 
 if TYPE_CHECKING:
     from penstock.meta.raft.client import RaftMetaClient
@@ -114,6 +112,7 @@ _OURS: Final = frozenset(
         "tier",
         "tier-meta",
         "tier-cache",
+        TIER_URL,
     }
 )
 _KEPT: Final = {"rocksdb": ROCKSDB, "segment": SEGMENT}
@@ -545,38 +544,18 @@ class Node:
 
     def _with_tiers(self, store: SegmentStore) -> SegmentEngine:
         tiering = self.settings.tiering
-        directory = f"{os.path.abspath(self.path)}/tier"
-        config = TierConfig(
-            url=tiering.url or f"file://{quote(directory)}",
-            chunk_size=tiering.chunk_size,
-            segment_size=tiering.segment_size,
-            segment_age_ms=round(tiering.segment_age_h * _HOUR_MS),
-            grace_ms=tiering.grace_ms,
-            fetch=FetchSettings(
-                part_size=tiering.read_size,
-                window=tiering.read_window,
-                cache_size=tiering.cache_size,
-                disk_cache_path=self._at("tier-cache"),
-                disk_cache_size=tiering.disk_cache_size,
-            ),
-        )
-        return build_tiered_engine(
+        reserved_ms = store.retention.reserved_ms
+        engine = build_tiered_engine(
             store,
-            config,
+            tier_config(tiering, self.path),
             metadata_path=self._at("tier-meta"),
-            limits=TierLimits(
-                all_shards=tiering.topics == "all",
-                uploads=tiering.uploader == "broker",
-                long_after_ms=store.retention.reserved_ms if tiering.topics == "long" else None,
-                upload_interval_ms=tiering.upload_interval_ms,
-                interval_ms=tiering.upkeep_interval_ms,
-                garbage_interval_ms=tiering.garbage_interval_ms,
-                scrub_size=tiering.scrub_size,
-            ),
+            limits=tier_limits(tiering, reserved_ms),
             lease=MetaLease(self.meta),
             metrics=self._tier_metrics,
             clock=self.clock,
         )
+        engine.when_begun(partial(note_tier_url, self._disk, self.path, tiering.url))
+        return engine
 
     # Once each: an engine that could not be opened is opened again later, with the same metrics.
 

@@ -11,6 +11,7 @@ manifest before the log lets go of the records concerned.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -73,6 +74,7 @@ class TieredSegmentEngine(SegmentEngine):
         background: bool = True,
         limits: TierLimits | None = None,
     ) -> None:
+        self._on_begin: Callable[[], None] = lambda: None
         self.tiers: Final = tiers
         self.dispatcher: Final = dispatcher
         self.tier_upkeep: Final = upkeep
@@ -141,9 +143,16 @@ class TieredSegmentEngine(SegmentEngine):
         """Start what tiers need, with the first shard that has one."""
         if not self._begun:
             self._begun = True
+            self._on_begin()
             self.store.register(self.dispatcher)
             if self._background:
                 self.dispatcher.start()
+
+    def when_begun(self, callback: Callable[[], None]) -> None:
+        """Call back when the first shard has a tier; now if one has."""
+        self._on_begin = callback
+        if self._begun:
+            callback()
 
     def upload_now(self) -> TierReport:
         """Bring all tiers up to what is committed, and do their upkeep; return what failed, of
