@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from penstock.engine.segment.twin import IS_NATIVE, core
 from penstock.errors import CorruptionError
+from penstock.tiered.async_reads import AsyncReads
 from penstock.tiered.block_cache import BlockCache
 from penstock.tiered.chunk import BLOCK_SIZE, ChunkEntry, Footer, read_footer
 from penstock.tiered.chunk_stream import ChunkStream, FetchedChunk, Span, Take, buffers_of
@@ -68,6 +69,9 @@ class Fetcher:
         self._spare: Final = SpareBuffers(buffers_of(self.settings.window))
         self._lock: Final = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
+        self.reads: Final = AsyncReads(self.settings.window)
+        """For callers that must not wait. Other threads than those that read ahead, for which a
+        read may wait."""
 
     # Single ranges
 
@@ -255,6 +259,7 @@ class Fetcher:
             executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
+        self.reads.close()
         self._spare.take()
         if self._disk is not None:
             self._disk.close()

@@ -227,7 +227,7 @@ class TierReader:
         """Yield the live records below `until` of one unit, the newest first; those of a key."""
         size = footer.unit_size
         units = footer.units[unit * size : (unit + 1) * size]
-        first, end = _offsets_of(footer, entry, unit)
+        first, end = offsets_of(footer, entry, unit)
         first = max(first, manifest.start_offset)
         end = min(end, until)
         if first >= end or units == PRE_BLANK:
@@ -291,8 +291,8 @@ class TierReader:
             if entry.first_offset >= min(query.until, manifest.end_offset):
                 break
             footer = self._fetcher.footer(self._manifest.prefix, entry)
-            for unit in range(_first_unit(footer, entry, query.offset), entry.units):
-                first, end = _offsets_of(footer, entry, unit)
+            for unit in range(first_unit(footer, entry, query.offset), entry.units):
+                first, end = offsets_of(footer, entry, unit)
                 position, size = QUEUE_UNIT.unpack_from(footer.units, unit * footer.unit_size)[:2]
                 if first >= query.until or (position == 0 and size == 0x7FFF_FFFF):
                     continue
@@ -309,15 +309,17 @@ class TierReader:
         return found
 
 
-def _first_unit(footer: Footer, entry: ChunkEntry, offset: int) -> int:
+def first_unit(footer: Footer, entry: ChunkEntry, offset: int) -> int:
+    """Return the number of the first unit that ends after `offset`."""
     if footer.kind is QueueKind.SIMPLE:
         return max(0, offset - entry.units_offset)
     # By the ends, not the beginnings: where batches were removed, the one before does not count.
     count = len(footer.units) // BATCH_UNIT.size
-    return bisect_right(range(count), offset, key=lambda n: _offsets_of(footer, entry, n)[1])
+    return bisect_right(range(count), offset, key=lambda n: offsets_of(footer, entry, n)[1])
 
 
-def _offsets_of(footer: Footer, entry: ChunkEntry, unit: int) -> tuple[int, int]:
+def offsets_of(footer: Footer, entry: ChunkEntry, unit: int) -> tuple[int, int]:
+    """Return the offsets [first, end) of a unit."""
     if footer.kind is QueueKind.SIMPLE:
         first = entry.units_offset + unit
         return first, first + 1
@@ -328,12 +330,12 @@ def _offsets_of(footer: Footer, entry: ChunkEntry, unit: int) -> tuple[int, int]
 def _select(footer: Footer, entry: ChunkEntry, query: TierQuery, *, first: bool) -> _Units | None:
     """Return the units from the query's offset on that fit its limits; None when there are none
     left in the chunk, no units when the next does not fit."""
-    unit = begin = _first_unit(footer, entry, query.offset)
+    unit = begin = first_unit(footer, entry, query.offset)
     selective = query.tag is not None or query.key is not None
     count_max = _UNITS_PER_STEP if selective else min(_UNITS_PER_STEP, query.max_records)
     start = end = size_sum = 0
     while unit < entry.units and unit - begin < count_max:
-        if _offsets_of(footer, entry, unit)[0] >= query.until:
+        if offsets_of(footer, entry, unit)[0] >= query.until:
             break
         position, size = QUEUE_UNIT.unpack_from(footer.units, unit * footer.unit_size)[:2]
         unit += 1
@@ -351,8 +353,8 @@ def _select(footer: Footer, entry: ChunkEntry, query: TierQuery, *, first: bool)
             break
     if unit == begin:
         return None
-    offset = _offsets_of(footer, entry, begin)[0]
-    end_offset = _offsets_of(footer, entry, unit - 1)[1]
+    offset = offsets_of(footer, entry, begin)[0]
+    end_offset = offsets_of(footer, entry, unit - 1)[1]
     units = footer.units[begin * footer.unit_size : unit * footer.unit_size]
     is_last = unit == entry.units
     return _Units(units, max(offset, query.offset), end_offset, max(start - 1, 0), end, is_last)

@@ -511,11 +511,20 @@ class Core(Protocol):
         ...
 
     def place_records(
-        self, data: Buffer, kind: int, position: int, offset: int, gap_max: int, max_size: int
+        self,
+        data: Buffer,
+        kind: int,
+        position: int,
+        offset: int,
+        gap_max: int,
+        max_size: int,
+        topic: str | None = None,
+        queue_id: int = 0,
     ) -> tuple[bytes, int, int]:
         """Move whole records to `position`, as many as follow on `offset` and on each other
         without going back or leaving out more than `gap_max` offsets, and as `max_size` bytes
-        hold; return them, the first offset and the end. Damage raises `BadRequestError`."""
+        hold; with a `topic`, at most up to the first record of another topic or queue. Return
+        them, the first offset and the end. Damage raises `BadRequestError`."""
         ...
 
     def index_records(
