@@ -1,7 +1,7 @@
 """`penstock tier …`: looking into a tier, checking it, and taking it in order, by its URL.
 
-All commands but `gc`, `rebuild` and `pull` only read; all may run beside nodes and jobs that use
-the tier.
+All commands but `gc`, `repair --apply`, `rebuild` and `pull` only read; all may run beside nodes
+and jobs that use the tier.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.cli.output import (
 )
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError
-from penstock.tiered import tier_admin
+from penstock.tiered import tier_admin, tier_repair
 from penstock.tiered.tier_config import TierConfig
 
 DAMAGED: Final = 1
@@ -167,6 +167,76 @@ def gc(
             ("not Penstock's", ", ".join(report.foreign)),
         )
     )
+
+
+@app.command()
+def repair(
+    url: Url,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", metavar="DIR", help="Data directory of the node, whose log may still help."
+        ),
+    ] = None,
+    shard: OneShard = None,
+    older: Annotated[
+        bool,
+        typer.Option(
+            "--older", help="Use older generations also when they may hold deleted records."
+        ),
+    ] = False,
+    apply: Annotated[
+        bool,
+        typer.Option("--apply", help="Restore what can be, and mark the rest as holes."),
+    ] = False,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is damaged or missing, and what of it can be restored; with --apply, restore it.
+
+    Records come from what is sound of the object, from older generations that were not deleted
+    yet, and from the node's log ([b]--data[/b]). With [b]--apply[/b], offsets that are found
+    nowhere become holes: readers go on after them. Exits with 1 when damage remains.
+
+    Example: [b]penstock tier repair s3://logs/penstock --data /var/lib/penstock[/b]
+    """
+    chosen = None if shard is None else read_shard(shard)
+    report = tier_repair.repair_tier(
+        _config(url, options), shard=chosen, data=data, older=older, apply=apply
+    )
+    if as_json:
+        print_json([report])
+    else:
+        _print_repairs(report)
+    is_left = report.unreadable or not all(one.applied for one in report.repairs)
+    raise typer.Exit(DAMAGED if is_left else 0)
+
+
+def _print_repairs(report: tier_repair.RepairReport) -> None:
+    print_line(f"{report.shards} shards, {report.chunks} chunks, {len(report.repairs)} damaged")
+    if report.repairs:
+        print_table(
+            ("object", "#first", "#end", "state", "#sound", "#older", "#in log", "#lost", "done"),
+            (
+                (
+                    one.object_name,
+                    one.first_offset,
+                    one.end_offset,
+                    "missing" if one.is_missing else "damaged",
+                    one.sound,
+                    one.from_generation,
+                    one.from_log,
+                    one.lost_count,
+                    "yes" if one.applied else "no",
+                )
+                for one in report.repairs
+            ),
+        )
+    for one in report.repairs:
+        for first, end in one.lost:
+            print_line(f"lost: {one.shard} offsets {first} to {end - 1}")
+    for sentence in report.unreadable:
+        print_line(sentence)
 
 
 @app.command()

@@ -32,6 +32,7 @@ from penstock.remote.service import start_server
 from penstock.remote.shard_service import shard_handlers
 from penstock.settings import Settings
 from penstock.settings.tree import ServerSettings
+from penstock.tiered.engine import TieredSegmentEngine
 
 if TYPE_CHECKING:
     from penstock.brokers.kafka.server import KafkaServer
@@ -152,7 +153,16 @@ class Server:
         if failures:
             health["status"] = "failed"
             health["problem"] = "; ".join(str(failure) for failure in failures)
+        damaged = self._damaged_chunks()
+        if damaged:
+            health["damaged_tier_chunks"] = damaged
         return health
+
+    def _damaged_chunks(self) -> int:
+        """Return how many objects of tiers were found damaged: others are served all the same."""
+        engines = self.node.engines.opened().values()
+        tiered = [each for each in engines if isinstance(each, TieredSegmentEngine)]
+        return sum(len(engine.tiers.damage.known()) for engine in tiered)
 
     def _failures(self) -> list[StoreError]:
         """Return why parts of the node have stopped for good: only a new start helps."""

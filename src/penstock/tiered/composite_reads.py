@@ -50,7 +50,7 @@ class CompositeReads:
     def message(self, offset: int, is_cancelled: IsCancelled = never) -> bytes:
         """Return the record (batch) that holds an offset."""
         manifest = self._checked(offset)
-        for entry in self._owner.manifest.chunks_from(offset, manifest):
+        for entry in self._owner.reader.chunks.chunks_from(offset, manifest):
             if is_cancelled() or entry.first_offset > offset:
                 break
             for row in self._rows(entry, offset):
@@ -79,7 +79,7 @@ class CompositeReads:
         end = min(offset + count, manifest.end_offset)
         found = bytearray(PRE_BLANK * (end - offset))
         size = QUEUE_UNIT.size
-        for entry in self._owner.manifest.chunks_from(offset, manifest):
+        for entry in self._owner.reader.chunks.chunks_from(offset, manifest):
             if entry.first_offset >= end or is_cancelled():
                 break
             units = self._footer(entry).units
@@ -99,7 +99,7 @@ class CompositeReads:
     ) -> bytes:
         found: list[bytes] = []
         deleted = self._deleted(manifest)
-        for entry in self._owner.manifest.chunks_from(offset, manifest):
+        for entry in self._owner.reader.chunks.chunks_from(offset, manifest):
             if len(found) >= count or is_cancelled():
                 break
             for row in self._rows(entry, offset):
@@ -120,7 +120,7 @@ class CompositeReads:
         manifest = self._manifest()
         found: list[bytes] = []
         end, is_live = position + length, False
-        entries = self._owner.manifest.chunks_from(manifest.start_offset, manifest)
+        entries = self._owner.reader.chunks.chunks_from(manifest.start_offset, manifest)
         for entry in entries:
             stop = entry.position + entry.data_size
             if is_cancelled() or position >= end:
@@ -168,7 +168,7 @@ class CompositeReads:
         if manifest is None:
             return None
         deleted = self._deleted(manifest)
-        for entry in self._owner.manifest.chunks_back(manifest):
+        for entry in self._owner.reader.chunks.chunks_back(manifest):
             if entry.first_offset >= offset:
                 continue
             if entry.end_offset <= manifest.start_offset:
@@ -202,7 +202,7 @@ class CompositeReads:
         return self._owner.reader.deleted(manifest)
 
     def _footer(self, entry: ChunkEntry) -> Footer:
-        return self._owner.fetcher.footer(self._owner.manifest.prefix, entry)
+        return self._owner.reader.chunks.footer(entry)
 
     def _rows(self, entry: ChunkEntry, offset: int) -> Iterator[_Row]:
         """Yield the records of a chunk from that of an offset on."""
@@ -215,8 +215,8 @@ class CompositeReads:
                 yield _Row(*offsets_of(footer, entry, number), position, length, unit)
 
     def _bytes(self, entry: ChunkEntry, position: int, size: int) -> bytes:
-        prefix = self._owner.manifest.prefix
-        fetched = self._owner.fetcher.read(prefix, entry, position, position + size)
+        offsets = (entry.first_offset, entry.end_offset)
+        fetched = self._owner.reader.chunks.fetch(entry, position, position + size, offsets)
         at = position - fetched.position
         return bytes(fetched.data[at : at + size])
 

@@ -481,7 +481,11 @@ class TieredSegmentEngine(SegmentEngine):
             return earliest
         # Looked for behind what the other limits have removed: a young record there is gone.
         oldest = flat.clock.now_ms() - kept_ms
-        young = self.get_offset_by_timestamp(shard, oldest, AdapterOffsetStrategy.LATEST)
+        try:
+            young = self.get_offset_by_timestamp(shard, oldest, AdapterOffsetStrategy.LATEST)
+        except CorruptionError:
+            # Whole chunks that are old go by their entries, the damaged one among them.
+            return earliest
         return self.delete_records_before(shard, max(earliest, young))
 
     def close(self) -> None:

@@ -150,6 +150,21 @@ def swap_segment(
     )
 
 
+def swap_chunk(
+    manifest: Manifest, old: ChunkEntry, new: ChunkEntry | None, now_ms: int
+) -> Manifest | None:
+    """Put another chunk in the place of one of the open segment (none: nothing of it is left);
+    None when that is not there any more."""
+    if old not in manifest.chunks:
+        return None
+    chunks = (each if each != old else new for each in manifest.chunks)
+    return replace(
+        manifest,
+        chunks=tuple(each for each in chunks if each is not None),
+        garbage=(*manifest.garbage, Garbage(old.name, now_ms)),
+    )
+
+
 def _without(
     ranges: Iterable[tuple[int, int]], holes: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:

@@ -18,7 +18,8 @@ from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.unreadable import UnitsRead
 from penstock.engine.transaction_limits import Ranges, is_within
-from penstock.errors import UnreadableContentError
+from penstock.errors import CorruptionError, UnreadableContentError
+from penstock.log import get_logger
 from penstock.record import QueueKind, StoredRecord
 from penstock.tiered import manifest_changes as changes
 from penstock.tiered.chunk import (
@@ -34,8 +35,10 @@ from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.manifest import Manifest, SegmentEntry, describe_segment
 from penstock.tiered.moving import move_record
 from penstock.tiered.names import chunk_name
+from penstock.tiered.providers.contract import ObjectMissingError
 
 DEAD_RATIO_MIN: Final = 0.5
+_log: Final = get_logger(__name__)
 _BLANK_SIZE: Final = 0x7FFF_FFFF
 _PAGE: Final = 4096
 _PAGE_SIZE: Final = 64 << 20
@@ -235,7 +238,12 @@ def rewrite_segments(flat: CompositeFlatFile, *, dead_ratio: float = DEAD_RATIO_
         span = segment.end_offset - segment.first_offset
         if not ranges or dead < dead_ratio * span:
             continue
-        freed = _rewrite(flat, segment, deleted)
+        try:
+            freed = _rewrite(flat, segment, deleted)
+        except (CorruptionError, ObjectMissingError) as error:
+            # One damaged chunk keeps neither the other segments nor the garbage waiting.
+            _log.warning("tier_rewrite_failed", shard=flat.shard.name, reason=str(error))
+            continue
         if freed:
             records += dead
             size += freed
