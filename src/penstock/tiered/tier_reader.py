@@ -27,6 +27,7 @@ from penstock.tiered.chunk_access import FAILURES, ChunkAccess, OldManifestError
 from penstock.tiered.chunk_stream import FetchedChunk
 from penstock.tiered.fetcher import FetchedRange, Fetcher
 from penstock.tiered.manifest import Manifest
+from penstock.tiered.providers.contract import ObjectMissingError
 from penstock.tiered.shard_manifest import ShardManifest
 
 _UNLIMITED: Final = 1 << 62
@@ -160,21 +161,18 @@ class TierReader:
                 return [], entry.end_offset if found.is_last else found.end_offset, 0
             try:
                 return self._decode_units(entry, found, manifest, query)
-            except CorruptionError:
+            except FAILURES as error:
                 # Fewer of them, down to the one that is damaged: those before it are sound.
                 count_max = len(found.units) // footer.unit_size // 2
-                if count_max == 0:
-                    raise
+                if count_max == 0 or isinstance(error, ObjectMissingError):
+                    offsets = (found.offset, found.end_offset)
+                    raise self.chunks.damaged(entry, error, *offsets) from error
 
     def _decode_units(
         self, entry: ChunkEntry, found: _Units, manifest: Manifest, query: TierQuery
     ) -> tuple[list[StoredRecord], int, int]:
-        offsets = (found.offset, found.end_offset)
-        fetched = self.chunks.fetch(entry, found.start, found.end, offsets)
-        try:
-            records, after, size = self.decode(fetched, found.units, found.offset, manifest, query)
-        except CorruptionError as error:
-            raise self.chunks.damaged(entry, error, *offsets) from error
+        fetched = self._fetcher.read(self._manifest.prefix, entry, found.start, found.end)
+        records, after, size = self.decode(fetched, found.units, found.offset, manifest, query)
         if found.is_last and after >= found.end_offset:
             after = entry.end_offset
         return records, min(max(after, query.offset), query.until), size
