@@ -59,7 +59,7 @@ from penstock.engine.rocksdb import (
 )
 from penstock.engine.segment.disk_errors import opening_errors
 from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
-from penstock.engine.segment.settings import FileSizes, SegmentSettings
+from penstock.engine.segment.settings import SegmentSettings, file_sizes
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.store_sizes import holds_store
 from penstock.engine.segment.twin import core
@@ -68,7 +68,7 @@ from penstock.engine.shard_routing import Forwarder
 from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.storage_cache import StorageCacheManager, share_topics
 from penstock.engine.transaction_limits import TransactionLimits
-from penstock.errors import RetryableError
+from penstock.errors import RetryableError, SetupError
 from penstock.log import get_logger
 from penstock.meta.client import TopicConfig, Update
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
@@ -81,10 +81,12 @@ from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
 from penstock.settings import EMBEDDED, Settings
 from penstock.tiered.building import build_tiered_engine, tier_config, tier_limits
+from penstock.tiered.catalogue_writer import CatalogueWriter
 from penstock.tiered.directory_tiers import TIER_URL, note_tier_url
 from penstock.tiered.engine import TieredSegmentEngine
 from penstock.tiered.meta_lease import MetaLease
 from penstock.tiered.tier_metrics import TierMetrics
+from penstock.tiered.tier_restore import ATTACHING
 
 if TYPE_CHECKING:
     from penstock.meta.raft.client import RaftMetaClient
@@ -231,6 +233,10 @@ class Node:
     def _lock_directory(self) -> None:
         lock = lock_directory(self._disk, self.path, _OURS)
         self._stack.callback(lock.release)
+        if self._disk.exists(self._at(ATTACHING)):
+            raise SetupError(
+                f"{self.path} holds half of a tier: `penstock tier attach` was cut short; repeat it"
+            )
 
     def _open_meta(
         self, stopping: threading.Event | None
@@ -506,13 +512,7 @@ class Node:
     def _open_segment(self) -> StorageEngine:
         core.set_tag_header(self.settings.kafka.tag_header)
         engine, broker = self.settings.engine, self.settings.broker
-        sizes = FileSizes(
-            commit_log_file_size=broker.commit_log_file_size,
-            consume_queue_file_size=broker.consume_queue_file_size,
-            batch_queue_file_size=broker.consume_queue_file_size // 20 * 46,
-            index_slots=engine.index_slots,
-            index_entries_max=engine.index_entries_max,
-        )
+        sizes = file_sizes(broker, engine)
         path = self._at("segment")
         # The sizes of an existing store are in it; every position depends on them.
         is_new = not holds_store(self._disk, path)
@@ -547,7 +547,7 @@ class Node:
         reserved_ms = store.retention.reserved_ms
         engine = build_tiered_engine(
             store,
-            tier_config(tiering, self.path),
+            tier_config(tiering, self.path, self.meta.cluster_id),
             metadata_path=self._at("tier-meta"),
             limits=tier_limits(tiering, reserved_ms),
             lease=MetaLease(self.meta),
@@ -555,6 +555,8 @@ class Node:
             clock=self.clock,
         )
         engine.when_begun(partial(note_tier_url, self._disk, self.path, tiering.url))
+        catalogue = CatalogueWriter(self.meta, self.clock, self.offset_manager.flush)
+        engine.tier_upkeep.save_catalogue = partial(catalogue.save, engine.tiers)
         return engine
 
     # Once each: an engine that could not be opened is opened again later, with the same metrics.

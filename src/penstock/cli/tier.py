@@ -22,7 +22,8 @@ from penstock.cli.output import (
 )
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError
-from penstock.tiered import tier_admin, tier_repair
+from penstock.settings import load_settings
+from penstock.tiered import tier_admin, tier_repair, tier_restore
 from penstock.tiered.tier_config import TierConfig
 
 DAMAGED: Final = 1
@@ -45,6 +46,10 @@ Options = Annotated[
 ]
 Grace = Annotated[
     int, typer.Option(min=0, help="Milliseconds that objects without a reference are kept.")
+]
+Config = Annotated[
+    str | None,
+    typer.Option("--config", "-c", metavar="FILE", help="TOML file of settings, as for serve."),
 ]
 OneShard = Annotated[
     str | None, typer.Option("--shard", help="Only this shard.", show_default="all")
@@ -250,6 +255,85 @@ def rebuild(
     """Fill the metadata store of a data directory from the tier alone; no node may use it now."""
     count = tier_admin.rebuild_metadata(_config(url, options), f"{directory}/tier-meta")
     print_line(f"{count} shards")
+
+
+Directory = Annotated[
+    str, typer.Option("--data", "-d", metavar="DIR", help="A data directory.", show_default=False)
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", metavar="ID", help="Whose topics, when the tier holds those of several."
+    ),
+]
+
+
+@app.command()
+def restore(
+    url: Url,
+    data: Directory,
+    cluster: Cluster = None,
+    config: Config = None,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new data directory from a tier alone, ready for [b]penstock serve[/b].
+
+    Topics keep their ids, names, options and offsets; groups go on where they had committed.
+    What was never uploaded is lost. The old node, should it come back, can no longer change the
+    tier.
+
+    Example: [b]penstock tier restore s3://logs/penstock --data /var/lib/penstock[/b]
+    """
+    settings = load_settings(config)
+    tier = _config(url, options)
+    done = tier_restore.restore_tier(tier, data, settings, cluster_id=cluster)
+    _print_restored(done, as_json=as_json)
+
+
+@app.command()
+def attach(
+    url: Url,
+    data: Directory,
+    cluster: Cluster = None,
+    config: Config = None,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add the topics of a tier to the data directory of a node that is stopped.
+
+    As [b]restore[/b], for a directory that has topics of its own. Topics that it has already are
+    passed over.
+
+    Example: [b]penstock tier attach s3://logs/penstock --data /var/lib/penstock[/b]
+    """
+    settings = load_settings(config)
+    tier = _config(url, options)
+    done = tier_restore.attach_tier(tier, data, settings, cluster_id=cluster)
+    _print_restored(done, as_json=as_json)
+
+
+def _print_restored(done: tier_restore.Restored, *, as_json: bool) -> None:
+    if as_json:
+        print_json([done])
+        return
+    print_table(
+        ("shard", "topic", "#start", "#next offset"),
+        ((one.shard, one.topic, one.start_offset, one.next_offset) for one in done.shards),
+    )
+    print_fields(
+        (
+            ("topics", done.topics),
+            ("groups", done.groups),
+            ("offsets moved back to the end", done.offsets_moved_back),
+            (
+                "catalogue of",
+                time_text(done.catalogue_ms) if done.catalogue_ms else "(none: names from ids)",
+            ),
+            ("cluster", done.cluster_id),
+            ("restored from cluster", done.restored_from),
+        )
+    )
 
 
 @app.command()

@@ -25,8 +25,9 @@ from penstock.tiered.tier_upkeep import TierLimits, TierUpkeep
 _HOUR_MS: Final = 3_600_000
 
 
-def tier_config(settings: TieringSettings, path: str) -> TierConfig:
-    """Return the tier that the settings of the node with the data directory `path` describe."""
+def tier_config(settings: TieringSettings, path: str, owner: str = "") -> TierConfig:
+    """Return the tier that the settings of the node with the data directory `path` describe;
+    `owner` is its cluster."""
     directory = f"{os.path.abspath(path)}/{TIER_DIRECTORY}"
     return TierConfig(
         url=settings.url or f"file://{quote(directory)}",
@@ -41,6 +42,7 @@ def tier_config(settings: TieringSettings, path: str) -> TierConfig:
             disk_cache_path=f"{path}/tier-cache",
             disk_cache_size=settings.disk_cache_size,
         ),
+        owner=owner,
     )
 
 

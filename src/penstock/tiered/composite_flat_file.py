@@ -92,7 +92,7 @@ class CompositeFlatFile:
         self.provider: Final = provider or config.open()
         self.fetcher: Final = fetcher or config.fetcher(self.provider)
         self.clock: Final = clock or SystemClock()
-        self.manifest: Final = ShardManifest(self.provider, shard)
+        self.manifest: Final = ShardManifest(self.provider, shard, config.owner)
         self.reader: Final = TierReader(self.manifest, self.fetcher, self.clock)
         self.reads: Final = CompositeReads(self)
         self.upkeep: Final = CompositeUpkeep(self.manifest, config, self.clock)

@@ -44,6 +44,7 @@ from penstock.tiered.cold_batches import read_cold_batches
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.dispatcher import TieredDispatcher
 from penstock.tiered.index_service import IndexService
+from penstock.tiered.shard_manifest import LeaseLostError
 from penstock.tiered.stable_log import StableLog
 from penstock.tiered.tier_compaction import TierProgress, delete_superseded
 from penstock.tiered.tier_metrics import TierMetrics
@@ -170,8 +171,9 @@ class TieredSegmentEngine(SegmentEngine):
             flat = self.tiers.forget(shard)
             if flat is not None:
                 flat.destroy()
-        except SetupError as error:
-            # Its address makes no sense, or it refuses: no later attempt would get further.
+        except (SetupError, LeaseLostError) as error:
+            # Its address makes no sense, it refuses, or it belongs to another cluster by now: no
+            # later attempt would get further.
             _log.warning("tier_not_emptied", shard=shard.name, reason=str(error))
 
     def shard_info(self, shard: ShardId) -> ShardInfo:

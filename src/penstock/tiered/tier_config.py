@@ -30,6 +30,8 @@ class TierConfig(Struct, frozen=True, kw_only=True):
     upload_window: int = 4
     """Chunks of one shard that are put at the same time, at most."""
     fetch: FetchSettings = FetchSettings()
+    owner: str = ""
+    """The cluster that uploads; shards of another one are not changed. Empty: an operator."""
 
     def open(self) -> TierProvider:
         return open_provider(self.url, self.options)

@@ -137,6 +137,11 @@ class TierSet:
             return (0, 0) if known is None else (known.min_offset, known.max_offset)
         return (0, 0) if found is None else (found.start_offset, found.end_offset)
 
+    def provider(self, url: str) -> TierProvider:
+        """Return the tier of an address."""
+        with self._lock:
+            return self._open(url)[0]
+
     def providers(self) -> list[TierProvider]:
         """Return the tiers that were used so far."""
         with self._lock:

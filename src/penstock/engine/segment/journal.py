@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from penstock.engine.segment.control import CONTROL_SUFFIX
 from penstock.errors import BadRequestError
@@ -35,6 +35,8 @@ class KeepShard(Struct, frozen=True, kw_only=True, tag="keep_shard", tag_field="
     kind: QueueKind
     config: bytes = b""
     """As the engine above keeps it; opaque here."""
+    start_offset: int | UnsetType = UNSET
+    """What its first record gets; unset: 0."""
 
     @property
     def shard(self) -> ShardId:

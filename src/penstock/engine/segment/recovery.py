@@ -326,7 +326,10 @@ class Replay:
         found = self._table.find(line.shard)
         state = self._states.get(line.shard) if found is None else found.state
         if state is None:
-            self._table.add(line.shard, ShardState(line.kind), 0, 0).state.config = line.config
+            start = line.start_offset if isinstance(line.start_offset, int) else 0
+            unit = start if line.kind is QueueKind.SIMPLE else 0
+            state = ShardState(line.kind, start)
+            self._table.add(line.shard, state, start, unit).state.config = line.config
         elif raw.position < state.folded_until:
             return
         else:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from penstock.engine.segment.format import BATCH_UNIT, INDEX_ENTRY, INDEX_HEADER, QUEUE_UNIT
 from penstock.errors import SettingsError
+from penstock.settings.tree import BrokerSettings, EngineSettings
 
 MIB: Final = 1 << 20
 COMMIT_LOG_FILE_SIZE_MIN: Final = 4096
@@ -75,6 +76,17 @@ def hour_of(delete_when: str) -> int | None:
     if delete_when.isascii() and delete_when.isdigit() and int(delete_when) < 24:
         return int(delete_when)
     raise SettingsError(f'delete_when is {delete_when!r}; use "DiskFull" or an hour like "04"')
+
+
+def file_sizes(broker: BrokerSettings, engine: EngineSettings) -> FileSizes:
+    """Return the sizes that a node with these settings gives a new store."""
+    return FileSizes(
+        commit_log_file_size=broker.commit_log_file_size,
+        consume_queue_file_size=broker.consume_queue_file_size,
+        batch_queue_file_size=broker.consume_queue_file_size // QUEUE_UNIT.size * BATCH_UNIT.size,
+        index_slots=engine.index_slots,
+        index_entries_max=engine.index_entries_max,
+    )
 
 
 class SegmentSettings(Struct, frozen=True, kw_only=True):
