@@ -110,7 +110,8 @@ class TierUpkeep:
         if config.cleanup.deletes:
             expire(flat, config)
         flat.upkeep.seal()
-        if flat.epoch is not None:
+        tiering = config.tiering
+        if flat.epoch is not None or (tiering is not None and tiering.uploader == "broker"):
             rewrite_segments(flat)
         if garbage:
             with flat.uploading:  # what this process has put and not listed yet is no garbage
