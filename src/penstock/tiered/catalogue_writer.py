@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from penstock.clock import Clock
+from penstock.errors import SetupError, StoreError
 from penstock.meta.client import GroupInfo
 from penstock.meta.state.model import Topic
 from penstock.meta.state.offset_rows import CommittedOffset
@@ -50,17 +51,29 @@ class CatalogueWriter:
         """By the tier's address: what was written last, without its time."""
 
     def save(self, tiers: TierSet) -> int:
-        """Write the catalogues that have changed; return how many."""
+        """Write the catalogues that have changed; return how many. One tier that fails keeps none
+        of the others waiting; what went wrong is raised at the end, unless the tier cannot be used
+        as it is set up, which its shards report."""
         if not self._meta.leads_metadata():
             return 0
         count = 0
         self._flush()
+        failure: StoreError | None = None
         for url, catalogue in self._make(tiers).items():
             if self._written.get(url) == catalogue:
                 continue
-            put_catalogue(tiers.provider(url), replace(catalogue, written_ms=self._clock.now_ms()))
+            try:
+                now_ms = self._clock.now_ms()
+                put_catalogue(tiers.provider(url), replace(catalogue, written_ms=now_ms))
+            except SetupError:
+                continue
+            except StoreError as error:
+                failure = error
+                continue
             self._written[url] = catalogue
             count += 1
+        if failure is not None:
+            raise failure
         return count
 
     def _make(self, tiers: TierSet) -> dict[str, Catalogue]:
