@@ -48,7 +48,13 @@ from penstock.disk_local import LocalDisk
 from penstock.engine.contract import StorageEngine
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.known_engines import KNOWN_ENGINES, KnownEngines, settle_engines
+from penstock.engine.known_engines import (
+    KNOWN_ENGINES,
+    LOG_ELSEWHERE,
+    PLACES,
+    KnownEngines,
+    settle_engines,
+)
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.reconcile import Reconciled, reconcile
 from penstock.engine.rocksdb import (
@@ -293,7 +299,8 @@ class Node:
     @cached_property
     def _known_engines(self) -> KnownEngines:
         with opening_errors(self.path):
-            return KnownEngines(self._disk, self.path, self._draw_id)
+            places = LOG_ELSEWHERE if self.settings.engine.commit_log_path else PLACES
+            return KnownEngines(self._disk, self.path, self._draw_id, places)
 
     def _settle_engines(self, stopping: threading.Event | None) -> None:
         """Say what is lost, before anything empty is served in its place."""
@@ -518,6 +525,7 @@ class Node:
         is_new = not holds_store(self._disk, path)
         settings = SegmentSettings(
             sizes=sizes if is_new else None,
+            commit_log_path=engine.commit_log_path or None,
             record_size_max=engine.record_size_max + RECORD_OVERHEAD_MAX,
             flush_interval_ms=engine.flush_interval_ms,
             mapped_bytes_max=engine.mapped_bytes_max,

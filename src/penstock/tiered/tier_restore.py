@@ -292,7 +292,8 @@ def _create_shards(
     root, disk = f"{path}/segment", LocalDisk()
     # Every position depends on the sizes of an existing store, which are in it.
     sizes = None if holds_store(disk, root) else file_sizes(settings.broker, settings.engine)
-    with SegmentStore.open(root, SegmentSettings(sizes=sizes)) as store:
+    log_path = settings.engine.commit_log_path or None
+    with SegmentStore.open(root, SegmentSettings(sizes=sizes, commit_log_path=log_path)) as store:
         for topic in topics:
             config = shard_config(topic.config)
             for partition in range(topic.partitions):

@@ -19,6 +19,9 @@ MIB: Final = 1 << 20
 COMMIT_LOG_FILE_SIZE_MIN: Final = 4096
 FILE_SIZE_MAX: Final = (1 << 31) - 1
 """RocketMQ counts the bytes of a file in 31 bits, and so do numbers in the files."""
+LOG_BYTES_PER_ENTRY: Final = 50
+"""A record takes about 100 bytes of the log at least, and often has a key and a tag."""
+INDEX_ENTRIES_MIN: Final = 1000
 BLANK_SIZE: Final = 8
 """Bytes at the end of every log file that no record may use: room for the blank record."""
 
@@ -79,13 +82,16 @@ def hour_of(delete_when: str) -> int | None:
 
 
 def file_sizes(broker: BrokerSettings, engine: EngineSettings) -> FileSizes:
-    """Return the sizes that a node with these settings gives a new store."""
+    """Return the sizes that a node with these settings gives a new store. Index files are no larger
+    than a log file can fill: beside one of 64 MB they take 28 MB, not 420."""
+    entries_max = max(INDEX_ENTRIES_MIN, broker.commit_log_file_size // LOG_BYTES_PER_ENTRY)
+    entries = min(engine.index_entries_max, entries_max)
     return FileSizes(
         commit_log_file_size=broker.commit_log_file_size,
         consume_queue_file_size=broker.consume_queue_file_size,
         batch_queue_file_size=broker.consume_queue_file_size // QUEUE_UNIT.size * BATCH_UNIT.size,
-        index_slots=engine.index_slots,
-        index_entries_max=engine.index_entries_max,
+        index_slots=min(engine.index_slots, max(1, entries // 4)),
+        index_entries_max=entries,
     )
 
 
