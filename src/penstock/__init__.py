@@ -25,6 +25,7 @@ _HOMES = {
     "Store": "api",
     "StoreError": "errors",
     "StoredRecord": "record",
+    "TieringPolicy": "api",
     "Topic": "api",
     "TopicInfo": "api",
     "UnknownTopicError": "errors",

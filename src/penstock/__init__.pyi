@@ -3,6 +3,7 @@
 from penstock.adapter.locations import Message as Message
 from penstock.api import Consumer as Consumer
 from penstock.api import Store as Store
+from penstock.api import TieringPolicy as TieringPolicy
 from penstock.api import Topic as Topic
 from penstock.api import TopicInfo as TopicInfo
 from penstock.connecting import connect as connect

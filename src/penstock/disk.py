@@ -113,8 +113,9 @@ class Disk(Protocol):
 
     def is_directory(self, path: str) -> bool: ...
 
-    def make_directory(self, path: str) -> None:
-        """Create a directory and those above it, durably; do nothing if it exists."""
+    def make_directory(self, path: str, *, durable: bool = True) -> None:
+        """Create a directory and those above it; do nothing if it exists. When not `durable`, the
+        caller syncs the directories above it later."""
         ...
 
     def remove(self, path: str) -> None:
@@ -141,6 +142,11 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Make creations and removals in a directory survive a power cut."""
+        ...
+
+    def sync_together(self, files: Sequence[str], directories: Sequence[str]) -> None:
+        """Put files and directories on the device, for less than a sync of each costs. Those that
+        were removed meanwhile need none."""
         ...
 
     def modified_ms(self, path: str) -> int: ...

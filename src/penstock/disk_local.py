@@ -26,16 +26,32 @@ from functools import partial
 from itertools import groupby
 from typing import Final
 
+from penstock import file_system_sync
 from penstock.disk import Usage
 from penstock.errors import LockedError
 
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+"""Records are read by the user who runs the store, and by no other."""
 _ZEROS: Final = bytes(1 << 20)
 _RANGES_MAX: Final = 1024
 _SYNCS_AT_ONCE: Final = 8
+SYNCS_EACH_MAX: Final = 64
+"""More files and directories than this are synced with the whole file system they are on."""
 _CREATIONS_MAX: Final = 3
 _NO_SEEK_DATA: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 _LET_GO_SIZE: Final = 4 << 20
+
+
+def close_to_others(directory: str) -> None:
+    """Take the files of a directory from other users. RocksDB makes its own by the process's mask,
+    which a library does not change; what it makes later is protected by the directory's mode."""
+    with contextlib.suppress(OSError):  # it is not ours, or is just being removed
+        for entry in os.scandir(directory):
+            if entry.is_file(follow_symlinks=False) and entry.stat().st_mode & 0o077:
+                with contextlib.suppress(OSError):
+                    os.chmod(entry.path, FILE_MODE)
 
 
 class LocalMapping:
@@ -214,7 +230,7 @@ class LocalLock:
                 status = os.stat(path)
                 if (status.st_dev, status.st_ino) in self._held:
                     raise LockedError(f"{path}: this process has it open already")
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             except OSError as error:
@@ -249,10 +265,10 @@ class LocalDisk:
             return LocalFile(path, os.open(path, flags))
         for _ in range(_CREATIONS_MAX):
             with contextlib.suppress(FileNotFoundError):
-                return LocalFile(path, os.open(path, flags | os.O_CREAT, 0o644))
+                return LocalFile(path, os.open(path, flags | os.O_CREAT, FILE_MODE))
             # Another thread may remove the directory again while it is empty.
             self.make_directory(_directory_of(path))
-        return LocalFile(path, os.open(path, flags | os.O_CREAT, 0o644))
+        return LocalFile(path, os.open(path, flags | os.O_CREAT, FILE_MODE))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -266,24 +282,25 @@ class LocalDisk:
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, durable: bool = True) -> None:
         for _ in range(_CREATIONS_MAX):
             # Another thread may remove the one above again while it is empty.
             with contextlib.suppress(FileNotFoundError):
-                return self._make_directory(path)
-        return self._make_directory(path)
+                return self._make_directory(path, durable=durable)
+        return self._make_directory(path, durable=durable)
 
-    def _make_directory(self, path: str) -> None:
+    def _make_directory(self, path: str, *, durable: bool) -> None:
         if os.path.isdir(path):
             return
         parent = _directory_of(path)
         if parent != path:
-            self.make_directory(parent)
+            self.make_directory(parent, durable=durable)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o755)
+            os.mkdir(path, DIRECTORY_MODE)
         if not stat.S_ISDIR(os.stat(path).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-        self.sync_directory(parent)
+        if durable:
+            self.sync_directory(parent)
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -358,6 +375,20 @@ class LocalDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def sync_together(self, files: Sequence[str], directories: Sequence[str]) -> None:
+        if len(files) + len(directories) > SYNCS_EACH_MAX and file_system_sync.supported:
+            file_system_sync.sync({*map(_directory_of, files), *directories})
+            return
+        for path in files:
+            with (
+                contextlib.suppress(FileNotFoundError),
+                contextlib.closing(self.open(path, writable=False)) as file,
+            ):
+                file.sync()
+        for path in directories:
+            with contextlib.suppress(FileNotFoundError):
+                self.sync_directory(path)
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000

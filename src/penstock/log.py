@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
@@ -105,6 +106,26 @@ def configure(
     logger.setLevel(level.upper())
     logger.propagate = False
     return handler
+
+
+def configure_program(*, level: str, as_json: bool) -> None:
+    """Do the same for a whole program: what libraries log, what Python warns of and what ends a
+    thread comes in the same form, so that a collector of JSON lines meets nothing else."""
+    handler = configure(level=level, as_json=as_json)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(capture=True)
+    log = get_logger(f"{ROOT}.uncaught")
+
+    def report(error: BaseException | None, where: str) -> None:
+        if error is not None:
+            log.error("uncaught_exception", cause=error, where=where)
+
+    sys.excepthook = lambda _kind, error, _trace: report(error, "main")
+    threading.excepthook = lambda given: report(
+        given.exc_value, given.thread.name if given.thread is not None else "thread"
+    )
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Value]:

@@ -4,20 +4,31 @@ A component takes the object, not the registry: its constructor then says what i
 stores in one process do not collide, and a test reads the numbers without a global. Names carry
 their unit; labels are bounded sets, never a shard, a key or a client id.
 
-Hot paths do not count one record at a time: appended records and bytes are taken from the store's
-own counters when somebody looks (`watch_appends`), because an `inc` costs more than an append.
+Hot paths do not count one record at a time: sizes of the log are taken from the store itself when
+they are read (`watch_log`), because an `inc` costs more than an append. Records are counted by
+shard (`penstock_shard_records_written`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 _FLUSH_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+
+class LogPositions(NamedTuple):
+    """Where a log begins, until where it is on the device, where it ends, and what is mapped."""
+
+    start: int = 0
+    durable: int = 0
+    end: int = 0
+    mapped: int = 0
+    """Bytes of its files that are mapped into memory."""
 
 
 class SegmentMetrics:
@@ -26,13 +37,11 @@ class SegmentMetrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         """Without a registry the numbers go to one of the object's own, that nobody exports."""
         self.registry: Final = registry if registry is not None else CollectorRegistry()
-        self._appends = _Appends()
-        self.registry.register(self._appends)
+        self._log = _LogSizes()
+        self.registry.register(self._log)
         self.flush_seconds = self._histogram(
             "flush_seconds", "time of one sync of the commit log", _FLUSH_SECONDS
         )
-        self.flushed_bytes = self._counter("flushed_bytes", "bytes of the log put on the device")
-        self.writers_waiting = self._gauge("writers_waiting", "appends queued behind the writer")
         self.damaged_reads = self._counter(
             "damaged_reads", "reads that met a record which fails its checks"
         )
@@ -46,8 +55,6 @@ class SegmentMetrics:
         )
         self.deleted_files = self._counter("deleted_files", "log files removed by retention")
         self.deleted_bytes = self._counter("deleted_bytes", "bytes removed by retention")
-        self.mapped_bytes = self._gauge("mapped_bytes", "bytes of files mapped into memory")
-        self.log_bytes = self._gauge("log_bytes", "bytes between the first and the last record")
         self.disk_used_ratio = self._gauge(
             "disk_used_ratio", "how full the log's file system is, 0 to 1"
         )
@@ -70,9 +77,9 @@ class SegmentMetrics:
             registry=self.registry,
         )
 
-    def watch_appends(self, totals: Callable[[], tuple[int, int]]) -> None:
-        """Read (records, bytes) appended since the start from `totals` at every scrape."""
-        self._appends.totals = totals
+    def watch_log(self, positions: Callable[[], LogPositions]) -> None:
+        """Read where the log begins and ends from `positions` at every scrape, from now on."""
+        self._log.watch(positions)
 
     def _counter(self, name: str, meaning: str) -> Counter:
         return Counter(f"penstock_segment_{name}", meaning, registry=self.registry)
@@ -86,13 +93,43 @@ class SegmentMetrics:
         )
 
 
-class _Appends(Collector):
+class _LogSizes(Collector):
     def __init__(self) -> None:
-        self.totals: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._positions: Callable[[], LogPositions] = LogPositions
+        self._first = LogPositions()
+        self._appended = self._flushed = 0
+
+    def watch(self, positions: Callable[[], LogPositions]) -> None:
+        """A store that is opened again adds to what the one before has counted."""
+        self._update()
+        self._first = positions()
+        self._first = LogPositions(
+            0, self._first.durable - self._flushed, self._first.end - self._appended
+        )
+        self._positions = positions
+
+    def _update(self) -> LogPositions:
+        # A log that was cut does not take back what was counted.
+        now = self._positions()
+        self._appended = max(self._appended, now.end - self._first.end)
+        self._flushed = max(self._flushed, now.durable - self._first.durable)
+        return now
 
     def collect(self) -> Iterator[Metric]:
-        records, size = self.totals()
+        now = self._update()
         yield CounterMetricFamily(
-            "penstock_segment_appended_records", "records appended", value=records
+            "penstock_segment_appended_bytes", "bytes appended to the log", value=self._appended
         )
-        yield CounterMetricFamily("penstock_segment_appended_bytes", "bytes appended", value=size)
+        yield CounterMetricFamily(
+            "penstock_segment_flushed_bytes",
+            "bytes of the log put on the device",
+            value=self._flushed,
+        )
+        yield GaugeMetricFamily(
+            "penstock_segment_log_bytes",
+            "bytes between the first and the last record",
+            value=now.end - now.start,
+        )
+        yield GaugeMetricFamily(
+            "penstock_segment_mapped_bytes", "bytes of the log mapped into memory", value=now.mapped
+        )

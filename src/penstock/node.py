@@ -11,6 +11,7 @@
     DATA/offsets         commits that wait to be saved (RocksDB)
     DATA/store-id        which records these are, for the others of a cluster
     DATA/engines         which engines have been here: see `engine.known_engines`
+    DATA/clock           the last time that was trusted: see `clock_guard`
     DATA/reconciled      the revision of the metadata that the engines agreed with at the last start
 
 Engines are opened when a topic first needs them, or at start when they hold something.
@@ -42,6 +43,8 @@ from penstock.adapter.topic_offsets import TopicOffsets
 from penstock.adapter.topic_routes import TopicRoutes
 from penstock.adapter.topic_storage import TopicStorage
 from penstock.clock import Clock, SystemClock
+from penstock.clock_guard import CLOCK_FILE, ClockStatus, GuardedClock
+from penstock.clock_metrics import ClockMetrics
 from penstock.data_directory import LOCK, check_path, lock_directory
 from penstock.disk import Disk
 from penstock.disk_local import LocalDisk
@@ -64,8 +67,7 @@ from penstock.engine.rocksdb import (
     RocksDBStorageEngine,
 )
 from penstock.engine.segment.disk_errors import opening_errors
-from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
-from penstock.engine.segment.settings import SegmentSettings, file_sizes
+from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.store_sizes import holds_store
 from penstock.engine.segment.twin import core
@@ -83,10 +85,11 @@ from penstock.meta.raft.loading import require_core
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.state.vocabulary import QUEUE_ALIASES, STORAGE_ALIASES
 from penstock.metrics import SegmentMetrics
+from penstock.node_settings import segment_settings, tier_config, tier_limits
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
 from penstock.settings import EMBEDDED, Settings
-from penstock.tiered.building import build_tiered_engine, tier_config, tier_limits
+from penstock.tiered.building import build_tiered_engine
 from penstock.tiered.catalogue_writer import CatalogueWriter
 from penstock.tiered.directory_tiers import TIER_URL, note_tier_url
 from penstock.tiered.engine import TieredSegmentEngine
@@ -109,6 +112,7 @@ _NEW_STORE_ID: Final = "store-id.new"
 _OURS: Final = frozenset(
     {
         LOCK,
+        CLOCK_FILE,
         _RECONCILED,
         _STORE_ID,
         _NEW_STORE_ID,
@@ -157,7 +161,6 @@ class Node:
         """
         self.path: Final = check_path(path)
         self.settings: Final = settings
-        self.clock: Final = clock if clock is not None else SystemClock()
         self.registry: Final = registry if registry is not None else CollectorRegistry()
         self._disk: Final = disk if disk is not None else LocalDisk()
         self._closing: Final = threading.Lock()
@@ -165,6 +168,7 @@ class Node:
         with ExitStack() as undo:
             undo.callback(self._stack.close)
             self._lock_directory()
+            self.clock: Final = self._guard_clock(clock if clock is not None else SystemClock())
             self.meta: Final = self._open_meta(stopping)
             self._stack.callback(self.meta.close)
             self.offset_manager: Final = self._open_offsets()
@@ -218,6 +222,11 @@ class Node:
             segment.upload_now()
             segment.store.run_upkeep()
 
+    def confirm_clock(self) -> ClockStatus:
+        """Take what the clock shows for the right time, also at the next start."""
+        with opening_errors(self.path):
+            return self.clock.confirm()
+
     def close(self) -> None:
         """Stop; everything acknowledged is on the device when this returns. Again: nothing."""
         with self._closing:
@@ -243,6 +252,21 @@ class Node:
             raise SetupError(
                 f"{self.path} holds half of a tier: `penstock tier attach` was cut short; repeat it"
             )
+
+    def _guard_clock(self, clock: Clock) -> GuardedClock:
+        settings = self.settings.clock
+        with opening_errors(self.path):
+            guarded = GuardedClock(
+                clock,
+                self._disk,
+                self._at(CLOCK_FILE),
+                step_max_ms=settings.step_max_ms,
+                gap_max_ms=round(settings.gap_max_h * _HOUR_MS),
+            )
+        guarded.tick()
+        self._stack.callback(guarded.save)
+        ClockMetrics(guarded, self.registry)
+        return guarded
 
     def _open_meta(
         self, stopping: threading.Event | None
@@ -464,6 +488,7 @@ class Node:
             self.handler,
             self.meta,
             limits,
+            rounds=self.clock.tick,
             chores=[partial(self._expire_idle_groups, idle_ms), self._finish_deletions],
         )
 
@@ -518,22 +543,8 @@ class Node:
 
     def _open_segment(self) -> StorageEngine:
         core.set_tag_header(self.settings.kafka.tag_header)
-        engine, broker = self.settings.engine, self.settings.broker
-        sizes = file_sizes(broker, engine)
         path = self._at("segment")
-        # The sizes of an existing store are in it; every position depends on them.
-        is_new = not holds_store(self._disk, path)
-        settings = SegmentSettings(
-            sizes=sizes if is_new else None,
-            commit_log_path=engine.commit_log_path or None,
-            record_size_max=engine.record_size_max + RECORD_OVERHEAD_MAX,
-            flush_interval_ms=engine.flush_interval_ms,
-            mapped_bytes_max=engine.mapped_bytes_max,
-            file_reserved_time_h=broker.file_reserved_time,
-            delete_when=broker.delete_when,
-            disk_max_used_space_ratio=broker.disk_max_used_space_ratio,
-            disk_space_warning_level_ratio=broker.disk_space_warning_level_ratio,
-        )
+        settings = segment_settings(self.settings, is_new=not holds_store(self._disk, path))
         store = SegmentStore.open(
             path,
             settings,
@@ -551,18 +562,16 @@ class Node:
         return opened
 
     def _with_tiers(self, store: SegmentStore) -> SegmentEngine:
-        tiering = self.settings.tiering
-        reserved_ms = store.retention.reserved_ms
         engine = build_tiered_engine(
             store,
-            tier_config(tiering, self.path, self.meta.cluster_id),
+            tier_config(self.settings, self.path, self.meta.cluster_id),
             metadata_path=self._at("tier-meta"),
-            limits=tier_limits(tiering, reserved_ms),
+            limits=tier_limits(self.settings.tiering, store.retention.reserved_ms),
             lease=MetaLease(self.meta),
             metrics=self._tier_metrics,
             clock=self.clock,
         )
-        engine.when_begun(partial(note_tier_url, self._disk, self.path, tiering.url))
+        engine.when_begun(partial(note_tier_url, self._disk, self.path, self.settings.tiering.url))
         catalogue = CatalogueWriter(self.meta, self.clock, self.offset_manager.flush)
         engine.tier_upkeep.save_catalogue = partial(catalogue.save, engine.tiers)
         return engine

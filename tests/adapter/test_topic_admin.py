@@ -160,7 +160,7 @@ class TestCreating:
             ("t", 1, {"partitioner": "random"}, "random"),
             ("t", 1, {"queue": "priority"}, "priority"),
             ("t", 1, {"retention_ms": 0}, "retention_ms"),
-            ("t", 1, {"retention_bytes": -1}, "retention_bytes: Expected `int` >= 0"),
+            ("t", 1, {"retention_bytes": -2}, "retention_bytes: Expected `int` >= -1"),
             ("t", 1, {"retention_records": "many"}, "retention_records"),
             ("t", 1, {"record_size_max": 1 << 30}, "engine.record_size_max"),
             ("t", 1, {"min_insync": 2}, "min_insync"),

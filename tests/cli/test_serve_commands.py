@@ -392,3 +392,11 @@ def test_no_server_is_said_with_what_to_do(run: Run) -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         refused = run("topic", "list", "-s", address, code=2)
     assert "penstock serve" in refused
+
+
+def test_the_settings_are_printed_without_secrets(run: Run) -> None:
+    url = "s3://AKIAXXXX:wJalrSECRET@bucket/prefix?X-Amz-Signature=00SECRET&region=eu"
+    shown = run("config", "--set", f"tiering.url={url}")
+    assert "SECRET" not in shown
+    assert "AKIAXXXX" not in shown
+    assert 'url = "s3://***@bucket/prefix?X-Amz-Signature=***&region=eu"' in shown

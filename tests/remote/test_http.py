@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from penstock.errors import SetupError
+from penstock.remote import http_pages
 from penstock.remote.http import MonitoringServer
 
 HOST = "127.0.0.1"
@@ -80,28 +83,80 @@ def test_a_busy_port_is_named() -> None:
         MonitoringServer(HOST, server.port, CollectorRegistry(), dict)
 
 
-def test_clients_that_say_nothing_take_no_more_than_their_share_of_threads() -> None:
+def test_clients_that_say_nothing_keep_no_other_out() -> None:
     with ExitStack() as idle, serving(connections_max=3) as server:
-        silent = [idle.enter_context(dial(server)) for _ in range(20)]
-        # Connections are taken in their order: those beyond the third are refused.
-        for connection in silent[3:]:
-            assert read_until_closed(connection).startswith(b"HTTP/1.0 503 ")
-        serving_threads = [one for one in threading.enumerate() if "process_request" in one.name]
-        assert len(serving_threads) <= 3
-        for connection in silent[:3]:
-            connection.settimeout(0)
-            with pytest.raises(BlockingIOError):
-                connection.recv(1)
+        before = threading.active_count()
+        silent = [idle.enter_context(dial(server)) for _ in range(40)]
+        for path in ("/health", "/health/ready", "/health/live", "/metrics"):
+            assert get(server, path)[0] == 200
+        assert threading.active_count() == before
+        # The oldest made room for the others.
+        assert read_until_closed(silent[0]) == b""
 
 
-def test_a_connection_that_ends_makes_room() -> None:
-    with serving(connections_max=1) as server:
-        with dial(server):
-            assert get(server, "/metrics")[0] == 503
-        answers = (get(server, "/metrics")[0] for _ in range(100_000))
-        assert next(status for status in answers if status != 503) == 200
+def test_a_flood_of_half_requests_keeps_no_other_out() -> None:
+    with ExitStack() as idle, serving(connections_max=8) as server:
         for _ in range(20):
-            next(status for status in answers if status == 200)
+            for _ in range(20):
+                idle.enter_context(dial(server)).sendall(b"GET /health HTTP/1.1\r\nX: ")
+            assert get(server, "/health")[0] == 200
+
+
+def test_clients_that_do_not_read_keep_no_other_out() -> None:
+    text = "x" * (8 << 20)
+    with ExitStack() as idle, serving(lambda: {"text": text}, connections_max=64) as server:
+        for _ in range(40):
+            idle.enter_context(dial(server)).sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert get(server, "/metrics")[0] == 200
+        assert len(get(server, "/health")[1]) > len(text)
+
+
+def test_a_check_that_hangs_is_not_ready_and_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_pages, "CHECK_S", 0.2)
+    go = threading.Event()
+
+    def hang() -> dict[str, object]:
+        assert go.wait(WAIT_S)
+        return {}
+
+    with serving(hang) as server:
+        try:
+            status, body = get(server, "/health/ready")
+            assert (status, b"did not finish" in body) == (503, True)
+            assert get(server, "/health/live")[0] == 200
+            assert get(server, "/metrics")[0] == 200
+        finally:
+            go.set()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"POST /health HTTP/1.1\r\n\r\n", 405),
+        (b"GET /health/other HTTP/1.1\n\n", 404),
+        (b"x" * 20_000, 431),
+    ],
+)
+def test_what_is_no_request_for_a_page_is_refused(sent: bytes, status: int) -> None:
+    with serving() as server, dial(server) as connection:
+        connection.sendall(sent)
+        assert read_until_closed(connection).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_a_process_without_descriptors_still_answers() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as taken, serving() as server, dial(server) as connection:
+        used = max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 50, limits[1]))
+        try:
+            with suppress(OSError):
+                while True:
+                    taken.callback(os.close, os.dup(0))
+            connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            assert read_until_closed(connection).startswith(b"HTTP/1.1 200 ")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /metr"], ids=["silent", "half a request"])
@@ -130,7 +185,7 @@ def test_closing_does_not_wait_for_clients() -> None:
     with ExitStack() as idle:
         with serving(connections_max=3) as server:
             silent = [idle.enter_context(dial(server)) for _ in range(3)]
-            assert get(server, "/health")[0] == 503
+            assert get(server, "/health")[0] == 200
         for connection in silent:
             assert read_until_closed(connection) == b""
 

@@ -354,3 +354,18 @@ def test_a_lock_has_one_holder_at_a_time(disk: Disk, root: str) -> None:
         disk.lock(f"{root}/store/lock")
     second.release()
     other.release()
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_files_and_directories_are_synced_together_but_not_what_was_removed(
+    disk: Disk, root: str, count: int
+) -> None:
+    disk.make_directory(f"{root}/many", durable=False)
+    files = [f"{root}/many/{number}" for number in range(count)]
+    for path in files:
+        file = disk.open(path, create=True)
+        file.write_at(0, b"bytes")
+        file.close()
+    disk.sync_together([*files, f"{root}/gone/file"], [f"{root}/many", root, f"{root}/gone"])
+    disk.sync_together([], [])
+    assert len(disk.list(f"{root}/many")) == count

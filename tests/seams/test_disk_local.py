@@ -13,12 +13,13 @@ from types import SimpleNamespace
 import pytest
 from tests.ordinary_user import ordinary_user
 
-from penstock import disk_local
+from penstock import disk_local, file_system_sync
 from penstock.disk_local import LocalDisk
 from penstock.errors import LockedError
 
 HOLD = """
 import sys
+from penstock import file_system_sync
 from penstock.disk_local import LocalDisk
 lock = LocalDisk().lock(sys.argv[1])
 print("locked", flush=True)
@@ -246,3 +247,25 @@ def test_a_disk_is_as_full_as_df_says(tmp_path: Path, monkeypatch: pytest.Monkey
     usage = LocalDisk().usage(str(tmp_path))
     assert usage == (500 * 4096, 400 * 4096)
     assert usage.ratio == pytest.approx(0.8)
+
+
+def test_many_files_are_synced_by_one_call_and_its_failure_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not file_system_sync.supported:
+        pytest.skip("this system has no syncfs that reports errors")
+    disk, calls = LocalDisk(), list[int]()
+    files = [f"{tmp_path}/{number % 7}/{number}" for number in range(200)]
+    for path in files:
+        disk.open(path, create=True).close()
+    answers = iter([0, -1])
+
+    def counted(descriptor: int) -> int:
+        calls.append(descriptor)
+        return next(answers)
+
+    monkeypatch.setattr(file_system_sync, "_syncfs", counted)
+    disk.sync_together(files, [str(tmp_path)])
+    assert len(calls) == 1
+    with pytest.raises(OSError):
+        disk.sync_together(files, [])

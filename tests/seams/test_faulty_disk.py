@@ -373,3 +373,25 @@ def test_modification_times_come_from_the_clock() -> None:
     mapping.buffer[0] = 1
     disk.open("file").sync()
     assert disk.modified_ms("file") == first + 5000
+
+
+def test_what_is_synced_together_survives_a_power_cut() -> None:
+    for seed in range(20):
+        disk = FaultyDisk()
+        disk.make_directory("a/b", durable=False)
+        file = disk.open("a/b/file", create=True)
+        file.write_at(0, b"bytes")
+        file.close()
+        disk.sync_together(["a/b/file"], ["a/b", "a", "."])
+        disk.crash(random.Random(seed))
+        assert disk.files() == {"a/b/file": b"bytes"}
+
+
+def test_a_directory_that_was_not_made_durably_may_go_with_the_power() -> None:
+    left = set()
+    for seed in range(20):
+        disk = FaultyDisk()
+        disk.make_directory("a", durable=False)
+        disk.crash(random.Random(seed))
+        left.add(disk.is_directory("a"))
+    assert left == {False, True}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -63,3 +65,30 @@ def test_events_are_ordinary_log_records(caplog: pytest.LogCaptureFixture) -> No
         get_logger("penstock.engine").info("file_rolled", size=3)
     assert [record.getMessage() for record in caplog.records] == ["file_rolled"]
     assert caplog.records[0].funcName == "test_events_are_ordinary_log_records"
+
+
+def test_a_program_that_logs_json_has_one_form_for_everything() -> None:
+    """Of other libraries, of Python's warnings, of what ends a thread."""
+    program = """
+import logging, sys, threading, warnings
+from penstock.log import configure_program, get_logger
+configure_program(level="info", as_json=True)
+get_logger("penstock.x").info("ours")
+logging.getLogger("another.library").warning("theirs")
+warnings.warn("old", stacklevel=1)
+thread = threading.Thread(target=lambda: 1 / 0, name="worker")
+thread.start()
+thread.join()
+raise SystemError("the end")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["event"] for line in lines[:2]] == ["ours", "theirs"]
+    assert "UserWarning: old" in lines[2]["event"]
+    ends = [(line["event"], line["where"], line["error"]) for line in lines[3:]]
+    assert ends == [
+        ("uncaught_exception", "worker", "ZeroDivisionError"),
+        ("uncaught_exception", "main", "SystemError"),
+    ]

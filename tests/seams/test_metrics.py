@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from penstock.metrics import SegmentMetrics
+from penstock.metrics import LogPositions, SegmentMetrics
 
 
 def test_two_stores_do_not_share_numbers() -> None:
@@ -14,13 +14,24 @@ def test_two_stores_do_not_share_numbers() -> None:
     assert second.registry.get_sample_value("penstock_segment_damaged_reads_total") == 0
 
 
-def test_appends_are_read_from_the_store_when_asked() -> None:
+def test_sizes_of_the_log_are_read_from_the_store_when_asked() -> None:
     registry = CollectorRegistry()
     metrics = SegmentMetrics(registry)
-    assert registry.get_sample_value("penstock_segment_appended_records_total") == 0
-    metrics.watch_appends(lambda: (3, 300))
-    assert registry.get_sample_value("penstock_segment_appended_records_total") == 3
-    assert registry.get_sample_value("penstock_segment_appended_bytes_total") == 300
+
+    def values() -> list[float | None]:
+        names = ("appended_bytes_total", "flushed_bytes_total", "log_bytes")
+        return [registry.get_sample_value(f"penstock_segment_{name}") for name in names]
+
+    assert values() == [0, 0, 0]
+    now = LogPositions(100, 1_000, 1_000)
+    metrics.watch_log(lambda: now)
+    assert values() == [0, 0, 900]
+    now = LogPositions(500, 1_200, 1_300)
+    assert values() == [300, 200, 800]
+    now = LogPositions(500, 1_100, 1_100)  # cut: counters do not go back
+    assert values() == [300, 200, 600]
+    metrics.watch_log(lambda: LogPositions(0, 50, 60))  # another store, opened later
+    assert values() == [300, 200, 60]
 
 
 def test_everything_can_be_scraped() -> None:

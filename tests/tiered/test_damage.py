@@ -261,7 +261,7 @@ def test_without_the_log_the_lost_becomes_holes_and_readers_go_on(
     gone.add(chunks[1][1] + 3)  # of these, all but one are whole
     code, report = repaired(tmp_path, "--apply")
     assert code == 0
-    lost = [tuple(each) for one in report["repairs"] for each in one["lost"]]  # type: ignore[attr-defined]  # JSON
+    lost = [tuple(each) for one in report["repairs"] for each in one["lost"]]  # type: ignore[attr-defined]  # a list of lists
     assert {n for first, end in lost for n in range(first, end)} == gone
     kept = [one for one in store.read(SHARD, 0) if one.offset not in gone]
     assert read_all(fresh(flat)) == kept

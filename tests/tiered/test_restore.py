@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli import build
+from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.errors import (
     BadRequestError,
     CorruptionError,
@@ -22,7 +23,6 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.meta.state.model import TieringPolicy
-from penstock.settings import SERVE
 from penstock.tiered import tier_restore
 from penstock.tiered.catalogue import (
     Catalogue,
@@ -41,8 +41,8 @@ SMALL = {
     "tiering__segment_size": 40_000,
     "tiering__upload_interval_ms": 50,
 }
-SMALL_SETTINGS = replace(
-    SERVE, broker=replace(SERVE.broker, commit_log_file_size=1 << 16, consume_queue_file_size=2000)
+NEW_STORE = SegmentSettings(
+    sizes=FileSizes(commit_log_file_size=1 << 16, index_slots=100, index_entries_max=1000)
 )
 COUNT = 600
 
@@ -220,12 +220,12 @@ def test_an_attach_that_was_cut_short_is_repeated_before_a_node_starts(
 
     monkeypatch.setattr(tier_restore, "_restore_offsets", fail)
     with pytest.raises(OSError, match="power cut"):
-        attach_tier(TierConfig(url=url), data, SMALL_SETTINGS)
+        attach_tier(TierConfig(url=url), data, NEW_STORE)
     monkeypatch.undo()
     assert (tmp_path / "data" / ATTACHING).exists()
     with pytest.raises(SetupError, match="attach"):
         penstock.open(data, **SMALL)
-    attach_tier(TierConfig(url=url), data, SMALL_SETTINGS)
+    attach_tier(TierConfig(url=url), data, NEW_STORE)
     with penstock.open(data, **SMALL) as store:
         check_orders(store, COUNT)
         assert store.groups() == ["readers"]
@@ -235,17 +235,17 @@ def test_what_cannot_be_restored_is_refused_and_leaves_nothing(tmp_path: Path) -
     url = f"file://{tmp_path}/tier"
     (tmp_path / "tier").mkdir()
     with pytest.raises(BadRequestError, match="no topic"):
-        restore_tier(TierConfig(url=url), str(tmp_path / "new"), SERVE)
+        restore_tier(TierConfig(url=url), str(tmp_path / "new"), NEW_STORE)
     filled(tmp_path / "old", url)
     with pytest.raises(BadRequestError, match="not empty"):
-        restore_tier(TierConfig(url=url), str(tmp_path / "old"), SERVE)
+        restore_tier(TierConfig(url=url), str(tmp_path / "old"), NEW_STORE)
     with pytest.raises(BadRequestError, match="no catalogue of other"):
-        restore_tier(TierConfig(url=url), str(tmp_path / "new"), SERVE, cluster_id="other")
+        restore_tier(TierConfig(url=url), str(tmp_path / "new"), NEW_STORE, cluster_id="other")
     put_catalogue(open_provider(url), Catalogue(cluster_id="other"))
     with pytest.raises(BadRequestError, match="--cluster"):
-        restore_tier(TierConfig(url=url), str(tmp_path / "new"), SERVE)
+        restore_tier(TierConfig(url=url), str(tmp_path / "new"), NEW_STORE)
     with pytest.raises(StoreError):
-        attach_tier(TierConfig(url=url), str(tmp_path / "none"), SERVE)
+        attach_tier(TierConfig(url=url), str(tmp_path / "none"), NEW_STORE)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old", "tier"]
 
 

@@ -36,7 +36,8 @@ from penstock.meta.state.vocabulary import (
 
 
 class AlterOptions(TypedDict, total=False):
-    """What can be changed at any time. None takes a limit away."""
+    """What can be changed at any time. None: as the node's settings say. A retention of -1
+    (`UNLIMITED`) has no limit, whatever the node's settings say."""
 
     retention_ms: int | None
     retention_bytes: int | None

@@ -14,6 +14,7 @@ from penstock.aio.topic import AsyncTopic
 from penstock.api import Store
 from penstock.api.consumer import Start
 from penstock.api.topic_info import GroupInfo, TopicInfo
+from penstock.clock_guard import ClockStatus
 from penstock.record import Location, Record
 
 
@@ -24,6 +25,9 @@ class AsyncStore:
         self._store: Final = store
         self._calls: Final = calls if calls is not None else Calls()
         self._writes: Final = JoinedWrites(self._calls)
+
+    def __repr__(self) -> str:
+        return repr(self._store).replace("<Store", "<AsyncStore", 1)
 
     # Topics
 
@@ -89,6 +93,12 @@ class AsyncStore:
 
     async def run_upkeep(self) -> None:
         await self._calls.run(self._store.run_upkeep)
+
+    async def clock_status(self) -> ClockStatus:
+        return await self._calls.run(self._store.clock_status)
+
+    async def confirm_clock(self) -> ClockStatus:
+        return await self._calls.run(self._store.confirm_clock)
 
     async def close(self) -> None:
         """Close the store; see `penstock.Store.close`. Closing twice does nothing."""

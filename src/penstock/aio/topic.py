@@ -27,6 +27,9 @@ class AsyncTopic:
         self._writes: Final = writes
         self.name: Final = topic.name
 
+    def __repr__(self) -> str:
+        return f"<AsyncTopic {self.name!r}>"
+
     # Writing
 
     async def write(

@@ -10,6 +10,7 @@ from penstock.api.embedded import EmbeddedBackend
 from penstock.api.store import Store
 from penstock.api.topic import Topic
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.meta.state.model import TieringPolicy
 
 __all__ = [
     "Backend",
@@ -18,6 +19,7 @@ __all__ = [
     "GroupInfo",
     "PartitionInfo",
     "Store",
+    "TieringPolicy",
     "Topic",
     "TopicInfo",
 ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.adapter.locations import Message
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.clock_guard import ClockStatus
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 
@@ -22,6 +23,11 @@ TopicPartition = tuple[str, int]
 
 
 class Backend(Protocol):
+    @property
+    def place(self) -> str:
+        """The directory, or the address, of the store."""
+        ...
+
     # Topics
 
     def create_topic(
@@ -174,6 +180,14 @@ class Backend(Protocol):
 
     def run_upkeep(self) -> None:
         """Do at once what the store does by and by: retention, compaction, sealing."""
+        ...
+
+    def clock_status(self) -> ClockStatus:
+        """Return whether the node believes its clock."""
+        ...
+
+    def confirm_clock(self) -> ClockStatus:
+        """Take what the node's clock shows for the right time."""
         ...
 
     def close(self) -> None: ...

@@ -13,6 +13,7 @@ from penstock.adapter.topic_storage import TopicStorage
 from penstock.api.backend import TopicPartition
 from penstock.api.inherited import belongs_to_this_process
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.clock_guard import ClockStatus, GuardedClock
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted, ShardInfo
 from penstock.errors import UnknownGroupError
 from penstock.meta.client import MetaClient, Topic
@@ -27,6 +28,8 @@ class RunningNode(Protocol):
     """The parts of a node that a store uses."""
 
     @property
+    def path(self) -> str: ...
+    @property
     def settings(self) -> Settings: ...
     @property
     def topics(self) -> TopicStorage: ...
@@ -39,7 +42,12 @@ class RunningNode(Protocol):
     @property
     def meta(self) -> MetaClient: ...
 
+    @property
+    def clock(self) -> GuardedClock: ...
+
     def run_upkeep(self) -> None: ...
+
+    def confirm_clock(self) -> ClockStatus: ...
 
     def close(self) -> None: ...
 
@@ -53,6 +61,10 @@ class EmbeddedBackend:
         self._admin: Final = node.admin
         self._offsets: Final = node.offsets
         belongs_to_this_process(self)
+
+    @property
+    def place(self) -> str:
+        return self._node.path
 
     # Topics
 
@@ -260,6 +272,12 @@ class EmbeddedBackend:
 
     def run_upkeep(self) -> None:
         self._node.run_upkeep()
+
+    def clock_status(self) -> ClockStatus:
+        return self._node.clock.status()
+
+    def confirm_clock(self) -> ClockStatus:
+        return self._node.confirm_clock()
 
     def close(self) -> None:
         self._node.close()

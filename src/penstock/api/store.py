@@ -22,6 +22,7 @@ from penstock.api.checks import as_list, check_name, check_places
 from penstock.api.consumer import Consumer, Start
 from penstock.api.topic import Topic, as_record
 from penstock.api.topic_info import GroupInfo, TopicInfo
+from penstock.clock_guard import ClockStatus
 from penstock.errors import AlreadyExistsError, BadRequestError, UnknownTopicError
 from penstock.meta.client import DEFAULT_NAMESPACE
 from penstock.record import Location, Offset, Record
@@ -33,6 +34,10 @@ class Store:
     def __init__(self, backend: Backend, namespace: str = DEFAULT_NAMESPACE) -> None:
         self._backend: Final = backend
         self._namespace: Final = namespace
+
+    def __repr__(self) -> str:
+        inside = "" if self._namespace == DEFAULT_NAMESPACE else f" namespace={self._namespace!r}"
+        return f"<Store {self._backend.place!r}{inside}>"
 
     # Topics
 
@@ -145,6 +150,15 @@ class Store:
     def run_upkeep(self) -> None:
         """Do at once what the store does by and by: retention, compaction, sealing of segments."""
         self._backend.run_upkeep()
+
+    def clock_status(self) -> ClockStatus:
+        """Return what the node's clock shows, and whether the node believes it: while it does not,
+        nothing is deleted by age."""
+        return self._backend.clock_status()
+
+    def confirm_clock(self) -> ClockStatus:
+        """Take what the node's clock shows for the right time: what is old by it may be deleted."""
+        return self._backend.confirm_clock()
 
     def close(self) -> None:
         """Put everything on the device and let go. Closing twice does nothing."""

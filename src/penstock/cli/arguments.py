@@ -8,8 +8,24 @@ from typing import Annotated, Final
 import typer
 
 from penstock.engine.arguments import INT64_MAX
-from penstock.errors import BadRequestError
+from penstock.errors import BadRequestError, StoreError
 from penstock.record import ShardId
+
+
+def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics whose names begin so, for the shell's completion: of the server, or of the
+    directory, that the command line names. Without an answer there is nothing to complete."""
+    from penstock.cli.target import open_target
+
+    given = context.params
+    server, data = given.get("server"), given.get("data")
+    namespace = given.get("namespace") or "default"
+    try:
+        with open_target(server, data, namespace) as store:
+            return [name for name in store.topics() if name.startswith(incomplete)]
+    except (StoreError, OSError):
+        return []
+
 
 Directory = Annotated[
     str,
@@ -18,6 +34,15 @@ Directory = Annotated[
     ),
 ]
 TopicName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC",
+        help="The topic's name.",
+        show_default=False,
+        autocompletion=complete_topic,
+    ),
+]
+NewTopicName = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Annotated, Final
 
@@ -12,7 +13,7 @@ from penstock.cli.batches import batches_of_files, batches_of_lines
 from penstock.cli.output import count_text, print_line, printable
 from penstock.cli.stopping import stopping
 from penstock.cli.target import Data, Namespace, Server, open_target
-from penstock.errors import BadRequestError
+from penstock.errors import BadRequestError, UnknownTopicError
 from penstock.record import Record
 
 INTERRUPTED: Final = 130
@@ -63,6 +64,9 @@ def produce(
             ):
                 records = [shape.record(value, is_line=not files) for value in batch]
                 written += len(store.topic(topic).write_many(records, partition=partition))
+        except UnknownTopicError as error:
+            hint = f"create it: penstock topic create {shlex.quote(topic)}"
+            raise BadRequestError(f"{error}; {hint}") from error
         except BaseException:
             if written:
                 _tell(written, topic)

@@ -43,7 +43,13 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[Cell]], title: s
     table = Table(box=box.SIMPLE_HEAD, title=_title(title), title_justify="left", pad_edge=False)
     for name in columns:
         number = name.startswith("#")
-        table.add_column(name.removeprefix("#"), justify="right" if number else "left")
+        # A number that is cut is another number: on a narrow terminal only texts are folded.
+        table.add_column(
+            name.removeprefix("#"),
+            justify="right" if number else "left",
+            no_wrap=number,
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     console().print(table)

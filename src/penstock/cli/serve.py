@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -14,9 +15,12 @@ from penstock.addresses import with_port
 from penstock.cli.output import print_line
 from penstock.cli.short_pauses import keep_pauses_short
 from penstock.cli.starting import without_collecting
-from penstock.log import configure
+from penstock.log import configure_program, get_logger
 from penstock.remote.server import Server
 from penstock.settings import Settings, load_settings
+from penstock.settings.redaction import redact_setting
+
+_log: Final = get_logger(__name__)
 
 Config = Annotated[str | None, typer.Option("--config", "-c", help="A TOML file of settings.")]
 Overrides = Annotated[
@@ -71,7 +75,9 @@ def serve(
         server__http_port=http_port,
         kafka__port=kafka_port,
     )
-    configure(level=settings.log.level, as_json=settings.log.format == "json")
+    os.umask(0o077)  # RocksDB makes files by the process's mask; the others are made private anyway
+    as_json = settings.log.format == "json"
+    configure_program(level=settings.log.level, as_json=as_json)
     stopping = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -83,10 +89,22 @@ def serve(
         started = Server(data, settings, stopping=stopping)
     keep_pauses_short()
     with started as server:
-        _greet(server, data)
+        if as_json:
+            kafka = with_port(*server.kafka.advertised) if server.kafka is not None else None
+            address = f"{server.host}:{server.port}"
+            _log.info("serving", data=data, api=address, http_port=server.http_port, kafka=kafka)
+        else:
+            _greet(server, data)
         stopping.wait()
-        typer.echo("stopping: calls under way end, everything goes to the device", err=True)
-    typer.echo("stopped", err=True)
+        _say("stopping", "calls under way end, everything goes to the device", as_json=as_json)
+    _say("stopped", "", as_json=as_json)
+
+
+def _say(event: str, more: str, *, as_json: bool) -> None:
+    if as_json:
+        _log.info(event)
+    else:
+        typer.echo(f"{event}: {more}" if more else event, err=True)
 
 
 def _greet(server: Server, data: str) -> None:
@@ -115,10 +133,14 @@ def _greet(server: Server, data: str) -> None:
 
 
 def show_config(config: Config = None, overrides: Overrides = []) -> None:  # noqa: B006 - as above
-    """Print the effective settings as TOML: defaults, file, environment and flags together."""
+    """Print the effective settings as TOML: defaults, file, environment and flags together.
+
+    Secrets in addresses are shown as ***.
+    """
     tree = msgspec.to_builtins(settings_of(config, overrides))
     for section, values in tree.items():
         print_line(f"[{section}]")
         for name, value in values.items():
-            print_line(f"{name} = {msgspec.json.encode(value).decode()}")
+            shown = redact_setting(name, value)
+            print_line(f"{name} = {msgspec.json.encode(shown).decode()}")
         print_line("")

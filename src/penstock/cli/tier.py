@@ -22,6 +22,7 @@ from penstock.cli.output import (
 )
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError
+from penstock.node_settings import segment_settings
 from penstock.settings import load_settings
 from penstock.tiered import tier_admin, tier_repair, tier_restore
 from penstock.tiered.tier_config import TierConfig
@@ -286,8 +287,13 @@ def restore(
     Example: [b]penstock tier restore s3://logs/penstock --data /var/lib/penstock[/b]
     """
     settings = load_settings(config)
-    tier = _config(url, options)
-    done = tier_restore.restore_tier(tier, data, settings, cluster_id=cluster)
+    done = tier_restore.restore_tier(
+        _config(url, options),
+        data,
+        segment_settings(settings, is_new=True),
+        node_id=settings.node.id,
+        cluster_id=cluster,
+    )
     _print_restored(done, as_json=as_json)
 
 
@@ -308,8 +314,13 @@ def attach(
     Example: [b]penstock tier attach s3://logs/penstock --data /var/lib/penstock[/b]
     """
     settings = load_settings(config)
-    tier = _config(url, options)
-    done = tier_restore.attach_tier(tier, data, settings, cluster_id=cluster)
+    done = tier_restore.attach_tier(
+        _config(url, options),
+        data,
+        segment_settings(settings, is_new=True),
+        node_id=settings.node.id,
+        cluster_id=cluster,
+    )
     _print_restored(done, as_json=as_json)
 
 

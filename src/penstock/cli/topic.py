@@ -9,7 +9,7 @@ import typer
 
 from penstock.adapter.tiering_options import TIERING, shown_policy
 from penstock.api.topic_info import TopicInfo
-from penstock.cli.arguments import AsJson, TopicName
+from penstock.cli.arguments import AsJson, NewTopicName, TopicName
 from penstock.cli.output import (
     Cell,
     count_text,
@@ -19,6 +19,7 @@ from penstock.cli.output import (
     print_table,
     size_text,
 )
+from penstock.cli.quantities import read_duration_ms, read_size
 from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError
 
@@ -31,8 +32,9 @@ Options = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="An option of the topic: retention_ms=3600000, flush=sync, cleanup=compact, "
-        "tiering=on, tiering.local_retention_ms=60000, …; `none` takes a limit away.",
+        help="An option of the topic: retention_ms=3d, retention_bytes=10GiB, flush=sync, "
+        "cleanup=compact, tiering=on, tiering.local_retention_ms=12h, …; `none`: as the node's "
+        "settings say, -1 for a retention: no limit.",
     ),
 ]
 Partitions = Annotated[
@@ -41,37 +43,50 @@ Partitions = Annotated[
 
 
 def read_options(given: list[str]) -> dict[str, object]:
-    """Read `name=value` pairs: numbers, true, false and none as what they are, the rest as text."""
+    """Read `name=value` pairs: numbers, true, false and none as what they are, durations and sizes
+    (`retention_ms=3d`, `retention_bytes=10GiB`) as numbers, the rest as text."""
     options: dict[str, object] = {}
     for pair in given:
         name, separator, text = pair.partition("=")
         if not separator or not name:
-            raise BadRequestError(f"{pair!r} is no option; write NAME=VALUE")
+            raise BadRequestError(f"{pair!r} is not an option; write NAME=VALUE")
         word = {"none": "null", "None": "null"}.get(text, text)
         try:
             options[name] = msgspec.json.decode(word)
         except msgspec.DecodeError:
-            options[name] = text
+            options[name] = _quantity(name, text)
     return options
+
+
+def _quantity(name: str, text: str) -> object:
+    """Return the number that a duration or a size is, for options that take one."""
+    if not text[:1].isdigit():
+        return text
+    if name.endswith("_ms"):
+        return read_duration_ms(text)
+    return read_size(text) if name.endswith(("_bytes", "_size", "_size_max")) else text
 
 
 @app.command()
 def create(
-    name: TopicName,
+    name: NewTopicName,
     partitions: Partitions = None,
     storage: Annotated[
         str | None, typer.Option("--storage", help="memory, rocksdb or segment.")
     ] = None,
     options: Options = [],  # noqa: B006 - typer's way to say "none given"
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="Leave a topic of this name as it is.")
+    ] = False,
     server: Server = None,
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
     """Create a topic, ready to be written to.
 
-    penstock topic create orders -p 3 --set retention_ms=86400000 --set partitioner=key
+    penstock topic create orders -p 3 --set retention_ms=3d --set partitioner=key
 
-    penstock topic create logs --set tiering=on --set tiering.local_retention_ms=3600000
+    penstock topic create logs --set tiering=on --set tiering.local_retention_ms=1h
 
     penstock topic create payments --set queue=batch    (Kafka's batches as they come)
     """
@@ -79,6 +94,9 @@ def create(
     if storage is not None:
         chosen["storage"] = storage
     with open_target(server, data, namespace, create=True) as store:
+        if exist_ok and name in store.topics():
+            print_line(f"{name} exists already")
+            return
         info = store.create_topic_info(name, partitions, chosen)
     partition_text = count_text(info.partition_count, "partition")
     print_line(f"created {name}: {partition_text}, {info.storage}")

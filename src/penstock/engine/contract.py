@@ -36,6 +36,9 @@ RECORDS_PER_READ: Final = 1_000
 SIZE_PER_READ: Final = 4 << 20
 RECORD_SIZE_MAX: Final = 4 << 20
 TOMBSTONE_RETENTION_MS: Final = 24 * 3_600_000
+FOREVER_MS: Final = (1 << 63) - 1
+"""A retention time without a limit. A number that no age reaches, so that code which compares
+ages without a look at it keeps records instead of deleting them."""
 
 
 class Cleanup(Enum):
@@ -84,10 +87,11 @@ class ShardTiering(Struct, frozen=True):
     """Where the tier is; empty: the node's own."""
     uploader: str = "broker"
     local_retention_ms: int | None = None
-    """How long records that the tier holds stay in the engine as well; None: as for others."""
+    """How long records that the tier holds stay in the engine as well; None: as for others,
+    `FOREVER_MS`: no limit."""
     local_retention_bytes: int | None = None
     retention_ms: int | None = None
-    """How long the tier keeps records; None: as long as the shard does."""
+    """How long the tier keeps records; None: as long as the shard does, `FOREVER_MS`: no limit."""
     upload_interval_ms: int | None = None
     """How long records wait for others to be uploaded with; None: as the node's settings."""
     upload_bytes: int | None = None
@@ -105,6 +109,7 @@ class ShardConfig(Struct, frozen=True):
     record_size_max: int = RECORD_SIZE_MAX
     """Bytes of value, key, tags and headers of one record."""
     retention_ms: int | None = None
+    """None: the engine's default, `FOREVER_MS`: no limit."""
     retention_bytes: int | None = None
     retention_records: int | None = None
     memory_records_max: int | None = None

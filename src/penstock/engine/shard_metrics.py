@@ -1,9 +1,9 @@
 """What the shards were asked for, as metrics with bounded labels.
 
 Counters live in the shards' entries and are added up when somebody looks; a write or read costs no
-metric. Labels are the storage type and, for the busiest `TOPICS_MAX` topics, the topic's id; all
-others are summed up as `other`, so that ten thousand topics do not make ten thousand series. One
-shard's own numbers are in its entry.
+metric. Labels are the storage type and, for the busiest `TOPICS_MAX` topics, the topic's namespace
+and name; all others are summed up as `other`, without a namespace, so that ten thousand topics do
+not make ten thousand series. One shard's own numbers are in its entry.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class ShardMetrics(Collector):
         entries = list(self._cache.entries())
         named = _busiest(entries)
         for name, meaning in _COUNTERS:
-            sums: Counter[tuple[str, str]] = Counter()
+            sums: Counter[tuple[str, str, str]] = Counter()
             for entry in entries:
                 sums[_labels(entry, named)] += getattr(entry, name)
             family = CounterMetricFamily(
-                f"penstock_shard_{name}", meaning, labels=["storage_type", "topic"]
+                f"penstock_shard_{name}", meaning, labels=["storage_type", "namespace", "topic"]
             )
             for labels, total in sorted(sums.items()):
                 family.add_metric(labels, total)
@@ -63,6 +63,8 @@ def _busiest(entries: list[ShardEntry]) -> set[str]:
     return {topic for topic, _ in by_topic.most_common(TOPICS_MAX)}
 
 
-def _labels(entry: ShardEntry, named: set[str]) -> tuple[str, str]:
-    topic = entry.id.topic
-    return entry.topic.storage_type, topic if topic in named else OTHER
+def _labels(entry: ShardEntry, named: set[str]) -> tuple[str, str, str]:
+    if entry.id.topic not in named:
+        return entry.topic.storage_type, "", OTHER
+    topic = entry.topic.topic
+    return entry.topic.storage_type, topic.namespace, topic.name

@@ -80,13 +80,16 @@ class ShardUpkeep:
         limits: UpkeepLimits | None = None,
         *,
         chores: Sequence[Callable[[], object]] = (),
+        rounds: Callable[[], object] | None = None,
     ) -> None:
-        """`chores` are done with every compaction, for whoever has no thread of his own."""
+        """`chores` are done with every compaction, `rounds` with every round, for components that
+        have no thread of their own."""
         self._handler: Final = handler
         self._meta: Final = meta
         self._clock: Final = handler.clock
         self._limits: Final = limits if limits is not None else UpkeepLimits()
         self._chores: Final = tuple(chores)
+        self._rounds: Final = () if rounds is None else (rounds,)
         self._wanted: deque[ShardEntry] = deque()
         self._wake: Final = threading.Event()
         self._working: Final = threading.Lock()
@@ -118,6 +121,7 @@ class ShardUpkeep:
         does not keep the others from it."""
         with self._working:
             report = UpkeepReport()
+            self._do(self._rounds, report)
             self._take_wanted()  # all of them were written to, so they are looked at here
             for entry in self._written_since():
                 self._try(entry, report, self._roll_if_due)
@@ -130,7 +134,7 @@ class ShardUpkeep:
                 if len(entry.segments) > 1:
                     self._try(entry, report, self._trim)
             if is_thorough:
-                self._do_chores(report)
+                self._do(self._chores, report)
                 pause_s = self._limits.compact_interval_ms / 1000
                 self._next_compaction = self._clock.monotonic() + pause_s
             return report
@@ -168,8 +172,8 @@ class ShardUpkeep:
             report.failed += 1
             _log.error("upkeep_failed", cause=error, shard=entry.name)
 
-    def _do_chores(self, report: UpkeepReport) -> None:
-        for chore in self._chores:
+    def _do(self, chores: Iterable[Callable[[], object]], report: UpkeepReport) -> None:
+        for chore in chores:
             try:
                 chore()
             except Exception as error:  # noqa: BLE001 - nor does a chore end it
@@ -274,7 +278,7 @@ class ShardUpkeep:
         if entry.compacted is None or entry.compacted[:2] != (written, config):
             return True
         again_ms = entry.compacted[2]
-        return again_ms is not None and self._clock.now_ms() >= again_ms
+        return again_ms is not None and self._clock.expiry_ms() >= again_ms
 
 
 @lru_cache(16)

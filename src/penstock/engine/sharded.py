@@ -29,6 +29,7 @@ from penstock.engine.arguments import (
     check_time,
 )
 from penstock.engine.contract import (
+    FOREVER_MS,
     RECORDS_PER_READ,
     SIZE_PER_READ,
     AdapterOffsetStrategy,
@@ -302,9 +303,9 @@ class ShardedEngine(ABC, Generic[S]):
             keep_from = Offset(max(keep_from, info.commit - config.retention_records))
         if config.retention_bytes is not None:
             keep_from = Offset(max(keep_from, store.first_within(config.retention_bytes)))
-        if config.retention_ms is not None:
+        if config.retention_ms is not None and config.retention_ms < FOREVER_MS:
             # From where the other limits let it begin: a young record in front of that is gone.
-            young = store.first_since(self._clock.now_ms() - config.retention_ms, keep_from)
+            young = store.first_since(self._clock.expiry_ms() - config.retention_ms, keep_from)
             keep_from = info.commit if young is None else young
         return store.delete_before(keep_from)
 

@@ -21,11 +21,11 @@ from msgspec.structs import replace
 
 from penstock.clock import Clock, SystemClock
 from penstock.engine.cache_waiters import CacheWaiters
-from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering, StorageEngine
+from penstock.engine.contract import FOREVER_MS, Cleanup, ShardConfig, ShardTiering, StorageEngine
 from penstock.engine.segment_status import Answer, allowed
 from penstock.log import get_logger
 from penstock.meta.state import metadata_commands as event
-from penstock.meta.state.model import Segment, Shard, Topic, TopicConfig
+from penstock.meta.state.model import UNLIMITED, Segment, Shard, Topic, TopicConfig
 from penstock.meta.state.vocabulary import STORAGE_ALIASES
 from penstock.meta.watch import Update
 from penstock.record import Flush, QueueKind, ShardId
@@ -45,9 +45,9 @@ def shard_config(config: TopicConfig) -> ShardConfig:
         cleanup=Cleanup(config.cleanup),
         flush=Flush(config.flush),
         record_size_max=config.record_size_max,
-        retention_ms=config.retention_ms,
-        retention_bytes=config.retention_bytes,
-        retention_records=config.retention_records,
+        retention_ms=_time(config.retention_ms),
+        retention_bytes=_number(config.retention_bytes),
+        retention_records=_number(config.retention_records),
         memory_records_max=config.memory_records_max,
         memory_bytes_max=config.memory_bytes_max,
         tiering=_shard_tiering(config),
@@ -66,12 +66,22 @@ def _shard_tiering(config: TopicConfig) -> ShardTiering | None:
     return ShardTiering(
         url=policy.provider,
         uploader=policy.uploader,
-        local_retention_ms=policy.local_retention_ms,
-        local_retention_bytes=policy.local_retention_bytes,
-        retention_ms=policy.tier_retention_ms,
+        local_retention_ms=_time(policy.local_retention_ms),
+        local_retention_bytes=_number(policy.local_retention_bytes),
+        retention_ms=_time(policy.tier_retention_ms),
         upload_interval_ms=policy.upload_interval_ms,
         upload_bytes=policy.upload_bytes,
     )
+
+
+def _time(limit_ms: int | None) -> int | None:
+    """Return a retention time as engines compare it. None stays None: the engine's default."""
+    return FOREVER_MS if limit_ms == UNLIMITED else limit_ms
+
+
+def _number(limit: int | None) -> int | None:
+    """Return a limit of bytes or records as engines have it: without a default, None is none."""
+    return None if limit == UNLIMITED else limit
 
 
 class TopicEntry:

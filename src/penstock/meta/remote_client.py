@@ -59,6 +59,8 @@ _PLACES_KNOWN_S: Final = 1.0
 """How long it is taken for known which nodes there are and what they hold."""
 HEARTBEAT_SECONDS: Final = 0.5
 LOOK_BEATS: Final = 10
+_SILENT_S: Final = 10.0
+"""A metadata service that has not answered for so long is taken for gone."""
 """Once in so many beats it is looked at what the others know of this node."""
 _MESSAGE_SIZE_MAX: Final = 16 << 20
 
@@ -319,6 +321,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         self._nonce = entropy(8).hex()
         self._listeners: dict[str, str] = {}
         self._registering = threading.Lock()
+        self._last_beat = clock.monotonic()
         self._is_registered = False
         self._placing = threading.Lock()
         self._place_until = 0.0
@@ -363,7 +366,15 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         """Register this node, and say that it lives until `close`: the controller gives the shards
         of a node that is silent to others."""
         self._register()
+        self._last_beat = self._clock.monotonic()
         self._beating.start()
+
+    def leader_problem(self) -> str:
+        """Return why no change of the metadata can be decided at the moment; empty: it can."""
+        seconds = self._clock.monotonic() - self._last_beat
+        if not self._beating.is_alive() or seconds < _SILENT_S:
+            return ""
+        return f"the metadata service has not taken a heartbeat for {seconds:.0f} s"
 
     def leads_metadata(self) -> bool:
         """A node without groups leads none."""
@@ -432,6 +443,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             try:
                 # Without an id: a beat may count twice, and needs no place among the answers.
                 answer = group.propose(encode_checked(cmd.Request(self._clock.now_ms(), beat)))
+                self._last_beat = self._clock.monotonic()
                 is_known = not isinstance(answer, Rejected) and self._is_registered
                 if is_known and beats % LOOK_BEATS == 0:
                     is_known = self._is_known_as_it_is()

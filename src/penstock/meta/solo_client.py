@@ -131,6 +131,10 @@ class SoloMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         """Return whether this node does what only one node of a cluster must do."""
         return True
 
+    def leader_problem(self) -> str:
+        """Alone, a node decides by itself."""
+        return ""
+
     @property
     def failure(self) -> StoreError | None:
         """Why the log has stopped for good, or None."""

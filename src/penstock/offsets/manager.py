@@ -265,7 +265,7 @@ class OffsetManager:
         """Forget groups that have not committed for `idle_ms`, except those in `keep` (which have
         members, say); return them."""
         self.flush()
-        return self._meta.expire_groups(max(0, self._clock.now_ms() - idle_ms), keep=keep)
+        return self._meta.expire_groups(max(0, self._clock.expiry_ms() - idle_ms), keep=keep)
 
     def forget_topic(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
         """Remove all groups' offsets of a topic that is gone, or of those of its partitions;

@@ -21,6 +21,7 @@ from penstock.adapter.locations import Message
 from penstock.api.backend import TopicPartition
 from penstock.api.checks import check_name, check_partition, check_places, check_start
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.clock_guard import ClockStatus
 from penstock.engine.arguments import (
     check_key,
     check_limit,
@@ -56,6 +57,8 @@ _OPTION_TYPES: Final = (str, int, float, bool, type(None))
 
 Q = TypeVar("Q", bound=WireMessage)
 R = TypeVar("R", bound=WireMessage)
+# Made here, for msgspec must not look at a type for the first time in two threads at once.
+_clocks: Final = msgspec.json.Decoder(ClockStatus)
 
 
 class RemoteBackend:
@@ -75,6 +78,10 @@ class RemoteBackend:
         self._calls: dict[str, grpc.UnaryUnaryMultiCallable[WireMessage, WireMessage]] = {}
         self._closed = False
         self.write_at_once: Final = None
+
+    @property
+    def place(self) -> str:
+        return self._address
 
     def check_connection(self) -> None:
         """Raise `DeadlineError` when nobody answers at the address."""
@@ -414,6 +421,15 @@ class RemoteBackend:
     def run_upkeep(self) -> None:
         self._call("RunUpkeep", pb.Nothing(), pb.Nothing)
 
+    def clock_status(self) -> ClockStatus:
+        return self._clock("ClockStatus")
+
+    def confirm_clock(self) -> ClockStatus:
+        return self._clock("ConfirmClock")
+
+    def _clock(self, method: str) -> ClockStatus:
+        return _clocks.decode(self._call(method, pb.Nothing(), pb.JsonReply).json)
+
     def close(self) -> None:
         self._closed = True
         self._channel.close()
@@ -502,7 +518,10 @@ def _check_option(option: str, value: object) -> None:
     elif not isinstance(value, _OPTION_TYPES):
         raise BadRequestError(f"{option}: {value!r} is no value of an option")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise BadRequestError(f"{option}: {value} is no number; None takes a limit away")
+        raise BadRequestError(
+            f"{option} must be a finite number, None (the node's default) or, for a retention, "
+            f"-1 (no limit), got {value!r}"
+        )
 
 
 def _group_offsets(

@@ -16,6 +16,7 @@ import grpc
 import msgspec
 from google.protobuf.message import Message as WireMessage
 
+from penstock.clock_guard import ClockStatus
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
@@ -40,10 +41,12 @@ from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
 from penstock.remote.wire_errors import error_of_call
 
 CALL_S: Final = 30.0
+CLOCK_S: Final = 2.0
 UNDER_WAY_MAX: Final = 128
 
 # Made here, for msgspec must not look at a type for the first time in two threads at once.
 _infos: Final = msgspec.json.Decoder(ShardInfo)
+_clocks: Final = msgspec.json.Decoder(ClockStatus)
 
 R = TypeVar("R", bound=WireMessage)
 
@@ -71,6 +74,17 @@ class NodeForwarder:
             self._channels.clear()
             self._addresses.clear()
 
+    def nodes(self) -> list[int]:
+        """Return the nodes whose addresses are known."""
+        with self._lock:
+            return list(self._addresses)
+
+    def clock_of(self, node_id: int) -> ClockStatus:
+        """Return what another node's clock shows."""
+        request = pb.ClockRequest()
+        answer = self.call(node_id, "Clock", request, storage_pb2.JsonReply, timeout_s=CLOCK_S)
+        return _clocks.decode(answer.json)
+
     def engine_of(self, node_id: int, storage_type: str) -> StorageEngine:
         return OtherNode(self, node_id, storage_type)
 
@@ -84,7 +98,15 @@ class NodeForwarder:
         request = pb.TransactionStep(json=step)
         return self.call(node_id, "Transact", request, storage_pb2.JsonReply).json
 
-    def call(self, node_id: int, method: str, request: WireMessage, reply_type: type[R]) -> R:
+    def call(
+        self,
+        node_id: int,
+        method: str,
+        request: WireMessage,
+        reply_type: type[R],
+        *,
+        timeout_s: float = CALL_S,
+    ) -> R:
         """Ask another node; raises what it raised, or `DeadlineError` when it does not answer."""
         address, channel = self._channel(node_id)
         parse: Callable[[bytes], R] = reply_type.FromString
@@ -92,7 +114,7 @@ class NodeForwarder:
             f"/{SERVICE}/{method}", request_serializer=_serialize, response_deserializer=parse
         )
         with self._under_way(node_id, address, request):
-            return call(request, timeout=CALL_S)
+            return call(request, timeout=timeout_s)
 
     def call_for_pages(
         self, node_id: int, method: str, request: WireMessage, reply_type: type[R]

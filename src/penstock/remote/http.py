@@ -1,45 +1,65 @@
-"""The HTTP port of a server: `/metrics` for Prometheus, `/health` for whoever watches it.
+"""The HTTP port of a server: `/metrics` for Prometheus, `/health` for load balancers and operators.
 
-A connection is for one request and takes a thread. So there are few at a time, who comes beyond
-that is told to come again, and none lasts longer than `SECONDS_MAX`, however slowly its client
-reads or writes: the port is often open to a whole network.
+One thread serves all connections, without ever waiting for one of them: a client that sends or
+reads slowly takes a socket and a few KiB, no thread. A connection is for one request and lasts
+`SECONDS_MAX` at most. When `CONNECTIONS_MAX` are open, the one that has been without a complete
+request for longest makes room for a new one; so a flood of silent sockets delays a probe, but does
+not keep it out. Some descriptors are kept in reserve for a process that has run out of them.
+
+What is shown is made by other threads (`http_pages`), so that a check that hangs is reported as
+such instead of hanging the port.
 """
 
 from __future__ import annotations
 
+import os
+import selectors
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from typing import Final
 
-import msgspec
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from penstock.addresses import Endpoint, explain, resolve
-from penstock.log import get_logger
+from penstock.addresses import explain, resolve
+from penstock.remote.http_pages import Health, Page, Pages, answer
+from penstock.remote.http_request import parse_request
 
-Health = Callable[[], dict[str, object]]
-"""Returns what to say of the node; a key `problem` makes the answer 503."""
-
-CONNECTIONS_MAX: Final = 32
+CONNECTIONS_MAX: Final = 256
 SECONDS_MAX: Final = 10.0
-_LOOK_S: Final = 0.1
-"""How often the server looks whether it is to end, and which connections are."""
-_FULL: Final = (
-    b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Type: text/plain\r\n\r\n"
-    b"too many connections at once; come again\n"
-)
-_Request = socket.socket | tuple[bytes, socket.socket]
-_log: Final = get_logger(__name__)
+BACKLOG: Final = 1024
+_ACCEPTED_AT_ONCE: Final = 64
+_READ_SIZE: Final = 4096
+_LOOK_S: Final = 0.05
+"""How often the loop looks at deadlines when nothing happens."""
+_ACCEPT_PAUSE_S: Final = 0.1
+_SPARE: Final = 4
+"""Descriptors in reserve."""
+_JOIN_S: Final = 10.0
+_FULL: Final = answer(503, "text/plain", b"too many connections at once; try again\n")
+
+
+class _Connection:
+    """A client: what it has sent so far, and what is still to be sent to it."""
+
+    __slots__ = ("asked", "end", "incoming", "number", "outgoing", "page", "socket")
+
+    def __init__(self, number: int, connected: socket.socket, end: float) -> None:
+        self.number: Final = number
+        self.socket: Final = connected
+        self.end: Final = end
+        self.incoming = b""
+        self.outgoing: memoryview | None = None
+        self.page: Page | None = None
+        """What it has asked for, while that is made."""
+        self.asked = 0.0
 
 
 class MonitoringServer:
-    """Answers in threads of its own; `close` ends it."""
+    """Answers in a thread of its own; `close` ends it."""
 
     def __init__(
         self,
@@ -48,113 +68,206 @@ class MonitoringServer:
         registry: CollectorRegistry,
         health: Health,
         *,
+        live: Health | None = None,
         connections_max: int = CONNECTIONS_MAX,
         seconds_max: float = SECONDS_MAX,
     ) -> None:
-        handler = _handler(registry, health, seconds_max)
-        endpoint = resolve(host, port)
-        try:
-            self._server: Final = _Server(endpoint, handler, connections_max, seconds_max)
-        except OSError as error:
-            raise explain(host, port, error, choose="another http port") from error
-        self.port: Final = int(self._server.server_address[1])
-        self._thread: Final = threading.Thread(
-            target=self._server.serve_forever, args=(_LOOK_S,), name="penstock-http", daemon=True
-        )
+        self._connections_max: Final = connections_max
+        self._seconds_max: Final = seconds_max
+        self._connections: dict[int, _Connection] = {}
+        self._numbers: Final = count()
+        self._stopping: Final = threading.Event()
+        self._accept_after = 0.0
+        self._is_accepting = True
+        self._listener: Final = _listen(host, port)
+        self.port: Final = int(self._listener.getsockname()[1])
+        self._wake_from, self._wake_to = socket.socketpair()
+        for end in (self._wake_from, self._wake_to):
+            end.setblocking(False)
+        self._spare: list[int] = []
+        self._keep_spare()
+        self._pages: Final = Pages(registry, health, live, self._wake)
+        self._selector: Final = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._wake_from, selectors.EVENT_READ, self._drain_wakes)
+        self._thread: Final = threading.Thread(target=self._run, name="penstock-http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._server.cut_all()
-        self._thread.join(SECONDS_MAX)
+        self._stopping.set()
+        self._wake()
+        self._thread.join(_JOIN_S)
+        self._pages.close()
 
+    def _wake(self) -> None:
+        with suppress(OSError):  # full: the loop wakes anyway; closed: it has ended
+            self._wake_to.send(b"\0")
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-    request_queue_size = 128
+    # The loop
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        handler: type[BaseHTTPRequestHandler],
-        connections_max: int,
-        seconds_max: float,
-    ) -> None:
-        self._connections_max: Final = connections_max
-        self._seconds_max: Final = seconds_max
-        self._ends: Final[dict[socket.socket, float]] = {}
-        """Every connection there is, and when its time is up."""
-        self._lock: Final = threading.Lock()
-        self.address_family, address = endpoint
-        super().__init__(address, handler)
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                for key, _ in self._selector.select(_LOOK_S):
+                    if isinstance(key.data, _Connection):
+                        self._serve(key.data)
+                    else:
+                        react: Callable[[], None] = key.data
+                        react()
+                self._answer_ready()
+                self._look_at_deadlines(time.monotonic())
+        finally:
+            for connection in list(self._connections.values()):
+                self._drop(connection)
+            self._selector.close()
+            for one in (self._listener, self._wake_from, self._wake_to):
+                one.close()
+            for descriptor in self._spare:
+                os.close(descriptor)
 
-    def process_request(self, request: _Request, client_address: object) -> None:
-        assert isinstance(request, socket.socket), "of a server of datagrams alone it is a pair"
-        with self._lock:
-            is_full = len(self._ends) >= self._connections_max
-            if not is_full:
-                self._ends[request] = time.monotonic() + self._seconds_max
-        if is_full:
-            request.settimeout(0)  # this thread takes all connections, and waits for none
-            with suppress(OSError):
-                request.send(_FULL)
-            self.shutdown_request(request)
-        else:
-            super().process_request(request, client_address)
+    def _drain_wakes(self) -> None:
+        with suppress(BlockingIOError):
+            while len(self._wake_from.recv(_READ_SIZE)) == _READ_SIZE:
+                pass
 
-    def shutdown_request(self, request: _Request) -> None:
-        assert isinstance(request, socket.socket), "as above"
-        with self._lock:
-            self._ends.pop(request, None)
-        super().shutdown_request(request)
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                connected, _address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # of descriptors or memory there is none left
+                if not self._spare:
+                    self._pause_accepting()
+                    return
+                os.close(self._spare.pop())
+                continue
+            connected.setblocking(False)
+            if len(self._connections) >= self._connections_max and not self._make_room():
+                with suppress(OSError):
+                    connected.send(_FULL)
+                connected.close()
+                continue
+            end = time.monotonic() + self._seconds_max
+            connection = _Connection(next(self._numbers), connected, end)
+            self._connections[connection.number] = connection
+            self._selector.register(connected, selectors.EVENT_READ, connection)
 
-    def service_actions(self) -> None:
-        """Cut connections whose time is up; called with every look."""
-        self._cut(time.monotonic())
+    def _make_room(self) -> bool:
+        """Drop the oldest connection that has not asked for anything yet, if there is one."""
+        for connection in self._connections.values():
+            if connection.page is None and connection.outgoing is None:
+                self._drop(connection)
+                return True
+        return False
 
-    def cut_all(self) -> None:
-        self._cut(float("inf"))
+    def _pause_accepting(self) -> None:
+        self._make_room()
+        self._accept_after = time.monotonic() + _ACCEPT_PAUSE_S
+        self._is_accepting = False
+        self._selector.unregister(self._listener)
 
-    def _cut(self, until: float) -> None:
-        with self._lock:
-            for request, end in self._ends.items():
-                if end <= until:
-                    with suppress(OSError):
-                        request.shutdown(socket.SHUT_RDWR)  # its thread sees the end, and closes it
+    def _keep_spare(self) -> None:
+        while len(self._spare) < _SPARE:
+            try:
+                self._spare.append(os.dup(self._wake_from.fileno()))
+            except OSError:
+                return
 
-    def handle_error(self, *_: object) -> None:
-        error = sys.exception()
-        if not isinstance(error, OSError):  # else the client went away
-            _log.error("http_request_failed", cause=error)
+    # A connection
 
-
-def _handler(
-    registry: CollectorRegistry, health: Health, seconds_max: float
-) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = seconds_max
-
-        def do_GET(self) -> None:
-            path, _, _ = self.path.partition("?")
-            if path == "/metrics":
-                self._answer(200, CONTENT_TYPE_LATEST, generate_latest(registry))
-            elif path == "/health":
-                found = health()
-                status = 503 if "problem" in found else 200
-                self._answer(status, "application/json", msgspec.json.encode(found))
+    def _serve(self, connection: _Connection) -> None:
+        try:
+            if connection.outgoing is not None:
+                self._send(connection)
             else:
-                self._answer(404, "text/plain", b"there are /metrics and /health\n")
+                self._receive(connection)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:  # the client went away
+            self._drop(connection)
 
-        def _answer(self, status: int, kind: str, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def _receive(self, connection: _Connection) -> None:
+        data = connection.socket.recv(_READ_SIZE)
+        if connection.page is not None:
+            if not data:  # no more will come; the answer is still wanted
+                self._selector.unregister(connection.socket)
+            return
+        if not data:
+            self._drop(connection)
+            return
+        connection.incoming += data
+        asked = parse_request(connection.incoming)
+        if asked is None:
+            return
+        page = self._pages.find(asked)
+        if isinstance(page, bytes):
+            self._reply(connection, page)
+        else:
+            connection.page, connection.asked = page, time.monotonic()
+            page.want(connection.number)
 
-        def log_message(self, *_: object) -> None:
-            """Requests are not events of the store."""
+    def _reply(self, connection: _Connection, data: bytes) -> None:
+        self._forget_page(connection)
+        connection.outgoing = memoryview(data)
+        try:
+            self._selector.modify(connection.socket, selectors.EVENT_WRITE, connection)
+        except KeyError:  # its client had ended its side
+            self._selector.register(connection.socket, selectors.EVENT_WRITE, connection)
+        self._serve(connection)
 
-    return Handler
+    def _send(self, connection: _Connection) -> None:
+        assert connection.outgoing is not None, "asked by the caller"
+        sent = connection.socket.send(connection.outgoing)
+        connection.outgoing = connection.outgoing[sent:]
+        if not connection.outgoing:
+            with suppress(OSError):
+                connection.socket.shutdown(socket.SHUT_WR)
+            self._drop(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        if self._connections.pop(connection.number, None) is None:
+            return
+        self._forget_page(connection)
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if len(self._spare) < _SPARE:
+            self._keep_spare()
+
+    def _forget_page(self, connection: _Connection) -> None:
+        if connection.page is not None:
+            connection.page.forget(connection.number)
+            connection.page = None
+
+    def _answer_ready(self) -> None:
+        for page, numbers, data in self._pages.take_ready():
+            for number in numbers:
+                connection = self._connections.get(number)
+                if connection is not None and connection.page is page:
+                    self._reply(connection, data)
+
+    def _look_at_deadlines(self, now: float) -> None:
+        if not self._is_accepting and now >= self._accept_after:
+            self._is_accepting = True
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        for connection in list(self._connections.values()):
+            page = connection.page
+            if connection.end <= now:
+                self._drop(connection)
+            elif page is not None and connection.asked + page.seconds_max <= now:
+                self._reply(connection, page.late)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    endpoint = resolve(host, port)
+    listener = socket.socket(endpoint.family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(endpoint.address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise explain(host, port, error, choose="another http port") from error
+    listener.setblocking(False)
+    return listener

@@ -15,10 +15,16 @@ from contextlib import contextmanager
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+)
+
 from penstock.addresses import bare_host, bracketed, with_port
 from penstock.api import EmbeddedBackend
-from penstock.engine.rocksdb import RocksDBStorageEngine
-from penstock.engine.segment.engine import SegmentEngine
+from penstock.disk_local import LocalDisk
 from penstock.engine.segment.twin import native_only
 from penstock.errors import NotSupportedError, RetryableError, StoreError
 from penstock.log import get_logger
@@ -26,13 +32,15 @@ from penstock.meta.client import ClusterNode
 from penstock.meta.controller import STORAGE_LISTENER
 from penstock.meta.service import meta_handlers
 from penstock.node import Node
+from penstock.remote.call_threads import CallThreads
 from penstock.remote.forwarding import NodeForwarder
+from penstock.remote.health import NodeHealth
 from penstock.remote.http import MonitoringServer
-from penstock.remote.service import start_server
+from penstock.remote.peer_clocks import PeerClocks
+from penstock.remote.service import THREADS_MAX, start_server
 from penstock.remote.shard_service import shard_handlers
 from penstock.settings import Settings
 from penstock.settings.tree import ServerSettings
-from penstock.tiered.engine import TieredSegmentEngine
 
 if TYPE_CHECKING:
     from penstock.brokers.kafka.server import KafkaServer
@@ -66,6 +74,7 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
     try:
         with without_hypothesis():
             from penstock.brokers.kafka.broker import KafkaBroker
+            from penstock.brokers.kafka.kafka_metrics import KafkaMetrics
             from penstock.brokers.kafka.server import KafkaServer
 
         native_only()
@@ -73,7 +82,8 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
         hint = "pip install 'penstock[kafka]', with a Rust tool chain"
         _log.warning("kafka_not_served", reason=str(error), hint=hint)
         return None
-    broker = KafkaBroker(node.driver_manager, node.meta, node.clock, settings)
+    metrics = KafkaMetrics(node.registry)
+    broker = KafkaBroker(node.driver_manager, node.meta, node.clock, settings, metrics)
     return KafkaServer(broker, bare_host(settings.server.host))
 
 
@@ -86,21 +96,40 @@ class Server:
         """`stopping` ends the wait for a cluster."""
         listen = settings.server
         self._stopping: Final = threading.Event()
+        self._threads: Final = CallThreads(THREADS_MAX)
+        self._is_starting = True
+        registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=registry)
         self._forwarder: Final = NodeForwarder() if settings.node.peers else None
-        self.node: Final = Node(path, settings, forwarder=self._forwarder, stopping=stopping)
+        self.node: Final = Node(
+            path, settings, forwarder=self._forwarder, registry=registry, stopping=stopping
+        )
         try:
             backend = EmbeddedBackend(self.node)
             self._meta: Final = self.node.meta.service()
-            also = [meta_handlers(self._meta), shard_handlers(self.node.handler)]
+            also = [meta_handlers(self._meta), shard_handlers(self.node.handler, self.node.clock)]
             self._rpc, self.port = start_server(
-                backend, listen.host, listen.port, stopping=self._stopping, also=also
+                backend,
+                listen.host,
+                listen.port,
+                stopping=self._stopping,
+                also=also,
+                threads=self._threads,
             )
             try:
                 self._enter_cluster(listen)
+                self._peer_clocks: Final = self._watch_peers()
+                health = NodeHealth(self.node, LocalDisk(), self._threads, self._front_ends)
                 self._http: Final = MonitoringServer(
-                    listen.host, listen.http_port, self.node.registry, self._health
+                    listen.host,
+                    listen.http_port,
+                    self.node.registry,
+                    health.ready,
+                    live=health.live,
                 )
                 self.kafka: Final = _serve_kafka(self.node, settings)
+                self._is_starting = False
             except BaseException:
                 self._rpc.stop(None).wait()
                 raise
@@ -127,6 +156,11 @@ class Server:
             # Nobody decides at the moment; the rounds of the controller say it again.
             _log.warning("node_not_announced", address=address, reason=str(error))
 
+    def _watch_peers(self) -> PeerClocks | None:
+        if self._forwarder is None:
+            return None
+        return PeerClocks(self.node.clock, self._forwarder, self.node.meta.node_id)
+
     def _leave_cluster(self) -> None:
         """Say that this node stops, if somebody takes it in soon."""
         meta = self.node.meta
@@ -143,42 +177,24 @@ class Server:
         telling.start()
         telling.join(LEAVE_S)
 
-    def _health(self) -> dict[str, object]:
-        health: dict[str, object] = {
-            "status": "up",
-            "node": self.node.meta.node_id,
-            "topics": len(self.node.broker_cache.list_topics(None)),
-        }
-        failures = self._failures()
-        if failures:
-            health["status"] = "failed"
-            health["problem"] = "; ".join(str(failure) for failure in failures)
-        damaged = self._damaged_chunks()
-        if damaged:
-            health["damaged_tier_chunks"] = damaged
-        return health
-
-    def _damaged_chunks(self) -> int:
-        """Return how many objects of tiers were found damaged: others are served all the same."""
-        engines = self.node.engines.opened().values()
-        tiered = [each for each in engines if isinstance(each, TieredSegmentEngine)]
-        return sum(len(engine.tiers.damage.known()) for engine in tiered)
-
-    def _failures(self) -> list[StoreError]:
-        """Return why parts of the node have stopped for good: only a new start helps."""
-        found: list[StoreError | None] = [self.node.meta.failure]
-        for engine in self.node.engines.opened().values():
-            if isinstance(engine, SegmentEngine):
-                found.append(engine.store.log_failure())
-            elif isinstance(engine, RocksDBStorageEngine):
-                found.append(engine.failure)
-        return [failure for failure in found if failure is not None]
+    def _front_ends(self) -> dict[str, str]:
+        """Return what is wrong with the front ends that the settings ask for."""
+        if not self.node.settings.kafka.enabled or self._is_starting:
+            return {}
+        if self.kafka is None:
+            return {
+                "kafka": "kafka.enabled is set, and Kafka clients are not served: see the log; "
+                "install penstock[kafka], or set kafka.enabled = false"
+            }
+        return {} if self.kafka.is_serving else {"kafka": "the Kafka front end has ended"}
 
     def close(self) -> None:
         """Stop; everything acknowledged is on the device when this returns."""
         if self.kafka is not None:
             self.kafka.close()
         self._http.close()
+        if self._peer_clocks is not None:
+            self._peer_clocks.close()
         # Those who follow a topic or the metadata would wait on, and nobody stops before them.
         self._stopping.set()
         self._meta.end_watches()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Final
 
@@ -34,6 +33,7 @@ from penstock.log import get_logger
 from penstock.record import Offset
 from penstock.remote import storage_pb2 as pb
 from penstock.remote import wire
+from penstock.remote.call_threads import CallThreads
 from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
 from penstock.remote.wire_errors import error_to_metadata, error_to_wire, status_details
 
@@ -295,6 +295,12 @@ class StorageService:
         self._backend.run_upkeep()
         return pb.Nothing()
 
+    def clock_status(self, _: pb.Nothing) -> pb.JsonReply:
+        return pb.JsonReply(json=msgspec.json.encode(self._backend.clock_status()).decode())
+
+    def confirm_clock(self, _: pb.Nothing) -> pb.JsonReply:
+        return pb.JsonReply(json=msgspec.json.encode(self._backend.confirm_clock()).decode())
+
 
 def _shape(request: pb.TopicRequest) -> tuple[int | None, dict[str, object]]:
     try:
@@ -318,6 +324,7 @@ def start_server(
     *,
     stopping: threading.Event,
     also: Sequence[grpc.GenericRpcHandler] = (),
+    threads: CallThreads | None = None,
 ) -> tuple[grpc.Server, int]:
     """Serve `backend`, and `also` other services; return the server and its port (chosen when
     `port` is 0). Set `stopping` before the server is stopped.
@@ -326,7 +333,7 @@ def start_server(
     """
     resolve(host, port)  # says what gRPC does not: that nobody knows the name
     server = grpc.server(
-        ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="penstock-rpc"),
+        threads if threads is not None else CallThreads(THREADS_MAX),
         options=[
             ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
             ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),

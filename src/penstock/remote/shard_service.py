@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import grpc
 import msgspec
 
+from penstock.clock_guard import GuardedClock
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation, ShardConfig
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.storage_cache import ShardEntry
@@ -32,8 +33,12 @@ _configs: Final = msgspec.json.Decoder(ShardConfig)
 
 
 class ShardService:
-    def __init__(self, handler: StorageEngineHandler) -> None:
+    def __init__(self, handler: StorageEngineHandler, clock: GuardedClock | None = None) -> None:
         self._handler: Final = handler
+        self._clock: Final = clock if clock is not None else GuardedClock(handler.clock)
+
+    def clock(self, _: pb.ClockRequest) -> storage_pb2.JsonReply:
+        return storage_pb2.JsonReply(json=msgspec.json.encode(self._clock.status()).decode())
 
     def open(self, request: pb.ShardNames) -> storage_pb2.Nothing:
         cache = self._handler.cache
@@ -165,6 +170,8 @@ def _records(found: Sequence[StoredRecord]) -> storage_pb2.RecordsReply:
     return storage_pb2.RecordsReply(records=[wire.stored_to_wire(record) for record in found])
 
 
-def shard_handlers(handler: StorageEngineHandler) -> grpc.GenericRpcHandler:
+def shard_handlers(
+    handler: StorageEngineHandler, clock: GuardedClock | None = None
+) -> grpc.GenericRpcHandler:
     """Return the service as a gRPC server takes it."""
-    return service_handlers(pb, SERVICE, ShardService(handler), abort)
+    return service_handlers(pb, SERVICE, ShardService(handler, clock), abort)

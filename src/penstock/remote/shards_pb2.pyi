@@ -7,6 +7,10 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ClockRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ShardName(_message.Message):
     __slots__ = ("shard",)
     SHARD_FIELD_NUMBER: _ClassVar[int]

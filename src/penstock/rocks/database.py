@@ -27,7 +27,7 @@ from rocksdict import AccessType, Cache, ColumnFamily, Rdict, WriteBatch, WriteO
 
 from penstock.clock import Clock, SystemClock
 from penstock.disk import Disk
-from penstock.disk_local import LocalDisk
+from penstock.disk_local import LocalDisk, close_to_others
 from penstock.errors import (
     BusyError,
     ClosedError,
@@ -207,6 +207,7 @@ class Database:
         finally:
             with self._opening:
                 self._opened = None
+            close_to_others(self.path)
 
     def opened(self) -> Opened:
         """Return the open instance; whoever keeps a reference keeps it from closing."""
@@ -334,6 +335,7 @@ class Database:
             names = dict.fromkeys(["default", *self._names, *present])
             access = AccessType.read_write() if access is None else access
             database = Rdict(self.path, options, dict.fromkeys(names, options), access)
+            close_to_others(self.path)
             return Opened(
                 database,
                 {name: database.get_column_family(name) for name in names},

@@ -13,6 +13,7 @@ from penstock.settings.tree import (
     ServerSettings,
     Settings,
     TopicSettings,
+    keeps_default_sizes,
 )
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "ServerSettings",
     "Settings",
     "TopicSettings",
+    "keeps_default_sizes",
     "load_settings",
     "merge_settings",
 ]

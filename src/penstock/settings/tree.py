@@ -168,7 +168,9 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=4096,
             lt=1 << 31,
-            description="Bytes of one commit log file. Counts when the store is created.",
+            description="Bytes of one commit log file. Counts when the store is created. The "
+            "default is the most: a disk with less than eight times as much free gets smaller "
+            "files.",
         ),
     ] = 1024 * MIB
     consume_queue_file_size: Annotated[
@@ -246,8 +248,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=_INDEX_SLOTS_MAX,
-            description="Hash slots of a key index file, at most a quarter of its entries. Counts "
-            "when the store is created.",
+            description="Hash slots of a key index file. Counts when the store is created. By "
+            "default an index file takes no more room than a commit log file.",
         ),
     ] = 5_000_000
     index_entries_max: Annotated[
@@ -413,6 +415,26 @@ class TieringSettings(Struct, frozen=True, kw_only=True):
     ] = 16 * MIB
 
 
+class ClockSettings(Struct, frozen=True, kw_only=True):
+    """When a node does not believe its clock, and deletes nothing by age; see `docs/clock.md`."""
+
+    step_max_ms: Annotated[
+        Milliseconds,
+        Meta(
+            ge=1_000,
+            description="How far the clock may be from the time that has passed, and from the "
+            "clocks of other nodes.",
+        ),
+    ] = 600_000
+    gap_max_h: Annotated[
+        Hours,
+        Meta(
+            description="Hours between the last time that was saved and the first after the "
+            "machine was booted, up to which the clock is believed without a confirmation."
+        ),
+    ] = 72
+
+
 class LogSettings(Struct, frozen=True, kw_only=True):
     """What the `penstock` command writes about itself."""
 
@@ -435,11 +457,25 @@ class Settings(Struct, frozen=True, kw_only=True):
     offsets: OffsetSettings = OffsetSettings()
     topics: TopicSettings = TopicSettings()
     tiering: TieringSettings = TieringSettings()
+    clock: ClockSettings = ClockSettings()
     log: LogSettings = LogSettings()
 
 
 SERVE: Final = Settings()
 """The defaults of `penstock serve`."""
+
+
+def keeps_default_sizes(settings: Settings) -> tuple[bool, bool]:
+    """Say whether the sizes of log files, and of index files, are those of `SERVE` or `EMBEDDED`:
+    then a small disk, or a small log, may have smaller ones."""
+    engine, defaults = settings.engine, (SERVE, EMBEDDED)
+    log_size = settings.broker.commit_log_file_size
+    index = (engine.index_slots, engine.index_entries_max)
+    return (
+        log_size in [each.broker.commit_log_file_size for each in defaults],
+        index in [(each.engine.index_slots, each.engine.index_entries_max) for each in defaults],
+    )
+
 
 EMBEDDED: Final = replace(
     SERVE,
@@ -456,6 +492,7 @@ EMBEDDED: Final = replace(
         threads=4,
     ),
     offsets=replace(SERVE.offsets, idle_group_h=365 * 24),
+    clock=replace(SERVE.clock, gap_max_h=30 * 24),
     log=replace(SERVE.log, level="warning"),
 )
 """The defaults of `penstock.open`."""

@@ -211,10 +211,10 @@ class FaultyDisk:
             self.faults.check_running(path)
             return isinstance(self._find(path), MemoryDirectory)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, durable: bool = True) -> None:
         with self.guard:
             self.faults.enter("make_directory", path)
-            self._make_directory(path)
+            self._make_directory(path, durable=durable)
 
     def remove(self, path: str) -> None:
         with self.guard:
@@ -275,6 +275,16 @@ class FaultyDisk:
         with self.guard:
             self.faults.enter("sync_directory", path)
             self._directory(path).sync()
+
+    def sync_together(self, files: Sequence[str], directories: Sequence[str]) -> None:
+        with self.guard:
+            for path in files:
+                entry = self._find(path)
+                if isinstance(entry, MemoryFile):
+                    FaultyFile(self, path, entry, writable=False).sync()
+            for path in directories:
+                if self._find(path) is not None:
+                    self.sync_directory(path)
 
     def modified_ms(self, path: str) -> int:
         with self.guard:
@@ -459,13 +469,14 @@ class FaultyDisk:
             raise _os_error(errno.ENOENT if entry is None else errno.ENOTDIR, path)
         return entry
 
-    def _make_directory(self, path: str) -> None:
+    def _make_directory(self, path: str, *, durable: bool = True) -> None:
         directory = self._root
         for name in _parts(path):
             entry = directory.entries.get(name)
             if entry is None:
                 entry = directory.entries[name] = MemoryDirectory()
-                directory.sync()
+                if durable:
+                    directory.sync()
             if not isinstance(entry, MemoryDirectory):
                 raise _os_error(errno.ENOTDIR, path)
             directory = entry

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import threading
+from itertools import count
+from typing import Final
+
+_BOOTS: Final = count()
 
 
 class ManualClock:
@@ -15,15 +19,30 @@ class ManualClock:
 
     _POLL_SECONDS = 0.002
 
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+    def __init__(
+        self, now_ms: int = 1_700_000_000_000, *, boot: str | None = None, uptime_ms: int = 0
+    ) -> None:
+        """`boot` and `uptime_ms` let a clock stand for an earlier one's machine, still running;
+        without them each clock is that of a machine that was booted just now."""
         self._moved = threading.Condition()
         self._now_ms = now_ms
-        self._monotonic_ms = 0
+        self._monotonic_ms = uptime_ms
         self._waiting = 0
+        self._boot = boot if boot is not None else f"manual-{id(self)}-{next(_BOOTS)}"
 
     def now_ms(self) -> int:
         with self._moved:
             return self._now_ms
+
+    def expiry_ms(self) -> int:
+        return self.now_ms()
+
+    def uptime_ms(self) -> int:
+        with self._moved:
+            return self._monotonic_ms
+
+    def boot_id(self) -> str:
+        return self._boot
 
     def monotonic(self) -> float:
         with self._moved:
@@ -56,6 +75,6 @@ class ManualClock:
             self._moved.notify_all()
 
     def set_now_ms(self, now_ms: int) -> None:
-        """Move the wall clock alone, as an operator or a time service does."""
+        """Move the wall clock alone, as an operator or a time service does: a step."""
         with self._moved:
             self._now_ms = now_ms

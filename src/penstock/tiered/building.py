@@ -2,61 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from typing import Final
-from urllib.parse import quote
-
 from penstock.clock import Clock
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import TierSetupError
-from penstock.settings.tree import TieringSettings
 from penstock.tiered.damage import DamageReports
-from penstock.tiered.directory_tiers import TIER_DIRECTORY
 from penstock.tiered.dispatcher import TieredDispatcher, UploadLease
 from penstock.tiered.engine import TieredSegmentEngine
-from penstock.tiered.fetcher import FetchSettings
 from penstock.tiered.providers import check_address
 from penstock.tiered.rocks_metadata import RocksDbMetadataStore
 from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_metrics import TierMetrics
 from penstock.tiered.tier_set import TierSet
 from penstock.tiered.tier_upkeep import TierLimits, TierUpkeep
-
-_HOUR_MS: Final = 3_600_000
-
-
-def tier_config(settings: TieringSettings, path: str, owner: str = "") -> TierConfig:
-    """Return the tier that the settings of the node with the data directory `path` describe;
-    `owner` is its cluster."""
-    directory = f"{os.path.abspath(path)}/{TIER_DIRECTORY}"
-    return TierConfig(
-        url=settings.url or f"file://{quote(directory)}",
-        chunk_size=settings.chunk_size,
-        segment_size=settings.segment_size,
-        segment_age_ms=round(settings.segment_age_h * _HOUR_MS),
-        grace_ms=settings.grace_ms,
-        fetch=FetchSettings(
-            part_size=settings.read_size,
-            window=settings.read_window,
-            cache_size=settings.cache_size,
-            disk_cache_path=f"{path}/tier-cache",
-            disk_cache_size=settings.disk_cache_size,
-        ),
-        owner=owner,
-    )
-
-
-def tier_limits(settings: TieringSettings, reserved_ms: int) -> TierLimits:
-    """Return the limits of a node whose log keeps records for `reserved_ms`."""
-    return TierLimits(
-        all_shards=settings.topics == "all",
-        uploads=settings.uploader == "broker",
-        long_after_ms=reserved_ms if settings.topics == "long" else None,
-        upload_interval_ms=settings.upload_interval_ms,
-        interval_ms=settings.upkeep_interval_ms,
-        garbage_interval_ms=settings.garbage_interval_ms,
-        scrub_size=settings.scrub_size,
-    )
 
 
 def build_tiered_engine(

@@ -19,6 +19,7 @@ from penstock.tiered.catalogue import (
     CatalogueGroup,
     CatalogueTopic,
     GroupOffset,
+    key_of,
     put_catalogue,
 )
 from penstock.tiered.tier_set import TierSet
@@ -59,7 +60,11 @@ class CatalogueWriter:
         count = 0
         self._flush()
         failure: StoreError | None = None
-        for url, catalogue in self._make(tiers).items():
+        made = self._make(tiers)
+        for url in set(self._written) - made.keys():
+            tiers.provider(url).delete(key_of(self._meta.cluster_id))  # its last topic was deleted
+            del self._written[url]
+        for url, catalogue in made.items():
             if self._written.get(url) == catalogue:
                 continue
             try:

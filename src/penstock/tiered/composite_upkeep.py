@@ -164,7 +164,7 @@ class CompositeUpkeep:
         now_ms = self._clock.now_ms()
         found = self._manifest.change(lambda found: changes.destroy(found, now_ms))
         assert found.destroyed_ms is not None, "just set"
-        if now_ms - found.destroyed_ms >= self._config.grace_ms:
+        if self._clock.expiry_ms() - found.destroyed_ms >= self._config.grace_ms:
             self._remove_all()
 
     def _remove_all_if_alone(self) -> None:
@@ -194,7 +194,7 @@ class CompositeUpkeep:
             return report
         kept = self._referred(manifest)
         since = {} if manifest is None else {each.name: each.since_ms for each in manifest.garbage}
-        before_ms = self._clock.now_ms() - self._config.grace_ms
+        before_ms = self._clock.expiry_ms() - self._config.grace_ms
         for info in listed:
             name = info.key.rpartition("/")[2]
             if name in kept or info.key == self._manifest.key:

@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
+from penstock.disk_local import DIRECTORY_MODE, FILE_MODE
 from penstock.log import get_logger
 
 _log: Final = get_logger(__name__)
@@ -56,8 +57,8 @@ class DiskCache:
         name = _name(key, start, len(data))
         path = self._path(name)
         try:
-            os.makedirs(self._directory, exist_ok=True)
-            with open(f"{path}.part", "wb") as file:
+            os.makedirs(self._directory, DIRECTORY_MODE, exist_ok=True)
+            with open(f"{path}.part", "wb", opener=_open_private) as file:
                 file.write(data)
             os.replace(f"{path}.part", path)
         except OSError as error:
@@ -102,3 +103,7 @@ class DiskCache:
 
 def _name(key: str, start: int, size: int) -> str:
     return hashlib.sha256(f"{key}:{start}:{size}".encode()).hexdigest()
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)

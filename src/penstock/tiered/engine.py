@@ -443,7 +443,7 @@ class TieredSegmentEngine(SegmentEngine):
         config, flat = self._config(shard), self._cold(shard)
         if not config.cleanup.compacts or flat is None or flat.current() is None:
             return super().compact(shard)
-        rules = CompactionRules.of(config, self.store.clock.now_ms())
+        rules = CompactionRules.of(config, self.store.clock.expiry_ms())
         until, aborted = self._transactions_of(shard)
         progress = self._compacted.setdefault(shard, TierProgress())
         seen_before = progress.since
@@ -482,7 +482,7 @@ class TieredSegmentEngine(SegmentEngine):
         if kept_ms is None:
             return earliest
         # Looked for behind what the other limits have removed: a young record there is gone.
-        oldest = flat.clock.now_ms() - kept_ms
+        oldest = max(0, flat.clock.expiry_ms() - kept_ms)
         try:
             young = self.get_offset_by_timestamp(shard, oldest, AdapterOffsetStrategy.LATEST)
         except CorruptionError:

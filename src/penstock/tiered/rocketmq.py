@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from penstock.disk_local import DIRECTORY_MODE, FILE_MODE
 from penstock.engine.segment.format import CHECKSUM_MASK, QUEUE_UNIT, Damage, RawRecord
 from penstock.engine.segment.raw_message import stored_from_raw
 from penstock.engine.segment.twin import core
@@ -63,8 +64,8 @@ class _PosixBytes:
         self._path: Final = path
 
     def persist(self, position: int, data: bytes) -> None:
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.makedirs(os.path.dirname(self._path), DIRECTORY_MODE, exist_ok=True)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             os.ftruncate(descriptor, position)
             os.pwrite(descriptor, data, position)

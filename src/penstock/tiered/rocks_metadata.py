@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -10,6 +11,7 @@ import msgspec
 from rocksdict import Options, Rdict, WriteBatch
 
 from penstock.clock import Clock, SystemClock
+from penstock.disk_local import DIRECTORY_MODE, close_to_others
 from penstock.errors import BadRequestError
 from penstock.record import ShardId
 from penstock.tiered.file_segment import FileSegmentMetadata, FileSegmentType
@@ -37,7 +39,9 @@ class RocksDbMetadataStore:
     def _database(self) -> Rdict:
         with self._opening:
             if self._opened is None:
+                os.makedirs(self._path, DIRECTORY_MODE, exist_ok=True)
                 self._opened = Rdict(self._path, Options(raw_mode=True))
+                close_to_others(self._path)
             return self._opened
 
     # Topics
@@ -187,6 +191,7 @@ class RocksDbMetadataStore:
         if opened is not None:
             opened.flush_wal(True)
             opened.close()
+            close_to_others(self._path)
 
     def _rows(self, prefix: bytes) -> Iterator[bytes]:
         return (value for _, value in self._items(prefix))

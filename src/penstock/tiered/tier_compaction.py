@@ -194,7 +194,7 @@ def _everything(
     manifest = flat.current()
     if manifest is not None and since < start_of_log:
         deleted = flat.reader.deleted(manifest)
-        now_ms = flat.clock.now_ms()
+        now_ms = flat.clock.expiry_ms()
         begin = max(since, manifest.start_offset)
         for chunk in flat.reader.stream(begin, start_of_log):
             for record in records_of(flat, chunk):

@@ -197,7 +197,7 @@ class TierReader:
             query.max_records,
             query.max_size,
             self._hidden(manifest, query, batch=batch),
-            self._clock.now_ms(),
+            self._clock.expiry_ms(),
             query.tag,
             query.key,
         )

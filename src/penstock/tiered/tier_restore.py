@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from penstock.clock import SystemClock
 from penstock.data_directory import LOCK, check_path, lock_directory
 from penstock.disk_local import LocalDisk
-from penstock.engine.segment.settings import SegmentSettings, file_sizes
+from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.store_sizes import holds_store
 from penstock.engine.storage_cache import shard_config
@@ -35,7 +35,6 @@ from penstock.meta.state.offset_commands import ROWS_MAX
 from penstock.meta.state.offset_entries import NewOffset
 from penstock.meta.state.vocabulary import DEFAULT_NAMESPACE, STORAGE_ALIASES
 from penstock.record import Flush, QueueKind, ShardId
-from penstock.settings import Settings
 from penstock.tiered.catalogue import (
     Catalogue,
     CatalogueTopic,
@@ -79,11 +78,12 @@ class Restored(Struct, frozen=True, kw_only=True):
 def restore_tier(
     config: TierConfig,
     data: str,
-    settings: Settings,
+    settings: SegmentSettings,
     *,
+    node_id: int = 1,
     cluster_id: str | None = None,
 ) -> Restored:
-    """Make a new data directory of a tier, for a node with these settings."""
+    """Make a new data directory of a tier; `settings` are those of the node's new store."""
     path = check_path(data)
     if os.path.isdir(path) and os.listdir(path):
         raise BadRequestError(
@@ -97,7 +97,7 @@ def restore_tier(
     found = _Tier(config, cluster_id)
     os.makedirs(building)
     try:
-        done = _build(found, building, settings)
+        done = _build(found, building, settings, node_id=node_id)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
@@ -110,8 +110,9 @@ def restore_tier(
 def attach_tier(
     config: TierConfig,
     data: str,
-    settings: Settings,
+    settings: SegmentSettings,
     *,
+    node_id: int = 1,
     cluster_id: str | None = None,
 ) -> Restored:
     """Add the topics of a tier to the data directory of a stopped node. Topics that it has are
@@ -125,10 +126,10 @@ def attach_tier(
     try:
         tier = _Tier(config, cluster_id)
         is_again = disk.exists(f"{path}/{ATTACHING}")
-        with SoloMetaClient.open(f"{path}/meta", node_id=settings.node.id) as meta:
+        with SoloMetaClient.open(f"{path}/meta", node_id=node_id) as meta:
             _new_topics(tier, meta, is_again=is_again)  # refuses before anything is changed
         disk.replace(f"{path}/{ATTACHING}", f"{config.url}\n".encode())
-        done = _build(tier, path, settings, is_again=is_again)
+        done = _build(tier, path, settings, node_id=node_id, is_again=is_again)
         disk.remove(f"{path}/{ATTACHING}")
     finally:
         lock.release()
@@ -142,11 +143,15 @@ class _Tier:
         self.config: Final = config
         self.provider: Final[TierProvider] = config.open()
         manifests: dict[ShardId, Manifest] = {}
+        deleted: set[str] = set()
         for shard in shards_in(self.provider):
             manifest = ShardManifest(self.provider, shard).load()
-            if manifest is not None and manifest.destroyed_ms is None:
+            if manifest is not None and manifest.destroyed_ms is not None:
+                deleted.add(shard.topic)
+            elif manifest is not None:
                 manifests[shard] = manifest
         self.manifests: Final = manifests
+        self._deleted: Final = deleted
         self.catalogue: Final = self._choose(cluster_id)
         self.topics: Final = self._known_topics()
         if not self.topics:
@@ -169,7 +174,7 @@ class _Tier:
 
     def _known_topics(self) -> list[CatalogueTopic]:
         if self.catalogue is not None:
-            return list(self.catalogue.topics)
+            return [one for one in self.catalogue.topics if one.topic_id not in self._deleted]
         # A tier of an earlier version: what the ids and the manifests tell.
         partitions: dict[str, int] = {}
         for shard in self.manifests:
@@ -190,9 +195,11 @@ class _Tier:
         return next(one.kind for shard, one in self.manifests.items() if shard.topic == topic_id)
 
 
-def _build(tier: _Tier, path: str, settings: Settings, *, is_again: bool = False) -> Restored:
+def _build(
+    tier: _Tier, path: str, settings: SegmentSettings, *, node_id: int, is_again: bool = False
+) -> Restored:
     clock = SystemClock()
-    with SoloMetaClient.open(f"{path}/meta", node_id=settings.node.id) as meta:
+    with SoloMetaClient.open(f"{path}/meta", node_id=node_id) as meta:
         own = meta.cluster_id
         topics = _new_topics(tier, meta, is_again=is_again)
         owned = replace(tier.config, owner=own)
@@ -283,17 +290,16 @@ def _take_over(
 
 def _create_shards(
     path: str,
-    settings: Settings,
+    settings: SegmentSettings,
     topics: list[CatalogueTopic],
     shards: list[RestoredShard],
 ) -> None:
     """Create the shards in the log, each beginning where its tier ends."""
     ends = {one.shard: one.next_offset for one in shards}
-    root, disk = f"{path}/segment", LocalDisk()
+    root = f"{path}/segment"
     # Every position depends on the sizes of an existing store, which are in it.
-    sizes = None if holds_store(disk, root) else file_sizes(settings.broker, settings.engine)
-    log_path = settings.engine.commit_log_path or None
-    with SegmentStore.open(root, SegmentSettings(sizes=sizes, commit_log_path=log_path)) as store:
+    is_there = holds_store(LocalDisk(), root)
+    with SegmentStore.open(root, replace(settings, sizes=None) if is_there else settings) as store:
         for topic in topics:
             config = shard_config(topic.config)
             for partition in range(topic.partitions):

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.engine.contract import ShardConfig
+from penstock.engine.contract import FOREVER_MS, ShardConfig
 from penstock.errors import CorruptionError, NotSupportedError, StoreError
 from penstock.log import get_logger
 from penstock.record import ShardId
@@ -131,7 +131,7 @@ class TierUpkeep:
                 )
                 what = f"{provider.url}/{shard.name}"
                 self._try(report, what, partial(_finish_destroyed, flat))
-        remove_leftovers(provider, self._tiers.clock.now_ms() - self._tiers.config.grace_ms)
+        remove_leftovers(provider, self._tiers.clock.expiry_ms() - self._tiers.config.grace_ms)
 
     def _try(self, report: TierReport, what: str, step: Callable[[], object]) -> None:
         try:
@@ -156,7 +156,7 @@ def expire(flat: CompositeFlatFile, config: ShardConfig) -> None:
     """Let go of what a shard's retention does not keep."""
     kept_ms = kept_in_tier_ms(config)
     if kept_ms is not None:
-        flat.clean_expired_file(flat.clock.now_ms() - kept_ms)
+        flat.clean_expired_file(flat.clock.expiry_ms() - kept_ms)
     if config.retention_bytes is not None:
         flat.upkeep.expire_size(config.retention_bytes)
     if config.retention_records is not None:
@@ -164,11 +164,11 @@ def expire(flat: CompositeFlatFile, config: ShardConfig) -> None:
 
 
 def kept_in_tier_ms(config: ShardConfig) -> int | None:
-    """Return how long a tier keeps the records of a shard."""
-    tiering = config.tiering
+    """Return how long a tier keeps the records of a shard; None: without a limit."""
+    tiering, kept_ms = config.tiering, config.retention_ms
     if tiering is not None and tiering.retention_ms is not None:
-        return tiering.retention_ms
-    return config.retention_ms
+        kept_ms = tiering.retention_ms
+    return None if kept_ms == FOREVER_MS else kept_ms
 
 
 def shards_in(provider: TierProvider) -> list[ShardId]:

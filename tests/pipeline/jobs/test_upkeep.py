@@ -7,6 +7,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from confluent_kafka import Producer
 from tests.segment.view.sample_store import QUIET
@@ -206,3 +207,17 @@ def test_of_a_stopped_node_nothing_goes_that_its_tier_lacks(tmp_path: Path) -> N
     assert (expired.rows_removed, expired.left_to_node) == (0, ["kept_0"])
     with penstock.open(path, tiering__uploader="spark") as node:
         assert len(node.topic("kept").read(offset=0, max_records=99)) == 20
+
+
+def test_nothing_is_expired_by_a_clock_that_the_node_would_not_believe(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with penstock.open(data) as opened:
+        opened.create_topic("t", retention_ms=3_600_000).write(b"v")
+    saved = {"wall_ms": 1_000_000_000_000, "uptime_ms": 5, "boot_id": "another"}
+    (data / "clock").write_bytes(msgspec.json.encode(saved))
+    with pytest.raises(BadRequestError, match="penstock clock confirm"):
+        jobs.expire(str(data / "segment"))
+    with penstock.open(data) as opened:
+        assert opened.clock_status().held
+        opened.confirm_clock()
+    assert jobs.expire(str(data / "segment")).rows_removed == 0

@@ -11,6 +11,7 @@ from penstock.adapter.topic_admin import TopicAdmin
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.converted_batches import ConvertedBatches
 from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.brokers.kafka.kafka_metrics import KafkaMetrics
 from penstock.brokers.kafka.transactions import NoTransactions, Transactions
 from penstock.clock import Clock
 from penstock.engine.handler import StorageEngineHandler
@@ -33,6 +34,7 @@ class KafkaBroker:
         meta: MetaClient,
         clock: Clock,
         settings: Settings,
+        metrics: KafkaMetrics | None = None,
     ) -> None:
         self.drivers: Final = drivers
         self.handler: Final[StorageEngineHandler] = drivers.engine_storage_handler
@@ -51,6 +53,7 @@ class KafkaBroker:
         self.init_transactional: Callable[[RequestContext, Fields], Awaitable[Answer]] | None = None
         """Answers InitProducerId for a transactional id; the coordinator sets it."""
         self.connection_count: Callable[[], int] = lambda: 0
+        self.metrics: Final = metrics if metrics is not None else KafkaMetrics()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._closers: Final[list[Callable[[], Coroutine[None, None, None]]]] = []
 

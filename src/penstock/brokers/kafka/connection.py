@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from penstock.brokers.kafka.kafka_metrics import KafkaMetrics
 from penstock.brokers.kafka.receive_buffer import ReceiveBuffer, RequestTooLargeError
 from penstock.brokers.kafka.send_queue import Part, SendQueue
 from penstock.log import get_logger
@@ -38,6 +39,7 @@ class Closable(Protocol):
 
 class Connection:
     __slots__ = (
+        "_asked",
         "_busy",
         "_closed",
         "_dispatch",
@@ -45,6 +47,8 @@ class Connection:
         "_is_reading",
         "_is_writing",
         "_loop",
+        "_metrics",
+        "_monotonic",
         "_on_close",
         "_out",
         "_owed",
@@ -69,6 +73,8 @@ class Connection:
         buffer: ReceiveBuffer,
         dispatch: Dispatch,
         on_close: Callable[[Connection], None],
+        metrics: KafkaMetrics,
+        monotonic: Callable[[], float],
     ) -> None:
         self.id: Final = number
         self.socket: Final = connected
@@ -83,6 +89,10 @@ class Connection:
         self._out: Final = SendQueue(connected)
         self._dispatch: Final = dispatch
         self._on_close: Final = on_close
+        self._metrics: Final = metrics
+        self._monotonic: Final = monotonic
+        self._asked = (0, 0.0)
+        """The API that is asked for, and since when."""
         self._loop: Final = asyncio.get_running_loop()
         self._pending: list[Part] = []
         self._busy = False
@@ -147,6 +157,7 @@ class Connection:
                 self.close()
                 return
             self._in.received(size)
+            self._metrics.received_bytes += size
             self.process()
             if self._closed or size < len(room):
                 return
@@ -161,7 +172,10 @@ class Connection:
                     break
                 self.last_active = self._loop.time()
                 self._partial_since = None
-                if not self._dispatch(self, request):
+                self._asked = key_of(request), self._monotonic()
+                if self._dispatch(self, request):
+                    self._note_end()
+                else:
                     self._busy = True
         except RequestTooLargeError as error:
             _log.warning("kafka_request_refused", peer=self.peer, reason=str(error))
@@ -191,11 +205,16 @@ class Connection:
             return
         assert self._busy, "an answer without a request"
         self._busy = False
+        self._note_end()
         self.cancel_waiting = None
         self._pending += parts
         self.last_active = self._loop.time()
         if not self._processing:
             self.process()
+
+    def _note_end(self) -> None:
+        key, since = self._asked
+        self._metrics.note_request(key, self._monotonic() - since)
 
     def on_failure(self, task: asyncio.Task[None]) -> None:
         """Close the connection when the task that should answer fails."""
@@ -207,7 +226,9 @@ class Connection:
 
     def _flush(self) -> None:
         if self._pending:
+            before = self._out.size
             self._out.push(self._pending)
+            self._metrics.sent_bytes += self._out.size - before
             self._pending = []
         if not self._out.size or self._is_writing:
             return
@@ -262,3 +283,8 @@ class Connection:
     def rest(self) -> None:
         """Give back memory that an idle connection does not need."""
         self._in.release()
+
+
+def key_of(request: memoryview) -> int:
+    """Return the API that a request asks for; -1 for one that is cut short."""
+    return request[0] << 8 | request[1] if len(request) > 1 else -1

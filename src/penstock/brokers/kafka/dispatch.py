@@ -15,10 +15,11 @@ from typing import Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from penstock.brokers.kafka.connection import Connection
+from penstock.brokers.kafka.connection import Connection, key_of
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.cursor import Cursor, MalformedRequestError
 from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.brokers.kafka.kafka_metrics import KafkaMetrics, codes_in
 from penstock.brokers.kafka.layout import read_message
 from penstock.brokers.kafka.registry import API_VERSIONS, Api, ApiRegistry
 from penstock.errors import StoreError
@@ -44,8 +45,9 @@ class RawHandler(Protocol):
 
 
 class Dispatcher:
-    def __init__(self, registry: ApiRegistry) -> None:
+    def __init__(self, registry: ApiRegistry, metrics: KafkaMetrics | None = None) -> None:
         self._registry: Final = registry
+        self._metrics: Final = metrics if metrics is not None else KafkaMetrics()
         self._raw: Final[dict[int, RawHandler]] = {}
         self._tasks: Final[set[asyncio.Task[None]]] = set()
 
@@ -57,6 +59,7 @@ class Dispatcher:
         try:
             return self._begin(connection, request)
         except MalformedRequestError as error:
+            self._metrics.note_refused(key_of(request))
             _refuse(connection, str(error))
             return True
 
@@ -129,6 +132,7 @@ class Dispatcher:
         try:
             answer = await api.handler(context, fields)
         except MalformedRequestError as error:
+            self._metrics.note_refused(api.key)
             _refuse(connection, str(error))
             return
         except (StoreError, AssertionError, LookupError, ValueError, TypeError, OSError) as error:
@@ -137,8 +141,10 @@ class Dispatcher:
             _log.error(
                 "kafka_request_failed", cause=error, api=api.key, version=context.api_version
             )
+            self._metrics.note_codes(api.key, [int(ErrorCode.unknown_server_error)])
             connection.close()
             return
+        self._metrics.note_codes(api.key, codes_in(answer))
         connection.answer([encode_answer(api, context.api_version, correlation_id, answer)])
 
     async def close(self) -> None:

@@ -219,6 +219,7 @@ class Fetching:
         request: FetchRequest,
         fetched: Sequence[Fetched],
     ) -> list[bytes | bytearray | memoryview]:
+        self._broker.metrics.note_codes(KEY, (one.error_code for one in fetched))
         session = state.session
         if session is None:
             return encode_fetch(request.version, correlation_id, 0, 0, fetched)

@@ -67,6 +67,7 @@ class Producing:
             self._write_later(connection, version, correlation_id, request)
             return False
         results = [self._write(request, one) for one in request.writes]
+        self._broker.metrics.note_codes(KEY, (code for code, _, _ in results))
         if request.acks:
             connection.send(_encode(version, correlation_id, request.writes, results))
         elif any(code for code, _, _ in results):
@@ -91,6 +92,7 @@ class Producing:
             results = await self._broker.run_blocking(
                 lambda: [self._write(copy, one) for one in copy.writes]
             )
+            self._broker.metrics.note_codes(KEY, (code for code, _, _ in results))
             if copy.acks:
                 connection.answer([_encode(version, correlation_id, copy.writes, results)])
             else:

@@ -43,6 +43,7 @@ class KafkaServer:
         self.host, self.port = self._listener.getsockname()[:2]
         broker.advertised = self._advertise()
         broker.connection_count = lambda: len(self._connections)
+        broker.metrics.connection_count = broker.connection_count
         self._connections: Final[dict[int, Connection]] = {}
         self._next_id = 1
         self._shared: Final = bytearray(SHARED_SIZE)
@@ -63,6 +64,10 @@ class KafkaServer:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    @property
+    def is_serving(self) -> bool:
+        return self._thread.is_alive()
 
     @property
     def advertised(self) -> tuple[str, int]:
@@ -112,7 +117,7 @@ class KafkaServer:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         registry = register_all(self._broker)
-        dispatcher = Dispatcher(registry)
+        dispatcher = Dispatcher(registry, self._broker.metrics)
         serve_data(self._broker, registry, dispatcher)
         self._dispatcher = dispatcher
         sweeping = self._loop.create_task(self._sweep())
@@ -141,6 +146,7 @@ class KafkaServer:
                 return
             if len(self._connections) >= self._settings.connections_max:
                 _log.warning("kafka_connection_refused", connections=len(self._connections))
+                self._broker.metrics.connections_refused += 1
                 connected.close()
                 continue
             self._add(connected, str(address[0]))
@@ -164,8 +170,16 @@ class KafkaServer:
         self._next_id += 1
         buffer = ReceiveBuffer(self._shared, self._settings.request_size_max)
         connection = Connection(
-            number, connected, f"/{peer}", buffer, self._dispatcher, self._forget
+            number,
+            connected,
+            f"/{peer}",
+            buffer,
+            self._dispatcher,
+            self._forget,
+            self._broker.metrics,
+            self._broker.clock.monotonic,
         )
+        self._broker.metrics.connections_opened += 1
         assert self._loop is not None
         connection.last_active = self._loop.time()
         self._connections[number] = connection

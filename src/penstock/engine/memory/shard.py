@@ -111,7 +111,7 @@ class MemoryShard:
                     return Written(Offset(known), count, repeated=True)
             if self._sealed:
                 raise ShardSealedError(self._shard.name)
-            self._make_room(count, size, now_ms)
+            self._make_room(count, size)
             if checked.values is not None:
                 self._put_values(checked.values, now_ms)
             else:
@@ -198,7 +198,7 @@ class MemoryShard:
             if expires is not None:
                 self._next_expiry_ms = min(expires, self._next_expiry_ms)
 
-    def _make_room(self, count: int, size: int, now_ms: int) -> None:
+    def _make_room(self, count: int, size: int) -> None:
         records_max = self.config.memory_records_max or self._default_bounds.records_max
         bytes_max = self.config.memory_bytes_max or self._default_bounds.bytes_max
         if count > records_max:
@@ -209,7 +209,7 @@ class MemoryShard:
             raise RecordTooLargeError("a batch of records", size=size, size_max=bytes_max)
         if self._count + count <= records_max and self._size + size <= bytes_max:
             return
-        self._drop_expired(now_ms)
+        self._drop_expired(self._clock.expiry_ms())
         if self._count + count <= records_max and self._size + size <= bytes_max:
             return
         if not self._default_bounds.evict:
@@ -238,7 +238,7 @@ class MemoryShard:
     ) -> list[StoredRecord]:
         found: list[StoredRecord] = []
         with self._lock:
-            now_ms = self._clock.now_ms()
+            now_ms = self._clock.expiry_ms()
             for offset in reversed(self._by_key.get(key, [])):
                 record = self._at(offset)
                 if (
@@ -253,7 +253,7 @@ class MemoryShard:
 
     def first_since(self, timestamp_ms: int, start: int = 0) -> Offset | None:
         with self._lock:
-            now_ms = self._clock.now_ms()
+            now_ms = self._clock.expiry_ms()
             first = max(start, self._earliest)
             for block in range(first // TIME_BLOCK, self._latest // TIME_BLOCK + 1):
                 if self._newest.get(block, timestamp_ms - 1) < timestamp_ms:
@@ -269,7 +269,7 @@ class MemoryShard:
         self, records: Iterable[StoredRecord], max_records: int, max_size: int
     ) -> list[StoredRecord]:
         found: list[StoredRecord] = []
-        now_ms, size = self._clock.now_ms(), 0
+        now_ms, size = self._clock.expiry_ms(), 0
         for record in records:
             if is_live(record, now_ms):
                 size += payload_size(record)
@@ -285,7 +285,7 @@ class MemoryShard:
     def delete_key(self, key: bytes) -> int:
         with self._lock:
             self._check_exists()
-            now_ms = self._clock.now_ms()
+            now_ms = self._clock.expiry_ms()
             records = [self._at(offset) for offset in self._by_key.get(key, [])]
             self._remove(records)
             return sum(is_live(record, now_ms) for record in records)
@@ -298,7 +298,7 @@ class MemoryShard:
             if record is None:
                 return False
             self._remove([record])
-            return is_live(record, self._clock.now_ms())
+            return is_live(record, self._clock.expiry_ms())
 
     def delete_before(self, offset: int) -> Offset:
         with self._lock:
@@ -311,7 +311,7 @@ class MemoryShard:
             self._check_exists()
             if not self.config.cleanup.compacts:
                 return Compacted(0, 0)
-            now_ms, size_before = self._clock.now_ms(), self._size
+            now_ms, size_before = self._clock.expiry_ms(), self._size
             stable = stable_until()
             until = self._latest if stable is None else stable
             compaction = CompactionPass(CompactionRules.of(self.config, now_ms), until)
@@ -326,7 +326,7 @@ class MemoryShard:
         with self._lock:
             self._check_exists()
             count_before, size_before = self._count, self._size
-            self._drop_expired(self._clock.now_ms())
+            self._drop_expired(self._clock.expiry_ms())
             return Compacted(count_before - self._count, size_before - self._size)
 
     def first_within(self, size: int) -> int:

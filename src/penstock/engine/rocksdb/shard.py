@@ -272,14 +272,14 @@ class RocksDBShard:
         """Return the readable offsets from `start` on; never a start behind the end."""
         commit = self._commit  # before any row, see the module's head
         start = min(max(start, self._end.earliest), commit)
-        return reads.Bounds(start, commit, self._clock.now_ms())
+        return reads.Bounds(start, commit, self._clock.expiry_ms())
 
     # Deleting
 
     def delete_key(self, key: bytes) -> int:
         with self._lock:
             self._begin_change()
-            now_ms, end, count = self._clock.now_ms(), self._end, 0
+            now_ms, end, count = self._clock.expiry_ms(), self._end, 0
             rows = self._rows.of_key_back(key, end.earliest, end.latest)
             patient = False
             while part := list(islice(rows, SWEEP_RECORDS)):
@@ -318,7 +318,7 @@ class RocksDBShard:
             if found is None:
                 return False
             self._remove([offset])
-            expires_ms, now_ms = found[0].expires_at_ms, self._clock.now_ms()
+            expires_ms, now_ms = found[0].expires_at_ms, self._clock.expiry_ms()
         self._sync_if(self._is_synchronous)
         return expires_ms is None or expires_ms > now_ms
 
@@ -379,7 +379,7 @@ class RocksDBShard:
     def remove_expired(self) -> Compacted:
         """Give back the room of records that have expired."""
         count = size = 0
-        expired = self._rows.expired(self._clock.now_ms())
+        expired = self._rows.expired(self._clock.expiry_ms())
         while part := list(islice(expired, SWEEP_RECORDS)):
             with self._lock:
                 self._begin_change()

@@ -40,6 +40,7 @@ from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_moves import changed_places
 from penstock.engine.segment.shard_table import ShardTable
 from penstock.engine.segment.state_files import PackableState, StateFiles
+from penstock.engine.segment.unit_files import Unsynced
 from penstock.errors import DiskFullError, StoreError
 from penstock.log import get_logger
 from penstock.record import ShardId
@@ -253,16 +254,32 @@ class Checkpointer:
             _log.warning("rocketmq_checkpoint_not_written", error=str(error))
 
     def _sync_shards(self, dirty: set[ShardId]) -> None:
-        for shard in sorted(dirty):
-            log = self._table.find(shard)
-            if log is None or log.state.dropped:
-                # Nobody looks at the files of a deleted shard: see `shard_purge`.
-                continue
+        """Put the queues and times of shards on the device, all of them together, then seal the
+        queue files that take no more units."""
+        # The files of a deleted shard are not read again: see `shard_purge`.
+        found = [self._table.find(shard) for shard in sorted(dirty)]
+        logs = [log for log in found if log is not None and not log.state.dropped]
+        taken: list[tuple[ShardLog, Unsynced, Unsynced]] = []
+        try:
+            for log in logs:
+                with log.lock:
+                    taken.append((log, log.units.take_unsynced(), ([], [])))
+                    taken[-1] = (*taken[-1][:2], log.times.take_unsynced())
+            parts = [part for _, units, times in taken for part in (units, times)]
+            files = [path for paths, _ in parts for path in paths]
+            # The innermost directory of each first, the ones that shards share last.
+            directories = sorted({path for _, paths in parts for path in paths}, reverse=True)
+            self._disk.sync_together(files, directories)
+        except BaseException:
+            for log, units, times in taken:
+                with log.lock:
+                    log.units.return_unsynced(units)
+                    log.times.return_unsynced(times)
+            raise
+        for log in logs:
             with log.lock:
-                log.units.sync()
-                log.times.sync()
-                # Checksums over bytes that nobody can vouch for would hide the damage.
-                filled = log.units.filled if log.check_units() else []
+                # Checksums over bytes that failed theirs would hide the damage.
+                filled = log.units.filled_and_synced if log.check_units() else []
                 for at in range(0, len(filled), _SEALED_TOGETHER):
                     self._seal(log, filled[at : at + _SEALED_TOGETHER])
 

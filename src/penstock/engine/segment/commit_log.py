@@ -21,7 +21,7 @@ from typing import Final, ParamSpec, TypeVar
 from weakref import WeakMethod
 
 from penstock.engine.segment.checkpoint import DurablePoint
-from penstock.engine.segment.disk_errors import disk_errors
+from penstock.engine.segment.disk_errors import disk_errors, lacks_descriptors, store_error
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.twin import Appender, core
@@ -88,6 +88,10 @@ class CommitLog:
         """Return why nothing is appended any more, for good; None while it may be."""
         blocked = self.blocked
         return blocked if isinstance(blocked, DiskFailedError) else None
+
+    def refusal(self) -> StoreError | None:
+        """Return why nothing is appended at the moment; None while it is."""
+        return self.blocked
 
     def refuse(self, error: StoreError) -> None:
         """Answer appends with `error` from now on. A log whose sync failed has its own answer."""
@@ -231,6 +235,9 @@ class CommitLog:
             with self._metrics.flush_seconds.time():
                 self.files.sync(start, target)
         except OSError as error:
+            if lacks_descriptors(error):
+                # A file could not be opened, so the device was not asked.
+                raise store_error(self.files.path_of(start), error) from error
             raise self._stopped(start, str(error)) from error
         self.appender.durable = target
         self._note_durable(target, timestamp_ms)

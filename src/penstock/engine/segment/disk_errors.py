@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from penstock.errors import (
+    BusyError,
     CorruptionError,
     DiskFailedError,
     DiskFullError,
@@ -19,12 +20,25 @@ from penstock.errors import (
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _OTHER_KIND: Final = frozenset({errno.ENOTDIR, errno.EISDIR})
+_NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _READS_FAILED: Final = "look at the device; what lies elsewhere is read, and writes go on"
 
 
 def is_full(error: OSError) -> bool:
     """Whether there was no room."""
     return error.errno in _FULL
+
+
+def lacks_descriptors(error: OSError) -> bool:
+    """Whether the process, or the machine, has too many open files: the disk is as it was."""
+    return error.errno in _NO_DESCRIPTORS
+
+
+def _descriptors_error(where: str, error: OSError) -> BusyError:
+    return BusyError(
+        f"{where}: {error.strerror}; close files or sockets, or raise the limit (ulimit -n): "
+        "the disk is sound, and the same call succeeds once descriptors are free"
+    )
 
 
 def store_error(path: str, error: OSError) -> StoreError:
@@ -35,6 +49,8 @@ def store_error(path: str, error: OSError) -> StoreError:
             f"no space for {where}; free some, or lower the retention: writes go on by themselves "
             "then, and reads go on meanwhile"
         )
+    if lacks_descriptors(error):
+        return _descriptors_error(str(where), error)
     if error.errno in _FORBIDDEN:
         return ReadOnlyError(f"{where}: {error.strerror}")
     if error.errno in _OTHER_KIND:
@@ -42,12 +58,16 @@ def store_error(path: str, error: OSError) -> StoreError:
     return DiskFailedError(str(where), str(error.strerror or error))
 
 
-def read_error(error: OSError, path: str) -> CorruptionError | ReadOnlyError | DiskFailedError:
+def read_error(
+    error: OSError, path: str
+) -> CorruptionError | ReadOnlyError | DiskFailedError | BusyError:
     """Return what readers of `path` are told: a file is gone, which can be mended, or may not be
     read, or the device fails. `error` names the file only when it could not be opened."""
     where = str(error.filename or path)
     if isinstance(error, FileNotFoundError):
         return CorruptionError(where, position=0, reason="the file is missing")
+    if lacks_descriptors(error):
+        return _descriptors_error(where, error)
     reason = f"cannot be read: {error.strerror or error}"
     if error.errno in _FORBIDDEN:
         return ReadOnlyError(f"{where}: {reason}; let this user read all files of the store")

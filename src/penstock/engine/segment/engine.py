@@ -26,6 +26,7 @@ from penstock.engine.arguments import (
 )
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import (
+    FOREVER_MS,
     RECORD_SIZE_MAX,
     RECORDS_PER_READ,
     SIZE_PER_READ,
@@ -386,7 +387,7 @@ class SegmentEngine:
         config = self._config(shard)
         if not config.cleanup.compacts:
             return Compacted(0, 0)
-        rules = CompactionRules.of(config, self.store.clock.now_ms())
+        rules = CompactionRules.of(config, self.store.clock.expiry_ms())
         until, aborted = self._transactions_of(shard)
         # What a tombstone replaces may be in the tier alone, of which the log knows nothing.
         has_tier = config.tiering is not None and config.tiering.enabled
@@ -466,6 +467,7 @@ def _policy(config: ShardConfig) -> RetentionPolicy:
         time_ms=config.retention_ms,
         size=config.retention_bytes,
         records=config.retention_records,
+        keep=config.retention_ms == FOREVER_MS,  # asked for: a full disk refuses writes instead
     )
 
 

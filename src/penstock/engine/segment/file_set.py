@@ -210,11 +210,15 @@ class FileSet:
         return self.buffer(base)
 
     def _map(self, base: int, *, writable: bool) -> _Open:
+        file = self._disk.open(self.path_of(base), writable=writable)
+        try:
+            opened = _Open(file, file.map(writable=writable), writable=writable)
+        except OSError:
+            file.close()
+            raise
         old = self._open.pop(base, None)
         if old is not None:
             self._leave(old)
-        file = self._disk.open(self.path_of(base), writable=writable)
-        opened = _Open(file, file.map(writable=writable), writable=writable)
         self._open[base] = opened
         self._unmap_beyond(self._mapped_max)
         return opened

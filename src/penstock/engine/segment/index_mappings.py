@@ -108,6 +108,8 @@ class IndexMappings:
         """Say that a file is full, and has its checksums now."""
         with self._lock:
             self._filled.discard(name)
+            if name in self._mapped and name not in self._used:
+                self._unmap(name)  # a look-up maps it again
             self._unmap_beyond(self._mapped_max)
 
     def drop(self, name: str) -> None:
@@ -120,6 +122,11 @@ class IndexMappings:
             mapping = self._mapped.pop(name, None)
             if mapping is not None:
                 mapping.release()
+
+    def unmap_all(self) -> None:
+        """Unmap every sealed file that no look-up holds a view of, to free descriptors."""
+        with self._lock:
+            self._unmap_beyond(0)
 
     def unmap_idle(self) -> None:
         """Unmap the sealed files that nobody asked for since the last call, nor holds a view of."""

@@ -80,7 +80,11 @@ class _IndexFile:
         self.warmed = 0
         """Up to here the pages were faulted in; 0 in a new file."""
         self.file: File = disk.open(f"{directory}/{name}")
-        self.mapping: Mapping = self.file.map(writable=True)
+        try:
+            self.mapping: Mapping = self.file.map(writable=True)
+        except OSError:
+            self.file.close()
+            raise
 
     def sync(self) -> None:
         self.mapping.let_go(0, len(self.mapping.buffer))
@@ -131,6 +135,8 @@ class KeyIndex:
         self._last_sealed = _NO_MARK
         self.damaged = False
         """A file was found damaged: every look-up raises until the index was rebuilt."""
+        self._generation = 0
+        """How often all files were removed: a look-up must not go on in the files of another."""
         self._closed = False
         self._lock: Final = threading.RLock()
         self._sealing: Final = threading.Lock()
@@ -139,6 +145,12 @@ class KeyIndex:
     @property
     def entries_max(self) -> int:
         return self._sizes.index_entries_max
+
+    @property
+    def attached_count(self) -> int:
+        """How many files are being filled, or are full and not sealed yet. Each has two
+        descriptors."""
+        return len(self._attached)
 
     def load(self) -> bool:
         """Find the files; return whether all of them have the right size."""
@@ -258,7 +270,11 @@ class KeyIndex:
 
     def _attach(self, newest: _IndexFile, appender: IndexSink) -> None:
         self._attached.append(newest)
+        # A reader takes a named file that is not mapped for a sealed one, and misses its checksums.
+        # So a new file is mapped before it is named, and named before it has entries.
         self._mappings.keep_filled(newest.name, newest.mapping)
+        if newest.name not in self.names:
+            self.names.append(newest.name)
         # Entries are written in order. Slots are hit at random: their pages may be large.
         slots_end = INDEX_HEADER.size + 4 * self._sizes.index_slots
         newest.mapping.set_readahead(slots_end, self._sizes.index_file_size, wanted=False)
@@ -273,18 +289,18 @@ class KeyIndex:
                 raise ClosedError(f"the index {self.directory} was closed")
             name = _name_for(now_ms, self.names[-1] if self.names else "")
             path = f"{self.directory}/{name}"
-            file = self._disk.open(path, create=True)
-            try:
+            self._attach(self._create(name, path), appender)
+
+    def _create(self, name: str, path: str) -> _IndexFile:
+        """Make a file, allocated and durable in its directory; nothing is left of a failure."""
+        try:
+            with closing(self._disk.open(path, create=True)) as file:
                 file.allocate(self._sizes.index_file_size)
-            except OSError:
-                file.close()
-                self._disk.remove(path)
-                raise
-            file.close()
             self._disk.sync_directory(self.directory)
-            self.names.append(name)
-            newest = _IndexFile(self._disk, self.directory, name)
-            self._attach(newest, appender)
+            return _IndexFile(self._disk, self.directory, name)
+        except OSError:
+            self._disk.remove(path)
+            raise
 
     def warm(self, ahead_size: int) -> None:
         """Fault in the pages that the appender will reach next: all slots of a new file, which are
@@ -315,6 +331,12 @@ class KeyIndex:
                     del self._attached[0]
                     self._mappings.note_sealed(full.name)
                 full.file.close()
+
+    def release_descriptors(self, appender: IndexSink) -> None:
+        """Close what can be opened again: sealed files between look-ups, and full ones."""
+        self._mappings.unmap_all()
+        self.seal_full(appender)
+        self._mappings.unmap_all()
 
     def _seal(self, full: _IndexFile) -> None:
         """Put a full file on the device, once. The caller holds `_sealing`."""
@@ -398,22 +420,28 @@ class KeyIndex:
 
     def _buffers(self) -> Iterator[memoryview]:
         """Yield the bytes of all files, newest first."""
-        if self.damaged:
-            raise CorruptionError(self.directory, position=0, reason="it must be rebuilt")
+        generation = self._generation
+        self._check_current(generation)
         for name in reversed(list(self.names)):
-            buffer = self._buffer(name)
+            buffer = self._buffer(name, generation)
+            self._check_current(generation)
             if buffer is not None:
                 yield buffer
 
-    def _buffer(self, name: str) -> memoryview | None:
+    def _check_current(self, generation: int) -> None:
+        if self.damaged or generation != self._generation:
+            raise CorruptionError(self.directory, position=0, reason="it must be rebuilt")
+
+    def _buffer(self, name: str, generation: int) -> memoryview | None:
         """Return the bytes of a file, or None when it was removed meanwhile, with the records it
         spoke of."""
         try:
             return self._mappings.buffer(name)
         except (CorruptionError, FileNotFoundError) as error:
-            if name not in self.names:
-                return None
-            self.damaged = True
+            with self._lock:
+                if generation != self._generation or name not in self.names:
+                    return None
+                self.damaged = True
             if isinstance(error, CorruptionError):
                 raise
             path = f"{self.directory}/{name}"
@@ -422,6 +450,7 @@ class KeyIndex:
     def newest(self, topic: str, key: bytes) -> int:
         """Return the newest position that there is for a plain key, quickly, or -1: then `lookup`
         knows better."""
+        generation = self._generation
         if self.damaged:
             return -1
         slots, entries_max = self._sizes.index_slots, self._sizes.index_entries_max
@@ -432,7 +461,8 @@ class KeyIndex:
                 return -1
             position = core.index_newest(buffer, slots, entries_max, topic, key)
             if position >= 0:
-                return position
+                # An index that is being rebuilt has the older records first.
+                return position if generation == self._generation else -1
         return -1
 
     def _hits(self, buffer: memoryview, text: str, span_ms: tuple[int, int]) -> Iterator[int]:
@@ -471,6 +501,8 @@ class KeyIndex:
 
     def clear(self) -> None:
         """Remove all files; none may be attached."""
+        with self._lock:
+            self._generation += 1
         for name in list(self.names):
             self._remove(name)
         # A new file may get the name of an old one.

@@ -62,6 +62,7 @@ from penstock.engine.segment.store_sizes import (
     StoreProperties,
     agree,
     check_directory,
+    fitted,
     keep_properties,
     stored_id,
     stored_properties,
@@ -71,7 +72,7 @@ from penstock.engine.segment.unit_files import OpenFiles
 from penstock.engine.segment.write_manager import WriteManager
 from penstock.errors import DiskFullError
 from penstock.log import get_logger
-from penstock.metrics import SegmentMetrics
+from penstock.metrics import LogPositions, SegmentMetrics
 from penstock.record import QueueKind, ShardId
 
 _log: Final = get_logger(__name__)
@@ -155,6 +156,10 @@ def _build_and_recover(
         _recover(parts, progress)
     except BaseException:
         parts.let_go()
+        if not exists and not parts.log.files.bases:
+            # Nothing was stored: the next start chooses sizes again, by the room there is then.
+            disk.remove(paths.properties)
+            disk.remove(paths.properties_copy)
         raise
     return parts
 
@@ -230,9 +235,13 @@ def _properties(
     disk: Disk, paths: StorePaths, settings: SegmentSettings, *, exists: bool
 ) -> StoreProperties:
     if not exists:
-        return StoreProperties((settings.sizes or FileSizes()).check(), strict=True)
+        sizes = (settings.sizes or FileSizes()).check()
+        if settings.fit_sizes:
+            disk.make_directory(paths.commit_log)
+            sizes = fitted(disk, paths.commit_log, sizes)
+        return StoreProperties(sizes, strict=True)
     stored = stored_properties(disk, paths)
-    return replace(stored, sizes=agree(paths, stored.sizes, settings.sizes))
+    return replace(stored, sizes=agree(paths, stored.sizes, settings))
 
 
 def _load_log(
@@ -260,7 +269,7 @@ def _load_log(
 def check_log(disk: Disk, paths: StorePaths, settings: SegmentSettings) -> None:
     """Raise what opening an existing store would raise about its sizes and the files of its log;
     nothing is changed."""
-    sizes = agree(paths, stored_properties(disk, paths).sizes, settings.sizes)
+    sizes = agree(paths, stored_properties(disk, paths).sizes, settings)
     _load_log(disk, paths, settings, sizes, strict=False, repair=False)
 
 
@@ -519,6 +528,10 @@ def _fit_files(
 def _write_down(parts: StoreParts, *, unclean: bool, bounded: bool) -> None:
     """Say that the store is in use, then keep what recovery found out."""
     report = parts.report
+    log = parts.log
+    parts.metrics.watch_log(
+        lambda: LogPositions(log.files.start, log.durable, log.end, log.files.mapped_bytes)
+    )
     parts.metrics.recovery_seconds.set(report.seconds)
     parts.metrics.recovery_records.set(report.records_scanned)
     parts.metrics.recovery_cut_bytes.inc(report.bytes_cut)

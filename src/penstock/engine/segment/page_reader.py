@@ -90,7 +90,7 @@ class PageReader:
         until = min(query.until, log.commit)
         records: list[StoredRecord] = []
         size_left = query.max_size
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.expiry_ms()
         while offset < until and len(records) < query.max_records and size_left > 0:
             wanted = query._replace(
                 offset=offset,
@@ -243,7 +243,7 @@ class PageReader:
         self, log: ReadableShard, query: Query, fields: int
     ) -> tuple[Columns | None, int]:
         """Return the next records as Arrow buffers, and the offset at which to go on."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.expiry_ms()
 
         def read(buffer: memoryview, located: Located, query: Query) -> ColumnPage:
             return core.read_columns(
@@ -268,7 +268,7 @@ class PageReader:
     def read_keys(self, log: ReadableShard, query: Query) -> tuple[bytes | None, int]:
         """Return the keys inside the next batches as entries of an index, and the offset at which
         to go on. A batch that cannot be taken apart has none."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.expiry_ms()
 
         def read(buffer: memoryview, located: Located, query: Query) -> KeyPage:
             return core.read_keys(

@@ -51,7 +51,7 @@ class QuickReader:
                 log.shard.topic,
                 log.shard.partition,
                 offset,
-                self._clock.now_ms(),
+                self._clock.expiry_ms(),
                 None,
                 self._files.strict,
             )
@@ -79,7 +79,7 @@ class QuickReader:
                 topic,
                 partition,
                 _ANY,
-                self._clock.now_ms(),
+                self._clock.expiry_ms(),
                 key,
                 self._files.strict,
             )

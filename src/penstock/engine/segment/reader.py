@@ -40,6 +40,8 @@ from penstock.record import QueueKind, ShardId, StoredRecord
 __all__ = ["KeyLookup", "Page", "Query", "ReadableShard", "ShardReader", "inner_count", "split_run"]
 
 _TIME_UNLIMITED: Final = (1 << 63) - 1
+_REBUILDS_MAX: Final = 3
+"""How often a look-up waits for a rebuilt index before it reports the damage."""
 
 
 class BatchLookup(Protocol):
@@ -103,7 +105,7 @@ class ShardReader(RunReader):
 
     def _by_index(self, log: ReadableShard, key: bytes) -> Iterator[StoredRecord]:
         seen: set[int] = set()
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.expiry_ms()
         # What is appended meanwhile may stand under one of the key's texts, and come too late to
         # be found under another.
         end = log.commit
@@ -115,12 +117,15 @@ class ShardReader(RunReader):
 
     def _hits(self, log: ReadableShard, key: bytes) -> Iterator[int]:
         """Yield positions that the index has for `key`, newest first. When a file of it turns out
-        to be damaged, the index is rebuilt and asked from the start: positions may come again."""
-        try:
-            yield from self._lookup(log, key)
-        except CorruptionError:
-            self._heal_index()
-            yield from self._lookup(log, key)
+        to be damaged, the index is rebuilt, by this reader or by another that it waits for, and
+        asked from the start: positions may come again."""
+        for _ in range(_REBUILDS_MAX):
+            try:
+                yield from self._lookup(log, key)
+                return
+            except CorruptionError:
+                self._heal_index()
+        yield from self._lookup(log, key)
 
     def _lookup(self, log: ReadableShard, key: bytes) -> Iterator[int]:
         hits = [

@@ -20,6 +20,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.engine.contract import FOREVER_MS
 from penstock.engine.segment.control import is_control
 from penstock.engine.segment.disk_errors import disk_errors
 from penstock.engine.segment.format import TIME_BLOCK, Damage
@@ -40,14 +41,15 @@ _YOUNG: Final = (1 << 63) - 1
 
 
 class RetentionPolicy(Struct, frozen=True):
-    """How much of a shard is kept; None does not limit. Without a time of its own, a shard keeps
-    its records for the store's `file_reserved_time`."""
+    """How much of a shard is kept. Without a time of its own, a shard keeps its records for the
+    store's `file_reserved_time`; `FOREVER_MS` is a time of its own. No size, no number of records:
+    no such limit."""
 
     time_ms: int | None = None
     size: int | None = None
     records: int | None = None
     keep: bool = False
-    """Never drop records to make room on a full disk (compacted topics)."""
+    """Never drop records to make room on a full disk (compacted and unlimited topics)."""
 
 
 _DEFAULT: Final = RetentionPolicy()
@@ -161,14 +163,14 @@ class Retention:
             floor = max(floor, log.commit - policy.records)
         if policy.size is not None:
             floor = max(floor, self._floor_by_size(log, policy.size))
-        if policy.time_ms is not None:
+        if policy.time_ms is not None and policy.time_ms < FOREVER_MS:
             floor = self._floor_by_time(log, policy.time_ms, max(floor, log.earliest))
         return floor
 
     def _floor_by_time(self, log: ShardLog, time_ms: int, start: int) -> int:
         """The first live record from `start` on that is young enough: everything before it is too
         old or gone. No stretch is walked twice, for the floor moves behind it."""
-        oldest = self._parts.clock.now_ms() - time_ms
+        oldest = self._parts.clock.expiry_ms() - time_ms
         unit, end = log.unit_of(start), log.next_unit
         while unit < end:
             rows = log.rows(unit, _UNITS_PER_STEP)
@@ -229,7 +231,7 @@ class Retention:
         raw = core.decode_raw(self._parts.log.files.buffer(base), base, file_end, False)
         if isinstance(raw, Damage):
             return False
-        return raw.store_timestamp_ms < self._parts.clock.now_ms() - self.reserved_ms
+        return raw.store_timestamp_ms < self._parts.clock.expiry_ms() - self.reserved_ms
 
     def _floor_by_reserved_time(self, log: ShardLog, file_end: int) -> int:
         return min(log.offset_at(file_end), log.commit)
@@ -291,11 +293,18 @@ class Retention:
 
     def _watch_disk(self, report: RetentionReport) -> None:
         parts = self._parts
-        settings = parts.settings
         ratio = self._used_percent()
-        while ratio >= settings.disk_max_used_space_ratio and self._force_oldest(report):
+        while ratio >= parts.settings.disk_max_used_space_ratio and self._force_oldest(report):
             ratio = self._used_percent()
         parts.metrics.disk_used_ratio.set(ratio / 100)
+        if self.refuse_or_accept():
+            self._reserve.keep(parts.sizes)
+
+    def refuse_or_accept(self) -> bool:
+        """Refuse writes while the disk is fuller than `disk_space_warning_level_ratio`; return
+        whether it is not."""
+        parts = self._parts
+        settings = parts.settings
         path, ratio = self._fullest()
         full = ratio >= settings.disk_space_warning_level_ratio
         if full and parts.log.blocked is None:
@@ -308,11 +317,10 @@ class Retention:
                     "writes are refused until there is room, reads go on"
                 )
             )
-        elif not full:
-            self._reserve.keep(parts.sizes)
-            if isinstance(parts.log.blocked, DiskFullError):
-                _log.info("writes_taken_again", disk_used_percent=round(ratio, 1))
-                parts.log.accept()
+        elif not full and isinstance(parts.log.blocked, DiskFullError):
+            _log.info("writes_taken_again", disk_used_percent=round(ratio, 1))
+            parts.log.accept()
+        return not full
 
     def _used_percent(self, path: str | None = None) -> float:
         return 100 * self._parts.disk.usage(path or self._parts.paths.commit_log).ratio

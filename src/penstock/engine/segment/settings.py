@@ -10,20 +10,18 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.engine.segment.format import BATCH_UNIT, INDEX_ENTRY, INDEX_HEADER, QUEUE_UNIT
 from penstock.errors import SettingsError
-from penstock.settings.tree import BrokerSettings, EngineSettings
 
 MIB: Final = 1 << 20
 COMMIT_LOG_FILE_SIZE_MIN: Final = 4096
 FILE_SIZE_MAX: Final = (1 << 31) - 1
 """RocketMQ counts the bytes of a file in 31 bits, and so do numbers in the files."""
-LOG_BYTES_PER_ENTRY: Final = 50
-"""A record takes about 100 bytes of the log at least, and often has a key and a tag."""
-INDEX_ENTRIES_MIN: Final = 1000
 BLANK_SIZE: Final = 8
 """Bytes at the end of every log file that no record may use: room for the blank record."""
+_INDEX_SLOTS_MIN: Final = 1_000
 
 
 class FileSizes(Struct, frozen=True):
@@ -38,6 +36,16 @@ class FileSizes(Struct, frozen=True):
     @property
     def index_file_size(self) -> int:
         return INDEX_HEADER.size + 4 * self.index_slots + INDEX_ENTRY.size * self.index_entries_max
+
+    def with_small_index(self) -> FileSizes:
+        """Return sizes whose index file takes no more room than a file of the log: each is
+        allocated as a whole, and one more ahead of the writer."""
+        shrink = -(-self.index_file_size // self.commit_log_file_size)
+        return replace(
+            self,
+            index_slots=max(_INDEX_SLOTS_MIN, self.index_slots // shrink),
+            index_entries_max=max(_INDEX_SLOTS_MIN, self.index_entries_max // shrink),
+        )
 
     def check(self) -> FileSizes:
         """Return sizes rounded to whole units as RocketMQ does; refuse impossible ones."""
@@ -81,25 +89,13 @@ def hour_of(delete_when: str) -> int | None:
     raise SettingsError(f'delete_when is {delete_when!r}; use "DiskFull" or an hour like "04"')
 
 
-def file_sizes(broker: BrokerSettings, engine: EngineSettings) -> FileSizes:
-    """Return the sizes that a node with these settings gives a new store. Index files are no larger
-    than a log file can fill: beside one of 64 MB they take 28 MB, not 420."""
-    entries_max = max(INDEX_ENTRIES_MIN, broker.commit_log_file_size // LOG_BYTES_PER_ENTRY)
-    entries = min(engine.index_entries_max, entries_max)
-    return FileSizes(
-        commit_log_file_size=broker.commit_log_file_size,
-        consume_queue_file_size=broker.consume_queue_file_size,
-        batch_queue_file_size=broker.consume_queue_file_size // QUEUE_UNIT.size * BATCH_UNIT.size,
-        index_slots=min(engine.index_slots, max(1, entries // 4)),
-        index_entries_max=entries,
-    )
-
-
 class SegmentSettings(Struct, frozen=True, kw_only=True):
     """How one store behaves. `sizes=None` takes the sizes of an existing store, or the small
     defaults of an embedded one."""
 
     sizes: FileSizes | None = None
+    fit_sizes: bool = False
+    """Take `sizes` of a new store for the most there may be: a small disk gets smaller files."""
     commit_log_path: str | None = None
     """Where the commit log lies when not in `<store>/commitlog`; likewise the next two."""
     consume_queue_path: str | None = None

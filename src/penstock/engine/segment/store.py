@@ -73,6 +73,7 @@ class SegmentStore:
         self._parts: Final = parts
         self._log: Final = parts.log
         self.log_failure: Final = parts.log.failure
+        self.write_refusal: Final = parts.log.refusal
         self._table: Final = parts.table
         self._writer: Final = parts.writer
         self.append: Final = parts.writer.intake.put
@@ -113,6 +114,8 @@ class SegmentStore:
         self._closed = False
         self._batch_keys: Final = BatchShards(parts, self._reader, parts.table.user_bounds)
         self.kafka: Final = KafkaBatches(parts, self._reader)
+        # Not only in the first round of upkeep: seconds of writes would go to a disk without room.
+        self.retention.refuse_or_accept()
         if parts.settings.background:
             self._upkeep.start()
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.disk import Disk
 from penstock.engine.segment.disk_errors import is_full, opening_errors
@@ -53,6 +54,9 @@ ROCKETMQ_SIZES: Final = FileSizes(
 )
 """RocketMQ's defaults, for a directory that does not say."""
 
+
+_FILES_THAT_FIT: Final = 8
+_FITTED_SIZE_MIN: Final = 1 * MIB
 
 _log: Final = get_logger(__name__)
 
@@ -257,15 +261,34 @@ def keep_properties(disk: Disk, paths: StorePaths, stored: StoreProperties) -> N
             _log.warning("properties_not_copied", path=paths.properties_copy)
 
 
+def fitted(disk: Disk, directory: str, sizes: FileSizes) -> FileSizes:
+    """Return sizes for a new store that its disk has room for: a file of the log takes at most an
+    eighth of what is free."""
+    usage = disk.usage(directory)
+    room = max(_FITTED_SIZE_MIN, (usage.total - usage.used) // _FILES_THAT_FIT)
+    log_size = sizes.commit_log_file_size
+    if log_size > room:
+        log_size = 1 << (room.bit_length() - 1)
+        _log.warning(
+            "log_file_size_fitted",
+            path=directory,
+            wanted=sizes.commit_log_file_size,
+            chosen=log_size,
+            free=usage.total - usage.used,
+        )
+    return replace(sizes, commit_log_file_size=log_size).with_small_index()
+
+
 def _checksum(values: Mapping[str, str]) -> str:
     names = (*_NAMES.values(), _STRICT, _STORE_ID)
     known = ",".join(f"{name}={values[name]}" for name in names if name in values)
     return f"{zlib.crc32(known.encode('utf-8', 'replace')):08x}"
 
 
-def agree(paths: StorePaths, stored: FileSizes, wanted: FileSizes | None) -> FileSizes:
+def agree(paths: StorePaths, stored: FileSizes, settings: SegmentSettings) -> FileSizes:
     """Return the stored sizes; refuse other ones that were asked for by name."""
-    if wanted is None or wanted.check() == stored:
+    wanted = settings.sizes
+    if wanted is None or settings.fit_sizes or wanted.check() == stored:
         return stored
     for field in _NAMES:
         ours, theirs = getattr(wanted.check(), field), getattr(stored, field)

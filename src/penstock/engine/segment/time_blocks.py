@@ -211,16 +211,27 @@ class TimeBlocks:
         self._disk.replace(self._path, data, durable=True)
         self._table = kept
 
-    def sync(self) -> None:
-        """Put the file on the device."""
+    def take_unsynced(self) -> tuple[list[str], list[str]]:
+        """Write what waits, and return the file, and the directory that it was created in: the
+        caller syncs them, or says `return_unsynced`."""
         self._settle()
         if not self._load().values:
-            return
-        with closing(self._disk.open(self._path)) as file:
-            file.sync()
-        if self._created:
-            self._disk.sync_directory(self._path.rpartition("/")[0])
-            self._created = False
+            return [], []
+        directories = [self._path.rpartition("/")[0]] if self._created else []
+        self._created = False
+        return [self._path], directories
+
+    def return_unsynced(self, taken: tuple[list[str], list[str]]) -> None:
+        self._created |= bool(taken[1])
+
+    def sync(self) -> None:
+        """Put the file on the device."""
+        taken = self.take_unsynced()
+        try:
+            self._disk.sync_together(*taken)
+        except BaseException:
+            self.return_unsynced(taken)
+            raise
 
     def clear(self) -> None:
         """Forget everything, to begin anew."""

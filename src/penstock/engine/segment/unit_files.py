@@ -19,10 +19,14 @@ from functools import lru_cache
 from typing import Final
 
 from penstock.disk import Disk, File
+from penstock.engine.segment.disk_errors import lacks_descriptors
 from penstock.engine.segment.file_set import file_name, is_file_name
 from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
 from penstock.engine.segment.shard_directories import sync_removal
 from penstock.record import QueueKind, ShardId
+
+Unsynced = tuple[list[str], list[str]]
+"""Files, and directories, that are to be synced."""
 
 
 class _Held:
@@ -53,13 +57,22 @@ class OpenFiles:
         with self._lock:
             held = self._files.get(path)
             if held is None:
-                file = self.disk.open(path, create=create, writable=self._writable)
+                file = self._open(path, create=create)
                 held = self._files[path] = _Held(file)
                 if len(self._files) > self._count_max:
                     self._files.popitem(last=False)
             else:
                 self._files.move_to_end(path)
             return held
+
+    def _open(self, path: str, *, create: bool) -> File:
+        try:
+            return self.disk.open(path, create=create, writable=self._writable)
+        except OSError as error:
+            if not self._files or not lacks_descriptors(error):
+                raise
+            self._files.clear()  # they can be opened again
+            return self.disk.open(path, create=create, writable=self._writable)
 
     def forget(self, path: str) -> None:
         with self._lock:
@@ -172,9 +185,9 @@ class UnitFiles:
             self._filled = {path} if self._filled is None else self._filled | {path}
 
     @property
-    def filled(self) -> list[str]:
-        """The files that were filled to their last unit and are not sealed yet."""
-        return sorted(self._filled or ())
+    def filled_and_synced(self) -> list[str]:
+        """The files that were filled to their last unit, are on the device, and not sealed yet."""
+        return sorted((self._filled or set()) - (self._dirty or set()))
 
     def is_filled(self, path: str) -> bool:
         return self._filled is not None and path in self._filled
@@ -184,7 +197,7 @@ class UnitFiles:
             self._filled = (self._filled - {path}) or None
 
     def _open_for_writing(self, path: str, unit: int) -> _Held:
-        held = self._files.get(path, create=True)
+        held = self._get_or_create(path)
         file = held.file
         if file.size() == self.file_units * self.unit_size:
             return held
@@ -195,6 +208,14 @@ class UnitFiles:
             file.write_at(0, PRE_BLANK * gap)
         file.truncate(self.file_units * self.unit_size)
         return held
+
+    def _get_or_create(self, path: str) -> _Held:
+        try:
+            return self._files.get(path)
+        except FileNotFoundError:
+            # `take_unsynced` names the directories: one sync of a topic's does for all its shards.
+            self._files.disk.make_directory(self.directory, durable=False)
+            return self._files.get(path, create=True)
 
     def _spans(self, unit: int, count: int) -> Iterator[tuple[int, int]]:
         """Split [unit, unit + count) at file borders."""
@@ -232,7 +253,7 @@ class UnitFiles:
 
     def reopen(self, unit: int) -> None:
         """Units are about to be written again from `unit` on: those files are not filled."""
-        for path in self.filled:
+        for path in sorted(self._filled or ()):
             if int(path.rpartition("/")[2]) // self.unit_size + self.file_units > unit:
                 self.note_sealed(path)
 
@@ -273,15 +294,21 @@ class UnitFiles:
         """Put it on the device that there is no directory."""
         sync_removal(self._files.disk, self.directory.rpartition("/")[0])
 
-    def sync(self) -> None:
-        """Put what was written since the last call on the device."""
-        for path in sorted(self._dirty or ()):
-            held = self._files.get(path)
-            held.file.sync()
-        self._dirty = None
+    def take_unsynced(self) -> Unsynced:
+        """Return the files that were written since the last call, and the directories that changed,
+        the innermost first. The caller syncs them, or gives them back by `return_unsynced`."""
+        directories = []
         if self._created:
-            self._files.disk.sync_directory(self.directory)
-            self._created = False
+            topic = f"{self._root}/{self._shard.topic}"
+            directories = [self.directory, topic, self._root, self._root.rpartition("/")[0]]
+        taken = sorted(self._dirty or ()), directories
+        self._dirty, self._created = None, False
+        return taken
+
+    def return_unsynced(self, taken: Unsynced) -> None:
+        files, directories = taken
+        self._dirty = (set(files) | (self._dirty or set())) or None
+        self._created |= bool(directories)
 
 
 @lru_cache(16)

@@ -152,7 +152,6 @@ class Upkeep:
             self._retention.run()
             parts.log.files.unmap_idle()
             parts.index.unmap_idle()
-            parts.metrics.mapped_bytes.set(parts.log.files.mapped_bytes)
             self._retained = now
 
     def _run_warmer(self) -> None:

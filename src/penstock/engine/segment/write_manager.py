@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock, shows_system_time
 from penstock.engine.arguments import check_records
 from penstock.engine.segment.commit_log import CommitLog, weakly
-from penstock.engine.segment.disk_errors import disk_errors
+from penstock.engine.segment.disk_errors import disk_errors, lacks_descriptors
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.twin import core
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 DEADLINE_S: Final = 30.0
 _NATIVE_CLOCK: Final = -1
+_INDEX_FILES_MAX: Final = 8
+"""Index files that are filled, or full and not sealed: an append that needs another waits."""
 
 
 class WriteManager:
@@ -51,7 +53,7 @@ class WriteManager:
         self._index: Final = index
         self._clock: Final = clock
         self._metrics: Final = metrics
-        self._system_time: Final = isinstance(clock, SystemClock)
+        self._system_time: Final = shows_system_time(clock)
         now = None if self._system_time else clock.now_ms
         self.intake: Final = core.Intake(
             log.appender,
@@ -235,7 +237,21 @@ class WriteManager:
     def more_index(self) -> None:
         """Attach another index file; the log's lock is held, or nobody appends yet."""
         with disk_errors(self._index.directory):
-            self._index.add_file(self._log.appender, self._clock.now_ms())
+            try:
+                self._add_index_file()
+            except OSError as error:
+                if not lacks_descriptors(error):
+                    raise
+                self._index.release_descriptors(self._log.appender)
+                self._add_index_file()
+
+    def _add_index_file(self) -> None:
+        appender = self._log.appender
+        if self._index.attached_count >= _INDEX_FILES_MAX:
+            # The background seals full files. Writers that fill them faster wait for the device
+            # here: files that are not sealed keep their descriptors and their memory.
+            self._index.seal_full(appender)
+        self._index.add_file(appender, self._clock.now_ms())
 
     def save_index(self) -> None:
         """Put full index files on the device with their checksums, and keep one ahead."""

@@ -293,6 +293,14 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def port(self) -> int:
         return self._transport.port
 
+    def leader_problem(self) -> str:
+        """Return why no change of the metadata can be decided at the moment; empty: it can."""
+        without = [one.name for one in self.node.status if not one.leader]
+        if not without:
+            return ""
+        shown = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
+        return f"{len(without)} Raft groups have no leader that this node knows: {shown}"
+
     def leads_metadata(self) -> bool:
         """Return whether this node does what only one node of a cluster must do."""
         return self.node.status[0].role == "leader"

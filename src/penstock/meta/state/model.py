@@ -19,7 +19,11 @@ PARTITIONS_MAX: Final = 10_000
 RECORD_SIZE_MAX: Final = 4 << 20
 TOMBSTONE_RETENTION_MS: Final = 24 * 3_600_000
 
+UNLIMITED: Final = -1
+"""A retention without a limit, whatever the node's settings say; None is the node's default."""
+
 Count = Annotated[int, Meta(ge=0, le=INT_MAX)]
+Limit = Annotated[int, Meta(ge=UNLIMITED, le=INT_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=INT_MAX)]
 Signed = Annotated[int, Meta(ge=-INT_MAX, le=INT_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_SIZE_MAX)]
@@ -35,10 +39,11 @@ class TieringPolicy(Struct, frozen=True, array_like=True, kw_only=True):
     """Address of the tier, as `file:///tier` or `s3://bucket/prefix`; empty: the node's own."""
     storage_level: str = "NOT_IN_DISK"
     uploader: str = "broker"
-    local_retention_ms: Count | None = None
+    local_retention_ms: Limit | None = None
     """How long the local log keeps what the tier already holds; None: as the node's settings."""
-    local_retention_bytes: Count | None = None
-    tier_retention_ms: Count | None = None
+    local_retention_bytes: Limit | None = None
+    tier_retention_ms: Limit | None = None
+    """How long the tier keeps records; None: as the topic's `retention_ms`."""
     upload_interval_ms: Positive | None = None
     """Records wait so long for others to go up with; None: as the node's settings."""
     upload_bytes: Positive | None = None
@@ -52,9 +57,12 @@ class TopicConfig(Struct, frozen=True, array_like=True, kw_only=True):
     replication: Positive = 1
     min_insync: Positive | None = None
     """Replicas that must hold a write of `acks = all`; None: a majority."""
-    retention_ms: Count | None = None
-    retention_bytes: Count | None = None
-    retention_records: Count | None = None
+    retention_ms: Limit | None = None
+    """How long records are kept. None: the node's default, `broker.file_reserved_time` in the
+    segment engine, no limit in the others. `UNLIMITED`: no limit anywhere."""
+    retention_bytes: Limit | None = None
+    """Here and below, a node has no default: None limits as little as `UNLIMITED`."""
+    retention_records: Limit | None = None
     flush: str = "ASYNC_FLUSH"
     cleanup: str = "delete"
     partitioner: str = "round_robin"

@@ -12,6 +12,7 @@ are not expired here: the log may hold what the tier lacks.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.clock import Clock, SystemClock
+from penstock.clock_guard import CLOCK_FILE, GuardedClock
+from penstock.disk_local import LocalDisk
 from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig
 from penstock.engine.segment import inspect
 from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
@@ -155,6 +159,7 @@ def expire(
     if reserved_hours is not None:
         settings = replace(settings, file_reserved_time_h=reserved_hours)
     with _engine(path, None, settings) as (engine, shards):
+        _check_clock(engine.store.clock)
         left = [shard for shard in shards if _has_tier(engine, shard)]
         for shard in left:
             engine.store.retention.set_policy(shard, RetentionPolicy(keep=True))
@@ -188,7 +193,7 @@ def _engine(
         shards = {view.stored(each): each.name for each in chosen_shards(view, path, topics)}
         root = view.root
     with _told_who_may(path, "name that node's host:port, and it does the work itself"):
-        engine = SegmentEngine(SegmentStore.open(root, settings))
+        engine = SegmentEngine(SegmentStore.open(root, settings, clock=_clock_beside(root)))
     try:
         # Asked while the store is locked: no transaction ends meanwhile.
         meta = meta_of(root)
@@ -197,6 +202,22 @@ def _engine(
         yield engine, shards
     finally:
         engine.close()
+
+
+def _clock_beside(root: str) -> Clock:
+    """Return the clock by which the store of a node is kept: what the node would not delete by
+    it, a job does not delete, either."""
+    path = f"{os.path.dirname(os.path.abspath(root))}/{CLOCK_FILE}"
+    return GuardedClock(SystemClock(), LocalDisk(), path) if meta_of(root) else SystemClock()
+
+
+def _check_clock(clock: Clock) -> None:
+    status = clock.status() if isinstance(clock, GuardedClock) else None
+    if status is not None and status.held:
+        raise BadRequestError(
+            f"this machine's clock {status.reason}: nothing is deleted by age. Set it right, or "
+            "confirm it with `penstock clock confirm --data DIRECTORY`"
+        )
 
 
 @contextmanager

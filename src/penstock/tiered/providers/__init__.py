@@ -19,6 +19,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from penstock.errors import StoreError, TierSetupError
+from penstock.settings.redaction import redact
 from penstock.tiered.providers.contract import (
     ObjectBytes,
     ObjectInfo,
@@ -81,7 +82,7 @@ def _open_foreign(url: str, options: Mapping[str, str], point: EntryPoint) -> Ti
     except StoreError:
         raise
     except Exception as error:
-        raise TierSetupError(f"{url}: {point.value} cannot open it: {error}") from error
+        raise TierSetupError(f"{redact(url)}: {point.value} cannot open it: {error}") from error
     return found
 
 
@@ -105,10 +106,10 @@ def check_new_address(url: str) -> None:
     """The same for an address that nothing is kept at yet: nor may it have what would be lost on
     the way, or what is passed over when it is opened."""
     if _UNWRITABLE.search(url):
-        raise TierSetupError(f"{url!r}: the address of a tier has no such characters")
+        raise TierSetupError(f"{redact(url)!r}: the address of a tier has no such characters")
     check_address(url)
     if _parse(url).scheme.lower() in _OWN and ("?" in url or "#" in url):
-        raise TierSetupError(f"{url}: the address of a tier has no part behind ? or #")
+        raise TierSetupError(f"{redact(url)}: the address of a tier has no part behind ? or #")
 
 
 def _parse(url: str) -> SplitResult:
@@ -119,13 +120,15 @@ def _parse(url: str) -> SplitResult:
         raise _unknown(url) from error
     scheme = parts.scheme.lower()
     if scheme == "memory" and not parts.netloc:
-        raise TierSetupError(f"{url}: the name is missing, as in memory://name")
+        raise TierSetupError(f"{redact(url)}: the name is missing, as in memory://name")
     if scheme == "file":
         path = unquote(parts.path)
         if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
-            raise TierSetupError(f"{url}: give an absolute path, as file:///var/lib/tier")
+            raise TierSetupError(f"{redact(url)}: give an absolute path, as file:///var/lib/tier")
     if scheme in OBJECT_STORES and not parts.netloc:
-        raise TierSetupError(f"{url}: the bucket is missing, as in {scheme}://bucket/prefix")
+        raise TierSetupError(
+            f"{redact(url)}: the bucket is missing, as in {scheme}://bucket/prefix"
+        )
     return parts
 
 
@@ -139,6 +142,6 @@ def _unknown(url: str) -> TierSetupError:
             "store"
         )
     return TierSetupError(
-        f"{url!r} is no address of a tier; use file:///directory, s3://bucket/prefix, "
+        f"{redact(url)!r} is no address of a tier; use file:///directory, s3://bucket/prefix, "
         "gs://bucket/prefix, az://container/prefix or memory://name"
     )

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
+from penstock.disk_local import DIRECTORY_MODE
 from penstock.engine.segment.twin import IS_NATIVE, core
 from penstock.errors import (
     AlreadyExistsError,
@@ -34,6 +35,7 @@ from penstock.tiered.providers.contract import (
 )
 from penstock.tiered.providers.memory import exactly
 
+FILES: Final = 0o666
 _HIDDEN: Final = ".penstock-"
 _LOCK: Final = f"{_HIDDEN}lock"
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR})
@@ -48,9 +50,17 @@ class PosixProvider:
         self._lock: Final = threading.Lock()
         if create:
             with self._errors(self._root):
-                _make_directories(self._root)
+                _make_directories(self._root, DIRECTORY_MODE)
         else:
             self._require_root()
+        self._mode: Final = self._mode_of_root()
+
+    def _mode_of_root(self) -> int:
+        """Return the mode of new directories, and, but for execution, of new files. A tier that
+        this store makes is private; one in a directory that was made for several users is
+        theirs."""
+        with self._errors(self._root):
+            return stat.S_IMODE(os.stat(self._root).st_mode) & 0o777 | DIRECTORY_MODE
 
     def _require_root(self) -> None:
         with self._errors(self._root):
@@ -211,7 +221,7 @@ class PosixProvider:
         """Give the name of a synced file that holds `data`; it is gone at the end."""
         directory = os.path.dirname(path)
         temporary = os.path.join(directory, f"{_HIDDEN}{uuid.uuid4().hex}")
-        descriptor = _create(directory, temporary)
+        descriptor = _create(directory, temporary, self._mode)
         try:
             try:
                 _write_all(descriptor, data)
@@ -227,7 +237,9 @@ class PosixProvider:
     def _locked(self) -> Iterator[None]:
         with self._lock:
             descriptor = os.open(
-                os.path.join(self._root, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+                os.path.join(self._root, _LOCK),
+                os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
+                self._mode & FILES,
             )
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -264,15 +276,15 @@ def _version(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _create(directory: str, path: str) -> int:
+def _create(directory: str, path: str, mode: int) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     for _ in range(3):
-        _make_directories(directory)
+        _make_directories(directory, mode)
         try:
-            return os.open(path, flags, 0o644)
+            return os.open(path, flags, mode & FILES)
         except FileNotFoundError:
             continue  # `delete` took the empty directory away between these two calls
-    return os.open(path, flags, 0o644)
+    return os.open(path, flags, mode & FILES)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -281,7 +293,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _make_directories(directory: str) -> None:
+def _make_directories(directory: str, mode: int) -> None:
     """Create directories, each durably."""
     missing: list[str] = []
     while not os.path.isdir(directory):
@@ -289,7 +301,7 @@ def _make_directories(directory: str) -> None:
         directory = os.path.dirname(directory)
     for each in reversed(missing):
         try:
-            os.mkdir(each)
+            os.mkdir(each, mode)
         except FileExistsError:
             continue
         _sync_directory(os.path.dirname(each))

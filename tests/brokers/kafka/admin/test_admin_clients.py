@@ -242,3 +242,51 @@ def test_records_before_an_offset_are_deleted(server: Running, admin: AdminClien
         future.result(TIMEOUT)
     (future,) = admin.delete_records([TopicPartition("plain", 0, -1)]).values()
     assert future.result(TIMEOUT).low_watermark == 5
+
+
+def test_no_limit_and_the_nodes_default_are_two_retentions(
+    server: Running, admin: AdminClient
+) -> None:
+    none = {"retention.ms": "-1", "retention.bytes": "-1", "penstock.retention.records": "-1"}
+    assert create(admin, NewTopic("forever", 1, 1, config=none), NewTopic("default", 1, 1)) == [
+        0,
+        0,
+    ]
+    assert server.node.broker_cache.get_topic("default").config.retention_ms is None
+    config = server.node.broker_cache.get_topic("forever").config
+    assert (config.retention_ms, config.retention_bytes, config.retention_records) == (-1, -1, -1)
+    shown = configs_of(admin, "forever")
+    assert {name: shown[name].value for name in none} == none
+    assert not any(shown[name].is_default for name in none)
+    hours = server.node.settings.broker.file_reserved_time
+    reserved = str(round(hours * 3_600_000))
+    shown = configs_of(admin, "default")
+    assert [shown[name].value for name in none] == [reserved, "-1", "-1"]
+    assert all(shown[name].is_default for name in none)
+
+    def alter(value: str | None, way: AlterConfigOpType) -> int | None:
+        entry = ConfigEntry("retention.ms", value, incremental_operation=way)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "default", incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(TIMEOUT)
+        return server.node.broker_cache.get_topic("default").config.retention_ms
+
+    assert alter("-1", AlterConfigOpType.SET) == -1
+    assert alter(None, AlterConfigOpType.DELETE) is None
+    assert alter(reserved, AlterConfigOpType.SET) == int(reserved)
+    assert not configs_of(admin, "default")["retention.ms"].is_default
+    whole = ConfigResource(ConfigResource.Type.TOPIC, "forever", set_config={"retention.ms": "-1"})
+    with pytest.warns(DeprecationWarning, match="alter_configs"):
+        admin.alter_configs([whole])[whole].result(TIMEOUT)
+    config = server.node.broker_cache.get_topic("forever").config
+    assert (config.retention_ms, config.retention_bytes) == (-1, None)
+
+
+def test_the_default_that_is_shown_is_that_of_the_topics_engine(
+    server: Running, admin: AdminClient
+) -> None:
+    kinds = ("memory", "rocksdb")
+    topics = [NewTopic(kind, 1, 1, config={"penstock.storage": kind}) for kind in kinds]
+    assert create(admin, *topics) == [0, 0]
+    for kind in kinds:
+        assert configs_of(admin, kind)["retention.ms"].value == "-1"
+        assert configs_of(admin, kind)["retention.ms"].is_default

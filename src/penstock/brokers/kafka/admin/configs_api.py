@@ -8,6 +8,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.brokers.kafka.admin.topic_configs import (
     CONSTANTS,
@@ -16,6 +17,7 @@ from penstock.brokers.kafka.admin.topic_configs import (
     default_options,
     find_key,
     parse_configs,
+    with_node_limits,
 )
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
@@ -23,6 +25,9 @@ from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.client import Topic, TopicConfig
+from penstock.meta.state.model import UNLIMITED
+from penstock.settings import Settings
+from penstock.settings.redaction import redact_setting
 
 
 class Resource(IntEnum):
@@ -74,7 +79,7 @@ class ConfigsApi:
     def _describe(self, kind: int, name: str) -> Iterator[Entry]:
         if kind == Resource.TOPIC:
             topic = self._topic(name)
-            return topic_entries(topic.config, self._defaults)
+            return topic_entries(topic.config, self._defaults, self._broker.all_settings)
         if kind == Resource.BROKER:
             if name not in {"", str(self._broker.node_id)}:
                 raise BadRequestError(f"this is node {self._broker.node_id}, not {name!r}")
@@ -86,6 +91,8 @@ class ConfigsApi:
         kafka_names = {
             "auto.create.topics.enable": settings.kafka.auto_create_topics,
             "group.initial.rebalance.delay.ms": settings.kafka.group_initial_delay_ms,
+            "log.retention.ms": round(settings.broker.file_reserved_time * 3_600_000),
+            "log.retention.bytes": UNLIMITED,
             "log.segment.bytes": settings.engine.segment_size,
             "message.max.bytes": settings.engine.record_size_max,
             "num.partitions": settings.topics.partitions,
@@ -97,7 +104,8 @@ class ConfigsApi:
         for section in settings.__struct_fields__:
             group = getattr(settings, section)
             for name in group.__struct_fields__:
-                yield _fixed(f"penstock.{section}.{name}", getattr(group, name))
+                shown = redact_setting(name, getattr(group, name))
+                yield _fixed(f"penstock.{section}.{name}", shown)
 
     # Altering
 
@@ -206,9 +214,27 @@ class Entry(Struct, frozen=True):
         }
 
 
-def topic_entries(config: TopicConfig, defaults: TopicConfig) -> Iterator[Entry]:
+def topic_entries(
+    config: TopicConfig, defaults: TopicConfig, settings: Settings
+) -> Iterator[Entry]:
+    """Yield every setting of a topic. Where the topic says nothing, the value is the one that the
+    node applies, and its source the default, also where the topic could say the same."""
+    shown = with_node_limits(config, settings)
+    # The default of a topic as this one: it depends on the engine, which stays.
+    of_node = with_node_limits(
+        replace(defaults, storage_type=config.storage_type, tiering=config.tiering), settings
+    )
     for name, key in KEYS.items():
-        yield Entry(name, key.show(config), key.show(defaults), key.type, key.meaning, key.is_fixed)
+        is_default = getattr(config, key.field) == getattr(defaults, key.field)
+        yield Entry(
+            name,
+            key.show(shown),
+            key.show(defaults if key.is_fixed else of_node),
+            key.type,
+            key.meaning,
+            key.is_fixed,
+            Source.DEFAULT if is_default else Source.TOPIC,
+        )
     for name, value in CONSTANTS.items():
         yield Entry(name, value, value, ConfigType.STRING, "Has one value here.", is_read_only=True)
 

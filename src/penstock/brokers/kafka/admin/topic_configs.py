@@ -1,6 +1,6 @@
 """A topic's configuration by Kafka's names, and what each means here.
 
-    retention.ms, retention.bytes      -1: without a limit
+    retention.ms, retention.bytes      -1: without a limit; unset: the node's default
     cleanup.policy                     delete, compact, or both
     delete.retention.ms                how long a compacted topic keeps a tombstone
     min.compaction.lag.ms              how long compaction leaves a record alone
@@ -27,12 +27,16 @@ from enum import IntEnum
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.errors import BadRequestError
 from penstock.meta.client import TopicConfig
+from penstock.meta.state.model import UNLIMITED
 from penstock.meta.state.vocabulary import STORAGE_ALIASES
+from penstock.settings import Settings
 
 LONG_MAX: Final = (1 << 63) - 1
+_HOUR_MS: Final = 3_600_000
 STORAGE: Final = "penstock.storage"
 NODE_DEFAULT: Final = "*"
 """Shown, and taken, for a setting that is the node's."""
@@ -59,6 +63,11 @@ class ConfigKey(Struct, frozen=True):
     meaning: str
     is_fixed: bool = False
 
+    @property
+    def field(self) -> str:
+        """The field of `TopicConfig` that holds the option."""
+        return "storage_type" if self.option == "storage" else self.option
+
 
 def _number(least: int) -> Callable[[str], object]:
     def parse(text: str) -> object:
@@ -77,7 +86,7 @@ def _limit(text: str) -> object:
     number = _number(-1)(text)
     if number == 0:
         raise BadRequestError("0 would keep nothing; -1 takes the limit away")
-    return None if number == -1 else number
+    return number
 
 
 def _choice(*choices: str) -> Callable[[str], object]:
@@ -103,7 +112,7 @@ def _tag_header(text: str) -> object:
 
 
 def _show_limit(limit: int | None) -> str:
-    return "-1" if limit is None else str(limit)
+    return str(UNLIMITED if limit is None else limit)
 
 
 def _flush(text: str) -> object:
@@ -167,7 +176,7 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
         _limit,
         lambda config: _show_limit(config.retention_ms),
         ConfigType.LONG,
-        "How long records are kept; -1: as long as the node keeps any.",
+        "How long records are kept; -1: without a limit.",
     ),
     "segment.bytes": ConfigKey(
         "segment_size",
@@ -223,6 +232,22 @@ CONSTANTS: Final[Mapping[str, str]] = {
 """Names with one possible value: clients set them, and they say what is done anyway."""
 
 
+def with_node_limits(config: TopicConfig, settings: Settings) -> TopicConfig:
+    """Return `config` with the retention time that the node applies where the topic has none."""
+    if config.retention_ms is not None:
+        return config
+    kept_ms = round(settings.broker.file_reserved_time * _HOUR_MS)
+    if config.storage_type != STORAGE_ALIASES["segment"] or _has_tier(config, settings):
+        kept_ms = UNLIMITED  # the reserved time is that of the segment engine's log alone
+    return replace(config, retention_ms=kept_ms)
+
+
+def _has_tier(config: TopicConfig, settings: Settings) -> bool:
+    if config.tiering is None:
+        return settings.tiering.topics == "all"
+    return config.tiering.storage_level != "DISABLE"
+
+
 def parse_configs(configs: Mapping[str, str | None]) -> dict[str, object]:
     """Return the options of a topic that `configs` mean; `BadRequestError` names the culprit."""
     options: dict[str, object] = {}
@@ -257,5 +282,5 @@ def default_options(defaults: TopicConfig, names: set[str]) -> dict[str, object]
         key = find_key(name)
         if key.is_fixed:
             raise BadRequestError(f"{name} is fixed when a topic is created")
-        options[key.option] = getattr(defaults, key.option)
+        options[key.option] = getattr(defaults, key.field)
     return options

@@ -50,7 +50,9 @@ class TopicsApi:
         self._namespace: Final = broker.namespace
         # Topics of one request mostly have the same settings.
         self._shown: Final = lru_cache(_CONFIGS_REMEMBERED)(
-            lambda config: [one.answer() for one in topic_entries(config, defaults)]
+            lambda config: [
+                one.answer() for one in topic_entries(config, defaults, broker.all_settings)
+            ]
         )
 
     # Creating

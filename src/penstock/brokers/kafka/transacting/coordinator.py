@@ -279,7 +279,7 @@ class TransactionCoordinator:
 
     def _idle_ms(self) -> int:
         """Return since when an id was not used that is to be forgotten."""
-        return max(0, self._broker.clock.now_ms() - IDLE_MS)
+        return max(0, self._broker.clock.expiry_ms() - IDLE_MS)
 
     async def forget(self) -> None:
         await self._forget_aborted()

@@ -1,0 +1,167 @@
+"""What Kafka clients ask for, as metrics with bounded labels.
+
+The event loop counts in plain numbers, which cost a request well below a microsecond of locks and
+label lookups; a scrape reads them. Only the loop's thread counts. Labels are names of APIs and of
+error codes: there is a fixed number of both, and what a client makes up is `unknown`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+BUCKETS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+UNKNOWN: Final = "unknown"
+API_NAMES: Final[Mapping[int, str]] = {
+    0: "Produce",
+    1: "Fetch",
+    2: "ListOffsets",
+    3: "Metadata",
+    8: "OffsetCommit",
+    9: "OffsetFetch",
+    10: "FindCoordinator",
+    11: "JoinGroup",
+    12: "Heartbeat",
+    13: "LeaveGroup",
+    14: "SyncGroup",
+    15: "DescribeGroups",
+    16: "ListGroups",
+    18: "ApiVersions",
+    19: "CreateTopics",
+    20: "DeleteTopics",
+    21: "DeleteRecords",
+    22: "InitProducerId",
+    23: "OffsetForLeaderEpoch",
+    24: "AddPartitionsToTxn",
+    25: "AddOffsetsToTxn",
+    26: "EndTxn",
+    28: "TxnOffsetCommit",
+    32: "DescribeConfigs",
+    33: "AlterConfigs",
+    35: "DescribeLogDirs",
+    37: "CreatePartitions",
+    42: "DeleteGroups",
+    44: "IncrementalAlterConfigs",
+    47: "OffsetDelete",
+    60: "DescribeCluster",
+}
+REFUSED: Final = "refused"
+"""In place of an error code: the request was malformed or not served, and the connection closed."""
+
+
+class _Latency:
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS_S) + 1)
+        self.seconds = 0.0
+
+
+class KafkaMetrics(Collector):
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.connections_opened = 0
+        self.connections_refused = 0
+        self.connection_count: Callable[[], int] = lambda: 0
+        self._latencies: Final[dict[str, _Latency]] = {}
+        self._errors: Final[Counter[tuple[str, str]]] = Counter()
+        if registry is not None:
+            registry.register(self)
+
+    # Counting
+
+    def note_request(self, key: int, seconds: float) -> None:
+        """A request was answered, or ended its connection."""
+        name = API_NAMES.get(key, UNKNOWN)
+        latency = self._latencies.get(name)
+        if latency is None:
+            latency = self._latencies[name] = _Latency()
+        latency.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        latency.seconds += seconds
+
+    def note_codes(self, key: int, codes: Iterable[int]) -> None:
+        """Count the error codes of an answer; 0 is none."""
+        for code in codes:
+            if code:
+                self._errors[API_NAMES.get(key, UNKNOWN), _code_name(code)] += 1
+
+    def note_refused(self, key: int) -> None:
+        self._errors[API_NAMES.get(key, UNKNOWN), REFUSED] += 1
+
+    # Showing
+
+    def collect(self) -> Iterator[Metric]:
+        latencies = dict(self._latencies)
+        requests = CounterMetricFamily(
+            "penstock_kafka_requests", "requests of Kafka clients", labels=["api"]
+        )
+        seconds = HistogramMetricFamily(
+            "penstock_kafka_request_seconds",
+            "time from a whole request to its answer, with what it waited for",
+            labels=["api"],
+        )
+        for name, latency in sorted(latencies.items()):
+            total, buckets = 0, []
+            for bound, count in zip((*BUCKETS_S, float("inf")), latency.counts, strict=True):
+                total += count
+                buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
+            requests.add_metric([name], total)
+            seconds.add_metric([name], buckets, latency.seconds)
+        yield requests
+        yield seconds
+        errors = CounterMetricFamily(
+            "penstock_kafka_errors",
+            "errors that Kafka clients were told, one for each partition or group",
+            labels=["api", "error"],
+        )
+        for labels, count in sorted(dict(self._errors).items()):
+            errors.add_metric(labels, count)
+        yield errors
+        yield GaugeMetricFamily(
+            "penstock_kafka_connections",
+            "open connections of Kafka clients",
+            value=self.connection_count(),
+        )
+        for what, meaning, value in (
+            ("connections_opened", "connections taken", self.connections_opened),
+            ("connections_refused", "connections beyond the limit", self.connections_refused),
+            ("received_bytes", "bytes from Kafka clients", self.received_bytes),
+            ("sent_bytes", "bytes to Kafka clients", self.sent_bytes),
+        ):
+            yield CounterMetricFamily(f"penstock_kafka_{what}", meaning, value=value)
+
+
+def codes_in(answer: Mapping[str, object], depth: int = 2) -> Iterator[int]:
+    """Yield the error codes of an answer, of the topics in it, and of their partitions."""
+    for name, value in answer.items():
+        if name == "error_code":
+            yield _number(value)
+        elif depth and isinstance(value, list | tuple):
+            for one in value:
+                if isinstance(one, Mapping):
+                    yield from codes_in(one, depth - 1)
+
+
+def _number(value: object) -> int:
+    code = value.value if isinstance(value, ErrorCode) else value
+    return code if isinstance(code, int) else 0
+
+
+def _code_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return UNKNOWN

@@ -1,0 +1,58 @@
+"""The threads of the gRPC server, and how long calls have waited for one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class CallThreads(ThreadPoolExecutor):
+    """A pool that knows whether it is used up."""
+
+    def __init__(self, threads_max: int) -> None:
+        super().__init__(threads_max, thread_name_prefix="penstock-rpc")
+        self.threads_max: Final = threads_max
+        self._counting: Final = threading.Lock()
+        self._waiting = 0
+        self._running = 0
+        self._waiting_since = 0.0
+
+    @property
+    def running(self) -> int:
+        return self._running
+
+    def waiting(self) -> tuple[int, float]:
+        """Return how many calls have no thread, and for how many seconds there have been such."""
+        with self._counting:
+            if not self._waiting:
+                return 0, 0.0
+            return self._waiting, time.monotonic() - self._waiting_since
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        with self._counting:
+            if not self._waiting:
+                self._waiting_since = time.monotonic()
+            self._waiting += 1
+
+        def run() -> T:
+            with self._counting:
+                self._waiting -= 1
+                self._running += 1
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                with self._counting:
+                    self._running -= 1
+
+        try:
+            return super().submit(run)
+        except RuntimeError:  # shut down
+            with self._counting:
+                self._waiting -= 1
+            raise

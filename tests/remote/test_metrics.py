@@ -1,0 +1,185 @@
+"""A real node moves every metric that it exports, and names topics by their names."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.request import urlopen
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from prometheus_client.parser import text_string_to_metric_families
+
+import penstock
+from penstock.meta.state.model import TieringPolicy
+from penstock.remote.server import Server
+from penstock.settings import EMBEDDED, merge_settings
+
+WAIT_S: Final = 60.0
+SETTINGS = merge_settings(
+    EMBEDDED,
+    {
+        "server": {"port": 0, "http_port": 0},
+        "kafka": {"port": 0},
+        "broker": {"commit_log_file_size": 1 << 20, "file_reserved_time": 0.0001},
+        "tiering": {
+            "upload_interval_ms": 50,
+            "upkeep_interval_ms": 50,
+            "garbage_interval_ms": 50,
+            "grace_ms": 0,
+            "chunk_size": 1 << 16,
+            "segment_size": 1 << 18,
+        },
+    },
+)
+FAULTS: Final = {
+    # What only damage, a full or failing disk, a failing tier or a wrong clock moves.
+    "penstock_segment_damaged_reads",
+    "penstock_segment_recovery_cut_bytes",
+    "penstock_segment_rebuilt_files",
+    "penstock_segment_writes_refused",
+    "penstock_segment_dispatch_failures",
+    "penstock_tier_upload_failures",
+    "penstock_tier_failing_shards",
+    "penstock_tier_damaged_chunks",
+    "penstock_clock_held",
+    "penstock_clock_offset_seconds",
+    "penstock_kafka_connections_refused",
+    "penstock_shard_errors",
+    # Moved, and 0 again when all is done; or 0 after a clean start.
+    "penstock_segment_dispatch_lag_records",
+    "penstock_segment_recovery_records",
+    # Of Python.
+    "python_gc_objects_uncollectable",
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(str(tmp_path / "data"), SETTINGS) as running:
+        yield running
+
+
+def scrape(server: Server) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """Return the samples of each family."""
+    with urlopen(f"http://127.0.0.1:{server.http_port}/metrics", timeout=WAIT_S) as answer:
+        text = answer.read().decode()
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        if family.name.endswith("_created"):
+            continue
+        samples = found.setdefault(family.name, {})
+        for sample in family.samples:
+            samples[(("", sample.name), *sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def use_python(server: Server) -> None:
+    with penstock.connect(f"127.0.0.1:{server.port}") as store:
+        for kind in ("memory", "rocksdb", "segment"):
+            topic = store.create_topic(kind, storage=kind)
+            topic.write_many([b"v" * 1000] * 100)
+            topic.read(partition=0, offset=0, max_records=10)
+        tiering = TieringPolicy(local_retention_ms=1)
+        cold = store.create_topic("cold", tiering=tiering, retention_records=3_000)
+        for _ in range(10):
+            cold.write_many([b"v" * 1000] * 400)
+        with store.consumer("readers", ["segment"]) as consumer:
+            consumer.poll(1)
+            consumer.commit()
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            store.run_upkeep()
+            cold.read(partition=0, offset=1_500, max_records=1)
+            info = cold.describe().partitions[0]
+            if info.log_start is not None and info.log_start > 1_500:
+                break
+        cold.read(partition=0, offset=int(cold.describe().partitions[0].earliest), max_records=10)
+        deleted = "penstock_tier_deleted_objects_total"
+        while not server.node.registry.get_sample_value(deleted) and time.monotonic() < deadline:
+            store.run_upkeep()
+
+
+def use_kafka(server: Server) -> list[object]:
+    """Return clients that are still connected."""
+    assert server.kafka is not None
+    host, port = server.kafka.advertised
+    address = f"{host}:{port}"
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic("orders", 2)])["orders"].result(WAIT_S)
+    with pytest.raises(KafkaException):
+        admin.create_topics([NewTopic("orders", 2)])["orders"].result(WAIT_S)
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
+    for _ in range(50):
+        producer.produce("orders", b"v" * 100)
+    assert producer.flush(WAIT_S) == 0
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "g", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["orders"])
+    try:
+        assert consumer.poll(WAIT_S) is not None
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+    return [admin, producer]
+
+
+@pytest.mark.timeout(200)
+def test_a_node_in_use_moves_every_metric_it_exports(server: Server) -> None:
+    use_python(server)
+    clients = use_kafka(server)
+    found = scrape(server)
+    assert clients, "connected until here"
+    still = {
+        name
+        for name, samples in found.items()
+        if not any(value and not math.isnan(value) for value in samples.values())
+    }
+    assert still - FAULTS == set()
+    names = set(found)
+    assert {
+        "penstock_kafka_requests",
+        "penstock_kafka_request_seconds",
+        "penstock_kafka_errors",
+        "penstock_kafka_connections_opened",
+        "penstock_kafka_received_bytes",
+        "penstock_kafka_sent_bytes",
+        "process_resident_memory_bytes",
+        "process_open_fds",
+        "penstock_segment_appended_bytes",
+        "penstock_segment_flushed_bytes",
+        "penstock_segment_log_bytes",
+    } <= names
+
+
+@pytest.mark.timeout(200)
+def test_labels_name_topics_apis_and_errors(server: Server) -> None:
+    use_kafka(server)
+    with penstock.connect(f"127.0.0.1:{server.port}") as store:
+        assert store.groups() == ["g"]
+    found = scrape(server)
+
+    def labels(family: str, label: str) -> set[str]:
+        return {dict(sample).get(label, "") for sample in found[family]}
+
+    for family in ("penstock_shard_records_written", "penstock_group_lag_records"):
+        assert labels(family, "topic") == {"orders"}
+        assert labels(family, "namespace") == {"default"}
+    apis = labels("penstock_kafka_requests", "api")
+    assert {"Produce", "Fetch", "Metadata", "JoinGroup", "OffsetCommit", "CreateTopics"} <= apis
+    assert "unknown" not in apis
+    assert "topic_already_exists" in labels("penstock_kafka_errors", "error")
+    requests = found["penstock_kafka_requests"]
+    produced = sum(value for key, value in requests.items() if dict(key).get("api") == "Produce")
+    counted = sum(
+        value
+        for key, value in found["penstock_kafka_request_seconds"].items()
+        if dict(key)[""].endswith("_count") and dict(key).get("api") == "Produce"
+    )
+    assert produced == counted > 0
