@@ -141,13 +141,17 @@ struct Run {
     end: i64,
 }
 
-fn measure(
-    data: &[u8],
-    kind: Kind,
+/// What a run of records must follow on and fit into.
+struct Place<'a> {
     offset: i64,
     gap_max: i64,
     max_size: i64,
-) -> Result<Run, (usize, Reason)> {
+    /// The topic and the queue that all records have; None takes any.
+    queue: Option<(&'a [u8], i32)>,
+}
+
+fn measure(data: &[u8], kind: Kind, place: &Place<'_>) -> Result<Run, (usize, Reason)> {
+    let Place { offset, gap_max, max_size, queue } = *place;
     let mut run = Run { sizes: Vec::new(), size: 0, first: offset, end: offset };
     while run.size < data.len() {
         let refused = |reason| (run.size, reason);
@@ -162,7 +166,8 @@ fn measure(
         };
         let fits = i64::try_from(run.size + record.data.len()).is_ok_and(|size| size <= max_size);
         let gap = first.saturating_sub(run.end);
-        if !fits || gap < 0 || gap > gap_max {
+        let is_foreign = queue.is_some_and(|wanted| wanted != (record.topic, record.queue_id));
+        if is_foreign || !fits || gap < 0 || gap > gap_max {
             break;
         }
         if run.sizes.is_empty() {
@@ -176,6 +181,9 @@ fn measure(
 }
 
 #[pyfunction]
+#[pyo3(signature = (
+    data, kind, position, offset, gap_max, max_size, topic=None, queue_id=0
+))]
 #[allow(clippy::too_many_arguments)]
 pub fn place_records<'py>(
     py: Python<'py>,
@@ -185,12 +193,17 @@ pub fn place_records<'py>(
     offset: i64,
     gap_max: Bound64,
     max_size: Bound64,
+    topic: Option<&Bound<'py, PyAny>>,
+    queue_id: i32,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let kind = kind_of(py, kind)?;
     let view = View::readable(data)?;
     let bytes = view.bytes();
+    let topic = topic.map(|topic| Encoded::new(topic, "topic")).transpose()?;
+    let queue = topic.as_ref().map(|topic| (topic.bytes(), queue_id));
+    let place = Place { offset, gap_max: gap_max.0, max_size: max_size.0, queue };
     let placed = maybe_detached(py, bytes.len(), || {
-        let run = measure(bytes, kind, offset, gap_max.0, max_size.0)?;
+        let run = measure(bytes, kind, &place)?;
         let mut moved = bytes.get(..run.size).unwrap_or(&[]).to_vec();
         let mut at = 0;
         for &size in &run.sizes {

@@ -364,7 +364,14 @@ def copy_records(
     strict: bool = False,
 ) -> tuple[bytes, int, Damage | None]: ...
 def place_records(
-    data: Buffer, kind: int, position: int, offset: int, gap_max: int, max_size: int
+    data: Buffer,
+    kind: int,
+    position: int,
+    offset: int,
+    gap_max: int,
+    max_size: int,
+    topic: str | None = None,
+    queue_id: int = 0,
 ) -> tuple[bytes, int, int]: ...
 def index_records(
     data: Buffer,

@@ -32,6 +32,8 @@
     ├── ClosedError               this object was closed
     ├── DiskFailedError           the device failed: a log has stopped for good, or a read failed
     └── CorruptionError           bytes on disk are not what was written; an operator must look
+        └── TierDamageError           a chunk of a tier; says which offsets and which object
+            └── TierObjectMissingError    an object that the manifest names is not there
 
 A broken invariant of our own is not in this tree: it is an `AssertionError`. Protocol error codes
 are not here either; each broker maps these classes at its own edge.
@@ -268,3 +270,37 @@ class CorruptionError(StoreError):
         self.path = path
         self.position = position
         self.reason = reason
+
+
+class TierDamageError(CorruptionError):
+    """An object of a tier is damaged: the offsets [first_offset, end_offset) of a shard cannot be
+    read from it. What comes before and after them can be."""
+
+    is_missing = False
+
+    def __init__(
+        self,
+        object_name: str,
+        *,
+        shard: str,
+        first_offset: int,
+        end_offset: int,
+        position: int,
+        reason: str,
+    ) -> None:
+        super().__init__(object_name, position=position, reason=reason)
+        what = reason if self.is_missing else f"damaged at byte {position}: {reason}"
+        text = (
+            f"offsets {first_offset} to {end_offset - 1} of {shard!r} cannot be read: "
+            f"{object_name}: {what}. Restore the object, or let `penstock tier repair` say what "
+            f"can be restored; reading goes on at offset {end_offset}"
+        )
+        self.args = (text,)
+        self.object_name = object_name
+        self.shard = shard
+        self.first_offset = first_offset
+        self.end_offset = end_offset
+
+
+class TierObjectMissingError(TierDamageError):
+    is_missing = True

@@ -5,6 +5,7 @@
     DATA/segment         the segment engine: commit log, queues, indexes
     DATA/rocksdb         the RocksDB engine
     DATA/tier            flat files of topics with tiering, unless they are elsewhere
+    DATA/tier-url        the address of the node's own tier, for readers of the directory
     DATA/tier-meta       what is known of the tiers (RocksDB)
     DATA/tier-cache      parts of tiers that were read, when asked for
     DATA/offsets         commits that wait to be saved (RocksDB)
@@ -50,7 +51,13 @@ from penstock.disk_local import LocalDisk
 from penstock.engine.contract import StorageEngine
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.known_engines import KNOWN_ENGINES, KnownEngines, settle_engines
+from penstock.engine.known_engines import (
+    KNOWN_ENGINES,
+    LOG_ELSEWHERE,
+    PLACES,
+    KnownEngines,
+    settle_engines,
+)
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.reconcile import Reconciled, reconcile
 from penstock.engine.rocksdb import (
@@ -69,7 +76,7 @@ from penstock.engine.shard_routing import Forwarder
 from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.storage_cache import StorageCacheManager, share_topics
 from penstock.engine.transaction_limits import TransactionLimits
-from penstock.errors import RetryableError
+from penstock.errors import RetryableError, SetupError
 from penstock.log import get_logger
 from penstock.meta.client import TopicConfig, Update
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
@@ -84,9 +91,12 @@ from penstock.offsets.manager import OffsetManager
 from penstock.settings import EMBEDDED, Settings
 from penstock.settings.secret_file import read_secrets
 from penstock.tiered.building import build_tiered_engine
+from penstock.tiered.catalogue_writer import CatalogueWriter
+from penstock.tiered.directory_tiers import TIER_URL, note_tier_url
 from penstock.tiered.engine import TieredSegmentEngine
 from penstock.tiered.meta_lease import MetaLease
 from penstock.tiered.tier_metrics import TierMetrics
+from penstock.tiered.tier_restore import ATTACHING
 
 if TYPE_CHECKING:
     from penstock.meta.raft.client import RaftMetaClient
@@ -115,6 +125,7 @@ _OURS: Final = frozenset(
         "tier",
         "tier-meta",
         "tier-cache",
+        TIER_URL,
     }
 )
 _KEPT: Final = {"rocksdb": ROCKSDB, "segment": SEGMENT}
@@ -238,6 +249,10 @@ class Node:
     def _lock_directory(self) -> None:
         lock = lock_directory(self._disk, self.path, _OURS)
         self._stack.callback(lock.release)
+        if self._disk.exists(self._at(ATTACHING)):
+            raise SetupError(
+                f"{self.path} holds half of a tier: `penstock tier attach` was cut short; repeat it"
+            )
 
     def _guard_clock(self, clock: Clock) -> GuardedClock:
         settings = self.settings.clock
@@ -312,7 +327,8 @@ class Node:
     @cached_property
     def _known_engines(self) -> KnownEngines:
         with opening_errors(self.path):
-            return KnownEngines(self._disk, self.path, self._draw_id)
+            places = LOG_ELSEWHERE if self.settings.engine.commit_log_path else PLACES
+            return KnownEngines(self._disk, self.path, self._draw_id, places)
 
     def _settle_engines(self, stopping: threading.Event | None) -> None:
         """Say what is lost, before anything empty is served in its place."""
@@ -550,15 +566,19 @@ class Node:
         return opened
 
     def _with_tiers(self, store: SegmentStore) -> SegmentEngine:
-        return build_tiered_engine(
+        engine = build_tiered_engine(
             store,
-            tier_config(self.settings, self.path),
+            tier_config(self.settings, self.path, self.meta.cluster_id),
             metadata_path=self._at("tier-meta"),
             limits=tier_limits(self.settings.tiering, store.retention.reserved_ms),
             lease=MetaLease(self.meta, holder=self._known_engines.id_of("segment")),
             metrics=self._tier_metrics,
             clock=self.clock,
         )
+        engine.when_begun(partial(note_tier_url, self._disk, self.path, self.settings.tiering.url))
+        catalogue = CatalogueWriter(self.meta, self.clock, self.offset_manager.flush)
+        engine.tier_upkeep.save_catalogue = partial(catalogue.save, engine.tiers)
+        return engine
 
     # Once each: an engine that could not be opened is opened again later, with the same metrics.
 

@@ -10,6 +10,7 @@ from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.settings import Settings, keeps_default_sizes
 from penstock.settings.tree import TieringSettings
+from penstock.tiered.directory_tiers import TIER_DIRECTORY
 from penstock.tiered.fetcher import FetchSettings
 from penstock.tiered.tier_config import TierConfig
 from penstock.tiered.tier_upkeep import TierLimits
@@ -34,6 +35,7 @@ def segment_settings(settings: Settings, *, is_new: bool) -> SegmentSettings:
     return SegmentSettings(
         sizes=sizes if is_new else None,
         fit_sizes=default_log,
+        commit_log_path=engine.commit_log_path or None,
         record_size_max=engine.record_size_max + RECORD_OVERHEAD_MAX,
         flush_interval_ms=engine.flush_interval_ms,
         mapped_bytes_max=engine.mapped_bytes_max,
@@ -44,10 +46,11 @@ def segment_settings(settings: Settings, *, is_new: bool) -> SegmentSettings:
     )
 
 
-def tier_config(settings: Settings, path: str) -> TierConfig:
-    """Return where the tier of the node with the data directory `path` is, and its sizes."""
+def tier_config(settings: Settings, path: str, owner: str) -> TierConfig:
+    """Return where the tier of the node with the data directory `path` is, and its sizes; `owner`
+    is its cluster."""
     tiering = settings.tiering
-    directory = f"{os.path.abspath(path)}/tier"
+    directory = f"{os.path.abspath(path)}/{TIER_DIRECTORY}"
     return TierConfig(
         url=tiering.url or f"file://{quote(directory)}",
         chunk_size=tiering.chunk_size,
@@ -61,6 +64,7 @@ def tier_config(settings: Settings, path: str) -> TierConfig:
             disk_cache_path=f"{path}/tier-cache",
             disk_cache_size=tiering.disk_cache_size,
         ),
+        owner=owner,
     )
 
 

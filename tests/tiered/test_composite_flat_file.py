@@ -229,15 +229,16 @@ def test_old_chunks_expire_in_two_phases(store: SegmentStore) -> None:
     flat = CompositeFlatFile(memory_config(), SHARD, clock=clock)
     flat.acquire()
     upload(store, flat)
-    objects = len(list(flat.provider.list()))
+    objects = {info.key for info in flat.provider.list()}
     flat.clean_expired_file(1_700_000_100_000)
     assert 80 <= flat.min_offset <= 100
     assert read_all(flat) == store.read(SHARD, flat.min_offset)
-    assert len(list(flat.provider.list())) == objects, "nothing goes before the grace period"
+    there = {info.key for info in flat.provider.list()}
+    assert objects <= there, "nothing goes before the grace period"
     clock.advance(2 * flat.config.grace_ms / 1000)
     flat.destroy_expired_file()
     left = len(list(flat.provider.list()))
-    assert left < objects
+    assert left < len(objects)
     flat.destroy_expired_file()
     assert len(list(flat.provider.list())) == left
     manifest = flat.current()

@@ -24,6 +24,7 @@ from penstock.record import Offset, Record
 from penstock.testing.manual_clock import ManualClock
 from penstock.tiered.building import build_tiered_engine
 from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.damage import DamageReports
 from penstock.tiered.engine import TieredSegmentEngine
 from penstock.tiered.fetcher import Fetcher, FetchSettings
 from penstock.tiered.providers import open_provider
@@ -201,7 +202,8 @@ def test_the_scrubber_finds_a_flipped_bit_by_itself(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/tier"
     config = TierConfig(url=url, chunk_size=2000, segment_size=10_000)
     clock, registry = ManualClock(), CollectorRegistry()
-    tiers = TierSet(config, clock=clock)
+    metrics = TierMetrics(registry)
+    tiers = TierSet(config, clock=clock, damage=DamageReports(metrics, clock))
     tiers.watch(SHARD, ShardConfig(tiering=ShardTiering()))
     flat = tiers.flat(SHARD)
     assert flat is not None
@@ -211,7 +213,7 @@ def test_the_scrubber_finds_a_flipped_bit_by_itself(tmp_path: Path) -> None:
         flat.acquire()
         upload(store, flat)
     limits = TierLimits(interval_ms=1000, scrub_size=3000)
-    upkeep = TierUpkeep(tiers, limits, TierMetrics(registry))
+    upkeep = TierUpkeep(tiers, limits, metrics)
     chunks = sorted((tmp_path / "tier").glob("orders/0/*.chunk"))
     damaged = bytearray(chunks[-1].read_bytes())
     damaged[50] ^= 1

@@ -1,7 +1,7 @@
 """`penstock tier …`: looking into a tier, checking it, and taking it in order, by its URL.
 
-All commands but `gc`, `rebuild` and `pull` only read; all may run beside nodes and jobs that use
-the tier.
+All commands but `gc`, `repair --apply`, `rebuild` and `pull` only read; all may run beside nodes
+and jobs that use the tier.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from penstock.cli.output import (
 )
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError
-from penstock.tiered import tier_admin
+from penstock.node_settings import segment_settings
+from penstock.settings import load_settings
+from penstock.tiered import tier_admin, tier_repair, tier_restore
 from penstock.tiered.tier_config import TierConfig
 
 DAMAGED: Final = 1
@@ -45,6 +47,10 @@ Options = Annotated[
 ]
 Grace = Annotated[
     int, typer.Option(min=0, help="Milliseconds that objects without a reference are kept.")
+]
+Config = Annotated[
+    str | None,
+    typer.Option("--config", "-c", metavar="FILE", help="TOML file of settings, as for serve."),
 ]
 OneShard = Annotated[
     str | None, typer.Option("--shard", help="Only this shard.", show_default="all")
@@ -170,6 +176,76 @@ def gc(
 
 
 @app.command()
+def repair(
+    url: Url,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", metavar="DIR", help="Data directory of the node, whose log may still help."
+        ),
+    ] = None,
+    shard: OneShard = None,
+    older: Annotated[
+        bool,
+        typer.Option(
+            "--older", help="Use older generations also when they may hold deleted records."
+        ),
+    ] = False,
+    apply: Annotated[
+        bool,
+        typer.Option("--apply", help="Restore what can be, and mark the rest as holes."),
+    ] = False,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is damaged or missing, and what of it can be restored; with --apply, restore it.
+
+    Records come from what is sound of the object, from older generations that were not deleted
+    yet, and from the node's log ([b]--data[/b]). With [b]--apply[/b], offsets that are found
+    nowhere become holes: readers go on after them. Exits with 1 when damage remains.
+
+    Example: [b]penstock tier repair s3://logs/penstock --data /var/lib/penstock[/b]
+    """
+    chosen = None if shard is None else read_shard(shard)
+    report = tier_repair.repair_tier(
+        _config(url, options), shard=chosen, data=data, older=older, apply=apply
+    )
+    if as_json:
+        print_json([report])
+    else:
+        _print_repairs(report)
+    is_left = report.unreadable or not all(one.applied for one in report.repairs)
+    raise typer.Exit(DAMAGED if is_left else 0)
+
+
+def _print_repairs(report: tier_repair.RepairReport) -> None:
+    print_line(f"{report.shards} shards, {report.chunks} chunks, {len(report.repairs)} damaged")
+    if report.repairs:
+        print_table(
+            ("object", "#first", "#end", "state", "#sound", "#older", "#in log", "#lost", "done"),
+            (
+                (
+                    one.object_name,
+                    one.first_offset,
+                    one.end_offset,
+                    "missing" if one.is_missing else "damaged",
+                    one.sound,
+                    one.from_generation,
+                    one.from_log,
+                    one.lost_count,
+                    "yes" if one.applied else "no",
+                )
+                for one in report.repairs
+            ),
+        )
+    for one in report.repairs:
+        for first, end in one.lost:
+            print_line(f"lost: {one.shard} offsets {first} to {end - 1}")
+    for sentence in report.unreadable:
+        print_line(sentence)
+
+
+@app.command()
 def rebuild(
     url: Url,
     directory: Annotated[
@@ -180,6 +256,95 @@ def rebuild(
     """Fill the metadata store of a data directory from the tier alone; no node may use it now."""
     count = tier_admin.rebuild_metadata(_config(url, options), f"{directory}/tier-meta")
     print_line(f"{count} shards")
+
+
+Directory = Annotated[
+    str, typer.Option("--data", "-d", metavar="DIR", help="A data directory.", show_default=False)
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", metavar="ID", help="Whose topics, when the tier holds those of several."
+    ),
+]
+
+
+@app.command()
+def restore(
+    url: Url,
+    data: Directory,
+    cluster: Cluster = None,
+    config: Config = None,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new data directory from a tier alone, ready for [b]penstock serve[/b].
+
+    Topics keep their ids, names, options and offsets; groups go on where they had committed.
+    What was never uploaded is lost. The old node, should it come back, can no longer change the
+    tier.
+
+    Example: [b]penstock tier restore s3://logs/penstock --data /var/lib/penstock[/b]
+    """
+    settings = load_settings(config)
+    done = tier_restore.restore_tier(
+        _config(url, options),
+        data,
+        segment_settings(settings, is_new=True),
+        node_id=settings.node.id,
+        cluster_id=cluster,
+    )
+    _print_restored(done, as_json=as_json)
+
+
+@app.command()
+def attach(
+    url: Url,
+    data: Directory,
+    cluster: Cluster = None,
+    config: Config = None,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add the topics of a tier to the data directory of a node that is stopped.
+
+    As [b]restore[/b], for a directory that has topics of its own. Topics that it has already are
+    passed over.
+
+    Example: [b]penstock tier attach s3://logs/penstock --data /var/lib/penstock[/b]
+    """
+    settings = load_settings(config)
+    done = tier_restore.attach_tier(
+        _config(url, options),
+        data,
+        segment_settings(settings, is_new=True),
+        node_id=settings.node.id,
+        cluster_id=cluster,
+    )
+    _print_restored(done, as_json=as_json)
+
+
+def _print_restored(done: tier_restore.Restored, *, as_json: bool) -> None:
+    if as_json:
+        print_json([done])
+        return
+    print_table(
+        ("shard", "topic", "#start", "#next offset"),
+        ((one.shard, one.topic, one.start_offset, one.next_offset) for one in done.shards),
+    )
+    print_fields(
+        (
+            ("topics", done.topics),
+            ("groups", done.groups),
+            ("offsets moved back to the end", done.offsets_moved_back),
+            (
+                "catalogue of",
+                time_text(done.catalogue_ms) if done.catalogue_ms else "(none: names from ids)",
+            ),
+            ("cluster", done.cluster_id),
+            ("restored from cluster", done.restored_from),
+        )
+    )
 
 
 @app.command()

@@ -35,12 +35,24 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "rocksdb": ("rocksdb/penstock-id", "rocksdb/CURRENT"),
 }
 """Of every engine that keeps records: the file of its id, and what is there whenever it is."""
+LOG_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
+    **PLACES,
+    "segment": ("segment/penstock/id", "segment/store.properties"),
+}
+"""The same for a node whose commit log has a path of its own; the store says when that is gone."""
 
 
 class KnownEngines:
     """The file `DATA/engines`. The caller holds the lock of the directory."""
 
-    def __init__(self, disk: Disk, root: str, draw_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        draw_id: Callable[[], str],
+        places: Mapping[str, tuple[str, str]] = PLACES,
+    ) -> None:
+        self._places: Final = places
         self._disk: Final = disk
         self._root: Final = root
         self._draw_id: Final = draw_id
@@ -83,7 +95,7 @@ class KnownEngines:
             return  # if it was lost, it is not found yet
         if not there:
             there = self._draw_id() if line is None or line[1] == _LOST else line[0]
-            self._disk.replace(f"{self._root}/{PLACES[name][0]}", f"{there}\n".encode())
+            self._disk.replace(f"{self._root}/{self._places[name][0]}", f"{there}\n".encode())
         self._note(name, there, _HERE)
 
     def id_of(self, name: str) -> str:
@@ -104,7 +116,7 @@ class KnownEngines:
 
     def _id_of(self, name: str) -> str | None:
         """Return the id of the engine that is here now, empty if it has none; None without one."""
-        id_path, content = PLACES[name]
+        id_path, content = self._places[name]
         if not self._disk.exists(f"{self._root}/{content}"):
             return None
         return self._read(id_path).strip()

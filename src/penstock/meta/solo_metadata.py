@@ -153,6 +153,19 @@ class SoloMetadata:
         command = self._new_topic(name, namespace, partitions, config)
         return self._done(command, cmd.TopicResult, request_id).topic
 
+    def restore_topic(
+        self, topic_id: str, name: str, namespace: str, partitions: int, config: TopicConfig
+    ) -> Topic:
+        """Create a topic under the id that it had elsewhere; `AlreadyExistsError` when the id or
+        the name is taken."""
+        command = replace(
+            self._placed_topic(name, namespace, partitions, config),
+            topic_id=check_text("a topic id", topic_id),
+        )
+        topic = self._done(command, cmd.TopicResult).topic
+        self.create_shards(topic.topic_id, range(cmd.PLACEMENTS_MAX, topic.partitions))
+        return topic
+
     def alter_topic(
         self,
         topic_id: str,

@@ -22,6 +22,7 @@ from penstock.engine.segment.engine import SegmentEngine
 from penstock.errors import StoreError
 from penstock.node import Node
 from penstock.remote.call_threads import CallThreads
+from penstock.tiered.engine import TieredSegmentEngine
 
 Level = Literal["failed", "error", "warning"]
 
@@ -74,6 +75,7 @@ class NodeHealth:
         if clock.held:
             what = f"the clock {clock.reason}; nothing is deleted by age until it is set right or "
             yield Reason("clock", "warning", f"{what}confirmed (penstock clock confirm)")
+        yield from self._tier_reasons()
         for name, problem in self._front_ends().items():
             yield Reason(name, "error", problem)
 
@@ -109,6 +111,17 @@ class NodeHealth:
                 f"the disk of {self._node.path} is {percent:.0f} % full "
                 f"(disk_space_warning_level_ratio = {limit})",
             )
+
+    def _tier_reasons(self) -> Iterator[Reason]:
+        for engine in self._node.engines.opened().values():
+            damaged = engine.tiers.damage.known() if isinstance(engine, TieredSegmentEngine) else []
+            if damaged:
+                yield Reason(
+                    "tier_damage",
+                    "warning",
+                    f"{len(damaged)} objects of tiers are damaged or missing, one of them "
+                    f"{damaged[-1].object_name}; see penstock tier repair",
+                )
 
     def _meta_reasons(self) -> Iterator[Reason]:
         problem = self._node.meta.leader_problem()

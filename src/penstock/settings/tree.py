@@ -292,6 +292,14 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
         Milliseconds,
         Meta(ge=1, description="How often topics with `cleanup = compact` are compacted."),
     ] = 60_000
+    commit_log_path: Annotated[
+        str,
+        Meta(
+            description="Directory of the commit log, to have it on another disk; empty: "
+            "`segment/commitlog` in the data directory. Each store needs one of its own. To move "
+            "an existing log: stop the node, move the directory, and name it here."
+        ),
+    ] = ""
     index_slots: Annotated[
         int,
         Meta(
@@ -306,7 +314,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=2,
             le=_INDEX_ENTRIES_MAX,
-            description="Entries of a key index file. Counts when the store is created.",
+            description="Entries of a key index file, at most one for every 50 bytes of a commit "
+            "log file. Counts when the store is created.",
         ),
     ] = 20_000_000
     mapped_bytes_max: Annotated[

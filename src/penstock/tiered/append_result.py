@@ -12,6 +12,8 @@ class AppendResult(Enum):
     """The bytes are in the buffer; they are in the tier after the next commit."""
     OFFSET_INCORRECT = "offset_incorrect"
     """The message is not the one that follows on the last appended: earlier ones come first."""
+    WRONG_QUEUE = "wrong_queue"
+    """The message is one of another topic or queue: it belongs in another file."""
     BUFFER_FULL = "buffer_full"
     """The buffer has reached its bound: commit, then append again."""
     FILE_FULL = "file_full"

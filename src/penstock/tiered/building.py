@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.clock import Clock
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import TierSetupError
+from penstock.tiered.damage import DamageReports
 from penstock.tiered.dispatcher import TieredDispatcher, UploadLease
 from penstock.tiered.engine import TieredSegmentEngine
 from penstock.tiered.providers import check_address
@@ -35,7 +36,10 @@ def build_tiered_engine(
         raise TierSetupError(f"tiering.url: {error}") from error
     metrics = metrics or TierMetrics()
     tiers = TierSet(
-        config, metadata_store=RocksDbMetadataStore(metadata_path, clock=clock), clock=clock
+        config,
+        metadata_store=RocksDbMetadataStore(metadata_path, clock=clock),
+        clock=clock,
+        damage=DamageReports(metrics, clock),
     )
     upkeep = TierUpkeep(tiers, limits, metrics)
     dispatcher = TieredDispatcher(

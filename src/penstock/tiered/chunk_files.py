@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT
-from penstock.errors import BadRequestError
 from penstock.record import QueueKind
 from penstock.tiered.append_result import AppendResult
 from penstock.tiered.chunk import ChunkEntry
@@ -41,7 +40,7 @@ class _DataBytes:
         self._owner.put_chunk(self._base + position, data)
 
     def read(self, position: int, size: int) -> bytes:
-        return read_data(self._owner, self._base + position, size)
+        return self._owner.reads.data(self._base + position, size)
 
 
 class _UnitBytes:
@@ -56,7 +55,7 @@ class _UnitBytes:
 
     def read(self, position: int, size: int) -> bytes:
         unit = BATCH_UNIT.size if self._owner.kind is QueueKind.BATCH else QUEUE_UNIT.size
-        return read_units(self._owner, (self._base + position) // unit, size // unit)
+        return self._owner.reads.units((self._base + position) // unit, size // unit)
 
 
 class ChunkFiles:
@@ -161,53 +160,6 @@ class ChunkFiles:
             end_ms=max(chunk.max_ms for chunk in chunks),
         )
 
-    def read_data(self, position: int, size: int) -> bytes:
-        return read_data(self._owner, position, size)
-
-    def read_units(self, offset: int, count: int) -> bytes:
-        return read_units(self._owner, offset, count)
-
     def shutdown(self) -> None:
         self.commit_log.shutdown()
         self.consume_queue.shutdown()
-
-
-def read_data(owner: CompositeFlatFile, position: int, size: int) -> bytes:
-    """Return bytes of the tiered log, across chunks."""
-    found: list[bytes] = []
-    manifest = owner.current()
-    for entry in owner.manifest.chunks_from(0, manifest) if manifest is not None else ():
-        end = entry.position + entry.data_size
-        if size and entry.position <= position < end:
-            part = min(size, end - position)
-            fetched = owner.fetcher.read(owner.manifest.prefix, entry, position, position + part)
-            at = position - fetched.position
-            found.append(bytes(fetched.data[at : at + part]))
-            position += part
-            size -= part
-    if size:
-        raise BadRequestError(f"{owner.shard.name!r}: the tier has nothing at {position}")
-    return b"".join(found)
-
-
-def read_units(owner: CompositeFlatFile, offset: int, count: int) -> bytes:
-    """Return units of consecutive offsets, as many as there are."""
-    found: list[bytes] = []
-    manifest = owner.current()
-    for entry in owner.manifest.chunks_from(offset, manifest) if manifest is not None else ():
-        if len(found) >= count:
-            break
-        footer = owner.fetcher.footer(owner.manifest.prefix, entry)
-        size = footer.unit_size
-        for n in range(entry.units):
-            unit = footer.units[n * size : (n + 1) * size]
-            if owner.kind is QueueKind.BATCH:
-                _, _, _, _, base, messages, _, _ = BATCH_UNIT.unpack(unit)
-                wanted = base + messages > offset
-            else:
-                wanted = entry.units_offset + n >= offset
-            if wanted and len(found) < count:
-                found.append(unit)
-    if not found:
-        raise BadRequestError(f"{owner.shard.name!r}: the tier has no offset {offset}")
-    return b"".join(found)

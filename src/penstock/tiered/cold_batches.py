@@ -42,8 +42,7 @@ def read_cold_batches(
         return None
     deleted = flat.reader.deleted(manifest)
     found = flat.reader.read_raw(TierQuery(offset, until, _BATCHES_PER_READ, max(max_size, 1)))
-    batches = [_open(flat, data, deleted) for data in found]
-    batches = [one for one in batches if one.end > offset]
+    batches = [one for one in _open_each(flat, found, deleted) if one.end > offset]
     if not batches:
         return None
     first = batches[0]
@@ -55,6 +54,19 @@ def read_cold_batches(
     raw = list(takewhile(lambda one: one.is_raw and one.end <= until, batches))
     parts: list[bytes | memoryview] = [one.body for one in raw]
     return BatchPage(parts, sum(len(part) for part in parts), raw[-1].end)
+
+
+def _open_each(flat: CompositeFlatFile, found: list[bytes], deleted: DeletedRanges) -> list[_Batch]:
+    """Open batches, at most up to a damaged one, which raises when it is the first."""
+    batches: list[_Batch] = []
+    for data in found:
+        try:
+            batches.append(_open(flat, data, deleted))
+        except CorruptionError:
+            if not batches:
+                raise
+            break
+    return batches
 
 
 def _open(flat: CompositeFlatFile, data: bytes, deleted: DeletedRanges) -> _Batch:

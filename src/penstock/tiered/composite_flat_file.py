@@ -14,7 +14,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Final, TypeVar
+from typing import Final
+
+from msgspec.structs import replace
 
 from penstock.clock import Clock, SystemClock
 from penstock.engine.segment.format import (
@@ -34,6 +36,7 @@ from penstock.engine.segment.twin import core
 from penstock.engine.segment.unreadable import UnitsRead
 from penstock.errors import (
     BadRequestError,
+    ClosedError,
     StoreError,
     TierUnavailableError,
     UnreadableContentError,
@@ -42,11 +45,13 @@ from penstock.log import get_logger
 from penstock.record import QueueKind, ShardId, StoredRecord
 from penstock.tiered import manifest_changes as changes
 from penstock.tiered.append_result import AppendResult, BoundaryType
+from penstock.tiered.async_reads import IsCancelled
 from penstock.tiered.chunk import ChunkEntry, ChunkRange, build_chunk, derive_units
 from penstock.tiered.chunk_files import ChunkFiles
 from penstock.tiered.chunk_records import read_units
 from penstock.tiered.chunk_stream import FetchedChunk
 from penstock.tiered.composite_access import DispatchRequest
+from penstock.tiered.composite_reads import CompositeReads
 from penstock.tiered.composite_upkeep import CompositeUpkeep
 from penstock.tiered.fetcher import Fetcher
 from penstock.tiered.file_segment import FileSegmentMetadata
@@ -65,7 +70,6 @@ GAP_MAX: Final = 4096
 _BORN_AT: Final = RECORD_HEAD.position_of("born_timestamp_ms")
 
 _log: Final = get_logger(__name__)
-_Found = TypeVar("_Found")
 
 
 class CompositeFlatFile:
@@ -88,8 +92,9 @@ class CompositeFlatFile:
         self.provider: Final = provider or config.open()
         self.fetcher: Final = fetcher or config.fetcher(self.provider)
         self.clock: Final = clock or SystemClock()
-        self.manifest: Final = ShardManifest(self.provider, shard)
+        self.manifest: Final = ShardManifest(self.provider, shard, config.owner)
         self.reader: Final = TierReader(self.manifest, self.fetcher, self.clock)
+        self.reads: Final = CompositeReads(self)
         self.upkeep: Final = CompositeUpkeep(self.manifest, config, self.clock)
         self._metadata: Final = metadata_store
         self._noted: dict[str, FileSegmentMetadata] = {}  # what the metadata store was told last
@@ -205,13 +210,15 @@ class CompositeFlatFile:
                 return AppendResult.FILE_CLOSED
             position = self.commit_log.append_offset
             raw = _decode(message)
+            if not self._is_own(raw):
+                return AppendResult.WRONG_QUEUE
             if raw.queue_offset != self._dispatch_offset:
                 return AppendResult.OFFSET_INCORRECT
             result = self._files.append_data(message, position, raw.born_timestamp_ms)
             if result is not AppendResult.SUCCESS:
                 return result
             self._initialized = True
-            self._dispatch_offset += _count(raw)
+            self._dispatch_offset += self._count(raw)
             return self._commit_now(self.commit_commit_log) if commit else result
 
     def append_consume_queue(self, request: DispatchRequest, commit: bool = False) -> AppendResult:
@@ -249,6 +256,8 @@ class CompositeFlatFile:
             if self._closed:
                 return AppendResult.FILE_CLOSED
             raw = _decode(message)
+            if not self._is_own(raw):
+                return AppendResult.WRONG_QUEUE
             gap = raw.queue_offset - self._dispatch_offset
             if gap < 0:
                 return AppendResult.OFFSET_INCORRECT
@@ -261,12 +270,19 @@ class CompositeFlatFile:
             if result is not AppendResult.SUCCESS:
                 self._dispatch_offset = before
                 return result
-            self._dispatch_offset += _count(raw)
+            self._dispatch_offset += self._count(raw)
             if gap > GAP_MAX:
                 # The units of a chunk are dense; what lies before its first one is not in it.
                 self._queue_offset = raw.queue_offset
                 self._files.restart_queue(self._unit_position(raw.queue_offset))
-            return self.append_consume_queue(request_of(raw, position))
+            request = request_of(raw, position)
+            return self.append_consume_queue(replace(request, count=self._count(raw)))
+
+    def _is_own(self, raw: RawRecord) -> bool:
+        return (raw.topic, raw.queue_id) == self.shard
+
+    def _count(self, raw: RawRecord) -> int:
+        return 1 if self.kind is QueueKind.SIMPLE else _count(raw)
 
     def append_many(self, messages: Sequence[bytes]) -> int:
         """Append messages as `append` does, as many as fit into the chunk; return how many."""
@@ -287,7 +303,8 @@ class CompositeFlatFile:
             room = self.config.chunk_size - (position - self.commit_log.commit_offset)
             number = KIND_BATCH if self.kind is QueueKind.BATCH else KIND_SIMPLE
             placed, first, end = core.place_records(
-                data, number, position, self._dispatch_offset, GAP_MAX, room
+                *(data, number, position, self._dispatch_offset, GAP_MAX, room),
+                *(self.shard.topic, self.shard.partition),
             )
             if not placed:
                 return self._append_first(data)
@@ -443,26 +460,23 @@ class CompositeFlatFile:
     # Reading
 
     def get_message_async(self, consume_queue_offset: int) -> Future[bytes]:
-        def read() -> bytes:
-            unit = self._read_units(consume_queue_offset, 1)
-            position, size = QUEUE_UNIT.unpack_from(unit)[:2]
-            if unit == PRE_BLANK:
-                raise BadRequestError(f"offset {consume_queue_offset} of the shard was deleted")
-            return self._read_log(position, size)
-
-        return _future(read)
+        return self._submit(lambda given_up: self.reads.message(consume_queue_offset, given_up))
 
     def get_commit_log_async(self, offset: int, length: int) -> Future[bytes]:
-        return _future(lambda: self._read_log(offset, length))
+        return self._submit(lambda given_up: self.reads.data(offset, length, given_up))
 
     def get_consume_queue_async(self, consume_queue_offset: int, count: int = 1) -> Future[bytes]:
-        return _future(lambda: self._read_units(consume_queue_offset, count))
+        return self._submit(
+            lambda given_up: self.reads.units(consume_queue_offset, count, given_up)
+        )
 
-    def _read_log(self, offset: int, length: int) -> bytes:
-        return self._files.read_data(offset, length)
+    def _submit(self, read: Callable[[IsCancelled], bytes]) -> Future[bytes]:
+        def read_if_open(given_up: IsCancelled) -> bytes:
+            if self._closed:
+                raise ClosedError(f"the flat file of {self.shard.name!r} was shut down")
+            return read(given_up)
 
-    def _read_units(self, offset: int, count: int) -> bytes:
-        return self._files.read_units(offset, count)
+        return self.fetcher.reads.submit(read_if_open)
 
     def get_commit_log_dispatch_commit_offset(self) -> int:
         staged = [entry.end_offset for entry, _ in self._staged]
@@ -478,7 +492,8 @@ class CompositeFlatFile:
             return self.commit_offset if found is None else found
         behind = self.reader.offset_by_time(timestamp + 1)
         end = self.commit_offset if behind is None else behind
-        return max(self.min_offset, end - 1)
+        found = self.reads.last_before(end)
+        return self.min_offset if found is None else found
 
     def segments(self) -> list[FileSegmentMetadata]:
         """Return the segments that the manifest speaks of."""
@@ -553,13 +568,3 @@ def _decode(message: bytes) -> RawRecord:
 def _count(raw: RawRecord) -> int:
     found = inner_range(lookup(raw.properties))
     return 1 if found is None else found[1]
-
-
-def _future(read: Callable[[], _Found]) -> Future[_Found]:
-    """Return the outcome of `read`, or its error, as a future."""
-    future: Future[_Found] = Future()
-    try:
-        future.set_result(read())
-    except StoreError as error:
-        future.set_exception(error)
-    return future

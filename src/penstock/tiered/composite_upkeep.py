@@ -14,7 +14,7 @@ from msgspec import Struct
 from penstock.clock import Clock
 from penstock.tiered import manifest_changes as changes
 from penstock.tiered.chunk import ChunkEntry
-from penstock.tiered.manifest import Manifest, describe_segment, encode_segment
+from penstock.tiered.manifest import Manifest, SegmentEntry, describe_segment, encode_segment
 from penstock.tiered.names import is_ours, segment_name
 from penstock.tiered.shard_manifest import ShardManifest
 from penstock.tiered.tier_config import TierConfig
@@ -84,7 +84,7 @@ class CompositeUpkeep:
             offset = changes.expired_until(found, expire_ms, chunks_of)
             return changes.truncate_before(found, offset, chunks_of, self._clock.now_ms())
 
-        return self._change_if_there(change)
+        return self._truncated(change)
 
     def expire_size(self, size_max: int) -> int:
         """Let go of the oldest chunks until at most `size_max` bytes of records are left."""
@@ -94,14 +94,43 @@ class CompositeUpkeep:
             offset = changes.size_until(found, size_max, chunks_of)
             return changes.truncate_before(found, offset, chunks_of, self._clock.now_ms())
 
-        return self._change_if_there(change)
+        return self._truncated(change)
 
     def truncate_before(self, offset: int) -> int:
-        return self._change_if_there(
+        return self._truncated(
             lambda found: changes.truncate_before(
                 found, offset, self._chunks_of(found), self._clock.now_ms()
             )
         )
+
+    def _truncated(self, change: Callable[[Manifest], Manifest | None]) -> int:
+        before = self._manifest.current
+        start = self._change_if_there(change)
+        if self._manifest.current is not before:
+            self.trim()
+        return start
+
+    def trim(self) -> None:
+        """Give a sealed segment that begins before the tier does a list without the chunks that
+        are before it: they become garbage, and do not wait for the last of the segment."""
+        found = self._manifest.current
+        if found is None:
+            return
+        for segment in found.segments:
+            if segment.first_offset >= found.start_offset:
+                return
+            old = self._manifest.chunks_of(segment)
+            kept = tuple(each for each in old if each.end_offset > found.start_offset)
+            if not kept or len(kept) == len(old):
+                continue
+            name = self.put_descriptor(found.epoch, kept)
+            described = describe_segment(name, kept, segment.sealed_ms)
+            gone = [each.name for each in old[: len(old) - len(kept)]]
+            self._swap(segment, described, gone)
+
+    def _swap(self, old: SegmentEntry, new: SegmentEntry, gone: list[str]) -> None:
+        now_ms = self._clock.now_ms()
+        self._manifest.change(lambda found: changes.swap_segment(found, old, new, gone, now_ms))
 
     def delete_ranges(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Make offsets holes, for every reader that sees the manifest from now on."""

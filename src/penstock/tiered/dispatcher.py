@@ -24,6 +24,7 @@ from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import (
     ClosedError,
+    CorruptionError,
     StaleWriteError,
     StoreError,
     UnknownShardError,
@@ -357,6 +358,10 @@ def _append_first(flat: CompositeFlatFile, run: bytes) -> int:
     result = flat.append(run[:size])
     if result is AppendResult.OFFSET_INCORRECT:
         raise StaleWriteError(f"{flat.shard.name!r} was cut while it was uploaded")
+    if result is AppendResult.WRONG_QUEUE:
+        raise CorruptionError(
+            flat.shard.name, position=0, reason="the log gave a record of another queue"
+        )
     if result is not AppendResult.SUCCESS:
         raise ClosedError(f"the tier of {flat.shard.name!r} was closed")
     return size

@@ -11,6 +11,7 @@ manifest before the log lets go of the records concerned.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -43,6 +44,7 @@ from penstock.tiered.cold_batches import read_cold_batches
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.dispatcher import TieredDispatcher
 from penstock.tiered.index_service import IndexService
+from penstock.tiered.shard_manifest import LeaseLostError
 from penstock.tiered.stable_log import StableLog
 from penstock.tiered.tier_compaction import TierProgress, delete_superseded
 from penstock.tiered.tier_metrics import TierMetrics
@@ -73,6 +75,7 @@ class TieredSegmentEngine(SegmentEngine):
         background: bool = True,
         limits: TierLimits | None = None,
     ) -> None:
+        self._on_begin: Callable[[], None] = lambda: None
         self.tiers: Final = tiers
         self.dispatcher: Final = dispatcher
         self.tier_upkeep: Final = upkeep
@@ -141,9 +144,16 @@ class TieredSegmentEngine(SegmentEngine):
         """Start what tiers need, with the first shard that has one."""
         if not self._begun:
             self._begun = True
+            self._on_begin()
             self.store.register(self.dispatcher)
             if self._background:
                 self.dispatcher.start()
+
+    def when_begun(self, callback: Callable[[], None]) -> None:
+        """Call back when the first shard has a tier; now if one has."""
+        self._on_begin = callback
+        if self._begun:
+            callback()
 
     def upload_now(self) -> TierReport:
         """Bring all tiers up to what is committed, and do their upkeep; return what failed, of
@@ -161,8 +171,9 @@ class TieredSegmentEngine(SegmentEngine):
             flat = self.tiers.forget(shard)
             if flat is not None:
                 flat.destroy()
-        except SetupError as error:
-            # Its address makes no sense, or it refuses: no later attempt would get further.
+        except (SetupError, LeaseLostError) as error:
+            # Its address makes no sense, it refuses, or it belongs to another cluster by now: no
+            # later attempt would get further.
             _log.warning("tier_not_emptied", shard=shard.name, reason=str(error))
 
     def shard_info(self, shard: ShardId) -> ShardInfo:
@@ -473,7 +484,11 @@ class TieredSegmentEngine(SegmentEngine):
             return earliest
         # Looked for behind what the other limits have removed: a young record there is gone.
         oldest = max(0, flat.clock.expiry_ms() - kept_ms)
-        young = self.get_offset_by_timestamp(shard, oldest, AdapterOffsetStrategy.LATEST)
+        try:
+            young = self.get_offset_by_timestamp(shard, oldest, AdapterOffsetStrategy.LATEST)
+        except CorruptionError:
+            # Whole chunks that are old go by their entries, the damaged one among them.
+            return earliest
         return self.delete_records_before(shard, max(earliest, young))
 
     def close(self) -> None:

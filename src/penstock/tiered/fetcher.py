@@ -20,9 +20,11 @@ from msgspec import Struct
 
 from penstock.engine.segment.twin import IS_NATIVE, core
 from penstock.errors import CorruptionError
+from penstock.tiered.async_reads import AsyncReads
 from penstock.tiered.block_cache import BlockCache
 from penstock.tiered.chunk import BLOCK_SIZE, ChunkEntry, Footer, read_footer
 from penstock.tiered.chunk_stream import ChunkStream, FetchedChunk, Span, Take, buffers_of
+from penstock.tiered.damage import DamageReports
 from penstock.tiered.disk_cache import DiskCache
 from penstock.tiered.file_stream import FileRequests, FileStream
 from penstock.tiered.names import MANIFEST
@@ -56,8 +58,15 @@ class FetchedRange(NamedTuple):
 
 
 class Fetcher:
-    def __init__(self, provider: TierProvider, settings: FetchSettings | None = None) -> None:
+    def __init__(
+        self,
+        provider: TierProvider,
+        settings: FetchSettings | None = None,
+        damage: DamageReports | None = None,
+    ) -> None:
         self.provider: Final = provider
+        self.damage: Final = damage or DamageReports()
+        """Told by readers of damage that they meet."""
         self.settings: Final = settings or FetchSettings()
         self.requests = 0
         self._parts: Final[BlockCache[bytes]] = BlockCache(self.settings.cache_size, len)
@@ -68,6 +77,9 @@ class Fetcher:
         self._spare: Final = SpareBuffers(buffers_of(self.settings.window))
         self._lock: Final = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
+        self.reads: Final = AsyncReads(self.settings.window)
+        """For callers that must not wait. Other threads than those that read ahead, for which a
+        read may wait."""
 
     # Single ranges
 
@@ -102,8 +114,12 @@ class Fetcher:
             if cached is not None:
                 return FetchedRange(cached, entry.position + begin)
             if last - first > self.settings.small_read_size:
-                data = self._parts.get((key, part), lambda: self._load_part(key, entry, part))
-                return FetchedRange(data, entry.position + begin)
+                try:
+                    data = self._parts.get((key, part), lambda: self._load_part(key, entry, part))
+                    return FetchedRange(data, entry.position + begin)
+                except CorruptionError:
+                    # Some block of the part is damaged, perhaps none that is asked for.
+                    return self._read_blocks(prefix, entry, first, last)
         return self._read_blocks(prefix, entry, first, last)
 
     def _read_blocks(self, prefix: str, entry: ChunkEntry, first: int, last: int) -> FetchedRange:
@@ -255,6 +271,7 @@ class Fetcher:
             executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
+        self.reads.close()
         self._spare.take()
         if self._disk is not None:
             self._disk.close()

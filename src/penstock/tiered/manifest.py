@@ -70,6 +70,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """Whether the offset of the first record is fixed."""
     destroyed_ms: int | None = None
     """When the topic was deleted; its objects go after the grace period."""
+    owner: str = ""
+    """The cluster that this shard belongs to; changes of another cluster are refused."""
 
     @property
     def data_size(self) -> int:

@@ -137,16 +137,43 @@ def swap_segment(
         each if each != old else new for each in manifest.segments if each != old or new is not None
     )
     garbage = (Garbage(name, now_ms) for name in (old.name, *gone))
-    deleted = manifest.deleted
-    if forget is not None:
-        written = forget.overlapping(old.first_offset, old.end_offset)
-        inside = [(max(a, old.first_offset), min(b, old.end_offset)) for a, b in written]
-        deleted = tuple(_without(deleted, inside))
     return replace(
         manifest,
         segments=tuple(each for each in segments if each is not None),
-        deleted=deleted,
+        deleted=_forgotten(manifest, old, forget),
         garbage=(*manifest.garbage, *garbage),
+    )
+
+
+def _forgotten(
+    manifest: Manifest, old: SegmentEntry | ChunkEntry, forget: DeletedRanges | None
+) -> tuple[tuple[int, int], ...]:
+    """Return the holes without those of `forget` that have no bytes any more."""
+    if forget is None:
+        return manifest.deleted
+    written = forget.overlapping(old.first_offset, old.end_offset)
+    inside = [(max(a, old.first_offset), min(b, old.end_offset)) for a, b in written]
+    return tuple(_without(manifest.deleted, inside))
+
+
+def swap_chunk(
+    manifest: Manifest,
+    old: ChunkEntry,
+    new: ChunkEntry | None,
+    now_ms: int,
+    *,
+    forget: DeletedRanges | None = None,
+) -> Manifest | None:
+    """Put another chunk in the place of one of the open segment (none: nothing of it is left);
+    None when that is not there any more. `forget` as for `swap_segment`."""
+    if old not in manifest.chunks:
+        return None
+    chunks = (each if each != old else new for each in manifest.chunks)
+    return replace(
+        manifest,
+        chunks=tuple(each for each in chunks if each is not None),
+        deleted=_forgotten(manifest, old, forget),
+        garbage=(*manifest.garbage, Garbage(old.name, now_ms)),
     )
 
 

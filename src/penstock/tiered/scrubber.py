@@ -7,22 +7,21 @@ follow on each other, and every object that the manifest names is there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Final
 
 from msgspec import Struct
 
 from penstock.errors import CorruptionError, NotSupportedError
-from penstock.log import get_logger
 from penstock.record import ShardId
 from penstock.tiered.chunk import ChunkEntry
+from penstock.tiered.chunk_access import OldManifestError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.providers.contract import ObjectMissingError
 from penstock.tiered.tier_compaction import records_of
 from penstock.tiered.tier_metrics import TierMetrics
 from penstock.tiered.tier_set import TierSet
-
-_log: Final = get_logger(__name__)
 
 
 class ScrubReport(Struct):
@@ -66,15 +65,23 @@ def _chunks(flat: CompositeFlatFile, report: ScrubReport) -> Iterator[ChunkEntry
         report.damage.append(str(error))
 
 
-def verify_chunk(flat: CompositeFlatFile, entry: ChunkEntry, report: ScrubReport) -> None:
-    """Read a chunk whole, past all caches, and check every record in it."""
+def verify_chunk(
+    flat: CompositeFlatFile, entry: ChunkEntry, report: ScrubReport
+) -> CorruptionError | ObjectMissingError | None:
+    """Read a chunk whole, past all caches, and check every record in it; return what is wrong
+    with its bytes."""
+    failure: CorruptionError | ObjectMissingError | None = None
     try:
         for chunk in flat.fetcher.stream(flat.manifest.prefix, [entry]):
             report.records += len(records_of(flat, chunk))
-    except (CorruptionError, ObjectMissingError, NotSupportedError) as error:
+    except (CorruptionError, ObjectMissingError) as error:
+        failure = error
+        report.damage.append(str(error))
+    except NotSupportedError as error:
         report.damage.append(str(error))
     report.chunks += 1
     report.size += entry.size
+    return failure
 
 
 def _name(flat: CompositeFlatFile, entry: ChunkEntry) -> str:
@@ -118,14 +125,22 @@ class Scrubber:
         manifest = None if flat is None else flat.current()
         if flat is None or manifest is None:
             return False
-        for entry in flat.manifest.chunks_from(self._offset, manifest):
-            before = len(report.damage)
-            verify_chunk(flat, entry, report)
+        for entry in flat.reader.chunks.chunks_from(self._offset, manifest):
+            failure = verify_chunk(flat, entry, report)
             self._metrics.scrubbed_bytes.inc(entry.size)
-            for sentence in report.damage[before:]:
-                self._metrics.damaged_chunks.inc()
-                _log.error("tier_chunk_damaged", shard=shard.name, reason=sentence)
+            if failure is not None:
+                _note(flat, entry, failure)
             self._offset = entry.end_offset
             if report.size >= self._slice_size:
                 return True
         return False
+
+
+def _note(
+    flat: CompositeFlatFile, entry: ChunkEntry, failure: CorruptionError | ObjectMissingError
+) -> None:
+    """Count and log damage, unless nothing refers to the chunk any more."""
+    with suppress(OldManifestError):
+        flat.reader.chunks.damaged(
+            entry, failure, entry.first_offset, entry.end_offset, by_reader=False
+        )

@@ -40,8 +40,11 @@ class LeaseLostError(StaleWriteError):
 
 
 class ShardManifest:
-    def __init__(self, provider: TierProvider, shard: ShardId) -> None:
+    def __init__(self, provider: TierProvider, shard: ShardId, owner: str = "") -> None:
+        """`owner` is the cluster on whose behalf changes are made; empty: that of an operator,
+        whose changes leave the owner as it is."""
         self.provider: Final = provider
+        self.owner: Final = owner
         self.shard: Final = shard
         self.prefix: Final = shard_prefix(shard)
         self.key: Final = f"{self.prefix}{MANIFEST}"
@@ -77,9 +80,10 @@ class ShardManifest:
             self._loaded = (manifest, version)
             return manifest
 
-    def acquire(self, kind: QueueKind, epoch: int | None = None) -> int:
+    def acquire(self, kind: QueueKind, epoch: int | None = None, *, take_over: bool = False) -> int:
         """Take the shard for uploading, under `epoch` (that of a lease) or the next free one;
-        create the manifest if there is none. Returns the epoch."""
+        create the manifest if there is none. With `take_over` it becomes this owner's, whoever
+        had it. Returns the epoch."""
         with self._lock:
             self.load()
 
@@ -95,7 +99,7 @@ class ShardManifest:
                     )
                 return replace(found, epoch=wanted, destroyed_ms=None)
 
-            return self.change(take, kind=kind).epoch
+            return self.change(take, kind=kind, take_over=take_over).epoch
 
     def change(
         self,
@@ -103,6 +107,7 @@ class ShardManifest:
         *,
         epoch: int | None = None,
         kind: QueueKind = QueueKind.SIMPLE,
+        take_over: bool = False,
     ) -> Manifest:
         """Replace the manifest by what `function` makes of it; None leaves it as it is."""
         with self._lock:
@@ -114,10 +119,17 @@ class ShardManifest:
                     raise LeaseLostError(
                         f"{self.shard.name!r} was taken over: epoch {found.epoch} follows {epoch}"
                     )
+                if not take_over:
+                    self._check_owner(found)
                 new = function(found)
                 if new is None:
                     return found
-                new = replace(new, writer=self.writer, revision=found.revision + 1)
+                new = replace(
+                    new,
+                    writer=self.writer,
+                    revision=found.revision + 1,
+                    owner=self.owner or found.owner,
+                )
                 try:
                     version = self.provider.compare_and_set(self.key, encode_manifest(new), version)
                 except StaleWriteError:
@@ -126,6 +138,17 @@ class ShardManifest:
                 self._loaded = (new, version)
                 return new
         raise BusyError(f"the manifest of {self.shard.name!r} is changed all the time")
+
+    def is_foreign(self, found: Manifest) -> bool:
+        """Say whether the shard belongs to another cluster."""
+        return bool(self.owner and found.owner) and found.owner != self.owner
+
+    def _check_owner(self, found: Manifest) -> None:
+        if self.is_foreign(found):
+            raise LeaseLostError(
+                f"the tier of {self.shard.name!r} was taken over by cluster {found.owner} "
+                f"(penstock tier restore); cluster {self.owner} must not change it"
+            )
 
     def _empty(self, kind: QueueKind) -> Manifest:
         return Manifest(topic=self.shard.topic, partition=self.shard.partition, kind=kind)

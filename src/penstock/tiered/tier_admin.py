@@ -12,6 +12,7 @@ from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, StoreError
 from penstock.record import QueueKind, Record, ShardId, StoredRecord
+from penstock.tiered import rocketmq_admin
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.composite_upkeep import GarbageReport
 from penstock.tiered.providers.contract import remove_leftovers
@@ -57,6 +58,8 @@ class TierObject(Struct, frozen=True):
 
 def shard_status(config: TierConfig) -> list[TierShard]:
     """Return what a tier holds of each shard."""
+    if rocketmq_admin.is_rocketmq(config.url):
+        return _rocketmq_status(config)
     found: list[TierShard] = []
     for flat in flats_of(config, config.open()):
         manifest = flat.manifest.load()
@@ -81,7 +84,10 @@ def shard_status(config: TierConfig) -> list[TierShard]:
 
 
 def list_objects(config: TierConfig, shard: ShardId | None = None) -> Iterator[TierObject]:
-    """Yield the chunks of a tier, or of one shard."""
+    """Yield the chunks of a tier, or of one shard; of RocketMQ's, the files of the commit logs."""
+    if rocketmq_admin.is_rocketmq(config.url):
+        yield from _rocketmq_files(config, shard)
+        return
     for flat in _chosen(config, shard):
         flat.manifest.load()
         for entry in flat.manifest.chunks_from(-1):
@@ -100,6 +106,8 @@ def verify_tier(
     config: TierConfig, shard: ShardId | None = None, progress: Progress | None = None
 ) -> ScrubReport:
     """Read and check everything; a manifest that cannot be read is damage, too."""
+    if rocketmq_admin.is_rocketmq(config.url):
+        return rocketmq_admin.verify(config, shard, progress or (lambda _done, _total: None))
     report = ScrubReport()
     unreadable: list[StoreError] = []
     flats = list(_chosen(config, shard, unreadable))
@@ -165,27 +173,96 @@ def pull_shard(
     Records keep their offsets. A log has no hole, so what was deleted, and what lies before the
     tier's first offset, is filled with empty records that are deleted at once; with more of them
     than `FILLED_MAX`, or when that is not wanted, `renumber` lets the copy begin at 0."""
-    (flat,) = _chosen(config, shard)
-    manifest = flat.refresh()
-    if manifest is None:
-        raise BadRequestError(f"the tier holds no shard {shard.name!r}")
-    count = size = filled = 0
+    told = progress or (lambda _done, _total: None)
+    start, pages = _rocketmq_pages(config, shard, told) or _pages(config, shard, told)
+    count = filled = 0
     with SegmentStore.open(directory, SegmentSettings()) as store:
         if store.shards():
             raise BadRequestError(f"{directory} holds a store already; choose an empty directory")
         store.create_shard(shard, QueueKind.SIMPLE)
-        for chunk in flat.reader.stream():
-            for run in _runs(flat.live_records(chunk, manifest)):
+        for page in pages:
+            for run in _runs(page):
                 if not renumber:
                     filled += _fill(store, shard, run[0].offset, FILLED_MAX - filled)
                 store.append_many(shard, [one.as_record() for one in run])
                 count += len(run)
-            size += chunk.entry.size
-            if progress is not None:
-                progress(size, manifest.object_size)
         if not renumber:
-            store.delete_before(shard, manifest.start_offset)
+            store.delete_before(shard, start)
     return count
+
+
+_Pages = tuple[int, Iterator[list[StoredRecord]]]
+"""Where a shard begins, and its records."""
+
+
+def _pages(config: TierConfig, shard: ShardId, progress: Progress) -> _Pages:
+    (flat,) = _chosen(config, shard)
+    manifest = flat.refresh()
+    if manifest is None:
+        raise BadRequestError(f"the tier holds no shard {shard.name!r}")
+
+    def each() -> Iterator[list[StoredRecord]]:
+        size = 0
+        for chunk in flat.reader.stream():
+            yield flat.live_records(chunk, manifest)
+            size += chunk.entry.size
+            progress(size, manifest.object_size)
+
+    return manifest.start_offset, each()
+
+
+# RocketMQ's own layout
+
+
+def _rocketmq_pages(config: TierConfig, shard: ShardId, progress: Progress) -> _Pages | None:
+    if not rocketmq_admin.is_rocketmq(config.url):
+        return None
+    found = list(rocketmq_admin.queues(rocketmq_admin.open_tier(config), shard))
+    if not found:
+        raise BadRequestError(f"the tier holds no queue {shard.name!r}")
+    (queue,) = found
+
+    def each() -> Iterator[list[StoredRecord]]:
+        for page in rocketmq_admin.pages(queue):
+            yield page
+            progress(page[-1].offset - queue.min_offset, queue.max_offset - queue.min_offset)
+
+    return queue.min_offset, each()
+
+
+def _rocketmq_status(config: TierConfig) -> list[TierShard]:
+    return [
+        TierShard(
+            shard=queue.shard.name,
+            kind=QueueKind.SIMPLE.value,
+            start_offset=queue.min_offset,
+            end_offset=queue.max_offset,
+            segments=max(0, len(queue.commit_log.segments) - 1),
+            chunks=len(queue.commit_log.segments),
+            size=rocketmq_admin.size_of(queue),
+            epoch=0,
+            deleted_ranges=0,
+            garbage=0,
+            destroyed=False,
+        )
+        for queue in rocketmq_admin.queues(rocketmq_admin.open_tier(config))
+    ]
+
+
+def _rocketmq_files(config: TierConfig, shard: ShardId | None) -> Iterator[TierObject]:
+    for queue in rocketmq_admin.queues(rocketmq_admin.open_tier(config), shard):
+        for file in queue.commit_log.segments:
+            first, end = rocketmq_admin.offsets_of_file(queue, file)
+            times = [queue.raw(at).store_timestamp_ms for at in (first, end - 1) if first < end]
+            yield TierObject(
+                shard=queue.shard.name,
+                name=file.path.rpartition("/")[2],
+                first_offset=first,
+                end_offset=end,
+                size=file.size,
+                min_ms=min(times, default=0),
+                max_ms=max(times, default=0),
+            )
 
 
 def _runs(records: list[StoredRecord]) -> Iterator[list[StoredRecord]]:

@@ -2,8 +2,9 @@
 
 delete_superseded   one pass over tier and log finds replaced records, and tombstones that may go;
                     they become holes in the manifest, so that no reader sees them any more
-rewrite_segments    sealed segments with enough dead bytes are written again without them, as a
-                    new generation that takes the old one's place in one change of the manifest
+rewrite_segments    sealed segments, and single chunks of the open one, with enough dead records
+                    are written again without them, as a new generation that takes the old one's
+                    place in one change of the manifest
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.unreadable import UnitsRead
 from penstock.engine.transaction_limits import Ranges, is_within
-from penstock.errors import UnreadableContentError
+from penstock.errors import CorruptionError, UnreadableContentError
+from penstock.log import get_logger
 from penstock.record import QueueKind, StoredRecord
 from penstock.tiered import manifest_changes as changes
 from penstock.tiered.chunk import (
@@ -34,8 +36,10 @@ from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.manifest import Manifest, SegmentEntry, describe_segment
 from penstock.tiered.moving import move_record
 from penstock.tiered.names import chunk_name
+from penstock.tiered.providers.contract import ObjectMissingError
 
 DEAD_RATIO_MIN: Final = 0.5
+_log: Final = get_logger(__name__)
 _BLANK_SIZE: Final = 0x7FFF_FFFF
 _PAGE: Final = 4096
 _PAGE_SIZE: Final = 64 << 20
@@ -222,20 +226,29 @@ def records_of(flat: CompositeFlatFile, chunk: FetchedChunk) -> list[StoredRecor
 
 
 def rewrite_segments(flat: CompositeFlatFile, *, dead_ratio: float = DEAD_RATIO_MIN) -> Compacted:
-    """Write sealed segments again that are dead for the most part; the flat file must be
-    acquired. A crash leaves objects that nothing refers to."""
+    """Write what is dead for the most part again without the dead records: sealed segments, and
+    single chunks of the open one. A crash leaves objects that nothing refers to; of two nodes that
+    do this at a time, one finds the other's outcome and changes nothing."""
     manifest = flat.current()
     records = size = 0
-    if manifest is None or flat.epoch is None:
+    if manifest is None:
         return Compacted(0, 0)
     deleted = flat.reader.deleted(manifest)
-    for segment in manifest.segments:
-        ranges = deleted.overlapping(segment.first_offset, segment.end_offset)
-        dead = sum(min(b, segment.end_offset) - max(a, segment.first_offset) for a, b in ranges)
-        span = segment.end_offset - segment.first_offset
-        if not ranges or dead < dead_ratio * span:
+    parts: list[SegmentEntry | ChunkEntry] = [*manifest.segments, *manifest.chunks]
+    for one in parts:
+        ranges = deleted.overlapping(one.first_offset, one.end_offset)
+        dead = sum(min(b, one.end_offset) - max(a, one.first_offset) for a, b in ranges)
+        if not ranges or dead < dead_ratio * (one.end_offset - one.first_offset):
             continue
-        freed = _rewrite(flat, segment, deleted)
+        try:
+            if isinstance(one, SegmentEntry):
+                freed = _rewrite(flat, one, deleted)
+            else:
+                freed = _rewrite_open(flat, one, deleted)
+        except (CorruptionError, ObjectMissingError) as error:
+            # One damaged chunk keeps neither the other segments nor the garbage waiting.
+            _log.warning("tier_rewrite_failed", shard=flat.shard.name, reason=str(error))
+            continue
         if freed:
             records += dead
             size += freed
@@ -261,19 +274,47 @@ def _rewrite(flat: CompositeFlatFile, segment: SegmentEntry, deleted: DeletedRan
     now_ms = flat.clock.now_ms()
     described = None
     if new:
-        name = flat.upkeep.put_descriptor(flat.epoch or 0, tuple(new))
+        name = flat.upkeep.put_descriptor(_epoch(flat), tuple(new))
         described = describe_segment(name, tuple(new), segment.sealed_ms)
-    late_s = flat.config.grace_ms / 2000
-    if late_s and flat.clock.monotonic() - begun > late_s:
+    if _is_late(flat, begun):
         return 0
-    simple = flat.kind is QueueKind.SIMPLE
+    forget = deleted if flat.kind is QueueKind.SIMPLE else None
     flat.manifest.change(
-        lambda found: changes.swap_segment(
-            found, segment, described, gone, now_ms, forget=deleted if simple else None
-        ),
+        lambda found: changes.swap_segment(found, segment, described, gone, now_ms, forget=forget),
         epoch=flat.epoch,
     )
     return segment.size - sum(entry.size for entry in new)
+
+
+def _rewrite_open(flat: CompositeFlatFile, old: ChunkEntry, deleted: DeletedRanges) -> int:
+    """Put a chunk of the open segment again without its dead records; return the bytes freed."""
+    begun = flat.clock.monotonic()
+    if not _has_dead(flat, old, deleted):
+        return 0
+    new: ChunkEntry | None = None
+    for chunk in flat.fetcher.stream(flat.manifest.prefix, [old]):
+        new = _rewrite_chunk(flat, chunk, deleted)
+    if _is_late(flat, begun):
+        return 0
+    now_ms = flat.clock.now_ms()
+    forget = deleted if flat.kind is QueueKind.SIMPLE else None
+    flat.manifest.change(
+        lambda found: changes.swap_chunk(found, old, new, now_ms, forget=forget),
+        epoch=flat.epoch,
+    )
+    return old.size - (0 if new is None else new.size)
+
+
+def _is_late(flat: CompositeFlatFile, begun: float) -> bool:
+    """Say whether a collector of garbage may have taken new chunks for orphans meanwhile."""
+    late_s = flat.config.grace_ms / 2000
+    return bool(late_s) and flat.clock.monotonic() - begun > late_s
+
+
+def _epoch(flat: CompositeFlatFile) -> int:
+    """Return the epoch under which objects are named: this uploader's, or that of the last one."""
+    found = flat.current()
+    return flat.epoch or (0 if found is None else found.epoch)
 
 
 def _has_dead(flat: CompositeFlatFile, entry: ChunkEntry, deleted: DeletedRanges) -> bool:
@@ -320,10 +361,11 @@ def _rewrite_chunk(
         return None
     body = b"".join(kept)
     units = derive_units(flat.shard, flat.kind, body, entry.position, first)
+    epoch = _epoch(flat)
     where = ChunkRange(
-        entry.first_offset, entry.end_offset, entry.position, flat.epoch or 0, flat.clock.now_ms()
+        entry.first_offset, entry.end_offset, entry.position, epoch, flat.clock.now_ms()
     )
-    name = chunk_name(flat.epoch or 0, entry.first_offset)
+    name = chunk_name(epoch, entry.first_offset)
     whole, rewritten = build_chunk(flat.shard, flat.kind, name, body, units, where)
     flat.provider.put_if_absent(f"{flat.manifest.prefix}{name}", whole)
     return rewritten

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from penstock.tiered.damage import DamageReports
 from penstock.tiered.fetcher import Fetcher, FetchSettings
 from penstock.tiered.providers import TierProvider, open_provider
 
@@ -29,9 +30,13 @@ class TierConfig(Struct, frozen=True, kw_only=True):
     upload_window: int = 4
     """Chunks of one shard that are put at the same time, at most."""
     fetch: FetchSettings = FetchSettings()
+    owner: str = ""
+    """The cluster that uploads; shards of another one are not changed. Empty: an operator."""
 
     def open(self) -> TierProvider:
         return open_provider(self.url, self.options)
 
-    def fetcher(self, provider: TierProvider | None = None) -> Fetcher:
-        return Fetcher(provider or self.open(), self.fetch)
+    def fetcher(
+        self, provider: TierProvider | None = None, damage: DamageReports | None = None
+    ) -> Fetcher:
+        return Fetcher(provider or self.open(), self.fetch, damage)

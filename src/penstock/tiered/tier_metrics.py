@@ -28,5 +28,11 @@ class TierMetrics:
             "penstock_tier_scrubbed_bytes", "bytes of tiers read and verified", registry=registry
         )
         self.damaged_chunks = Counter(
-            "penstock_tier_damaged_chunks", "chunks found damaged", registry=registry
+            "penstock_tier_damaged_chunks",
+            "objects found damaged or missing, by readers and the scrubber",
+            registry=registry,
         )
+        self.damaged_reads = Counter(
+            "penstock_tier_damaged_reads", "reads that met a damaged or missing object",
+            registry=registry,
+        )  # fmt: skip

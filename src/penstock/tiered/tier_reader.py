@@ -1,7 +1,8 @@
 """Reading one shard from the tier: by offset, tag, key and time, with the store's own byte loops.
 
 Nothing here changes anything. A manifest that names an object which is gone is an old one: it is
-read anew, once, before the reader gives up.
+read anew, once, before the reader gives up. A damaged or missing object raises `TierDamageError`
+(`chunk_access.py`); what comes before it in a page is returned first.
 
 A record that is whole and cannot be taken apart is no damage: whoever reads records is told by
 `UnreadableContentError`, and whoever looks for a key or a tag passes over it.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from penstock.clock import Clock, SystemClock
@@ -21,9 +23,11 @@ from penstock.engine.segment.unreadable import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.record import QueueKind, ShardId, StoredRecord
 from penstock.tiered.chunk import ChunkEntry, Footer
+from penstock.tiered.chunk_access import FAILURES, ChunkAccess, OldManifestError
 from penstock.tiered.chunk_stream import FetchedChunk
 from penstock.tiered.fetcher import FetchedRange, Fetcher
 from penstock.tiered.manifest import Manifest
+from penstock.tiered.providers.contract import ObjectMissingError
 from penstock.tiered.shard_manifest import ShardManifest
 
 _UNLIMITED: Final = 1 << 62
@@ -48,6 +52,20 @@ class TierPage(NamedTuple):
     next_offset: int
 
 
+class _Page:
+    """A page that is being filled."""
+
+    def __init__(self, offset: int, size_left: int) -> None:
+        self.records: Final[list[StoredRecord]] = []
+        self.offset = offset
+        self.size_left = size_left
+
+    def take(self, records: list[StoredRecord], next_offset: int, size: int) -> None:
+        self.records.extend(records)
+        self.offset = next_offset
+        self.size_left -= size
+
+
 class _Units(NamedTuple):
     """Units of a chunk from one offset on, and where their records lie."""
 
@@ -67,6 +85,7 @@ class TierReader:
         self._fetcher: Final = fetcher
         self._clock: Final = clock or SystemClock()
         self._shard: Final[ShardId] = manifest.shard
+        self.chunks: Final = ChunkAccess(manifest, fetcher)
         self._expected_next = -1
         self._deleted: tuple[tuple[tuple[int, int], ...], DeletedRanges] = ((), DeletedRanges())
 
@@ -76,64 +95,82 @@ class TierReader:
 
     def read(self, query: TierQuery) -> TierPage:
         """Return the records that `query` asks for, ascending, as far as the tier holds them."""
+        try:
+            return self._read(query)
+        except OldManifestError:
+            return self._read(query)
+
+    def _read(self, query: TierQuery) -> TierPage:
         manifest = self.manifest()
         if manifest is None:
             return TierPage([], query.offset)
-        records: list[StoredRecord] = []
-        offset = max(query.offset, manifest.start_offset)
+        page = _Page(max(query.offset, manifest.start_offset), query.max_size)
+        try:
+            self._fill(page, query, manifest)
+        except (CorruptionError, UnreadableContentError):
+            # What was read first; the next read, which begins there, raises it.
+            if not page.records:
+                raise
+        self._expected_next = page.offset
+        return TierPage(page.records, page.offset)
+
+    def _fill(self, page: _Page, query: TierQuery, manifest: Manifest) -> None:
         until = min(query.until, manifest.end_offset)
-        size_left = query.max_size
-        sequential = offset == self._expected_next
-        for entry in self._manifest.chunks_from(offset, manifest):
+        sequential = page.offset == self._expected_next
+        for entry in self.chunks.chunks_from(page.offset, manifest):
             if entry.first_offset >= until:
                 break
-            offset = max(offset, entry.first_offset)
+            page.offset = max(page.offset, entry.first_offset)
             if sequential:
-                self._read_ahead(offset, manifest)
-            while offset < min(until, entry.end_offset):
-                if len(records) >= query.max_records or size_left <= 0:
-                    self._expected_next = offset
-                    return TierPage(records, offset)
+                self._read_ahead(page.offset, manifest)
+            while page.offset < min(until, entry.end_offset):
+                count_left = query.max_records - len(page.records)
+                if count_left <= 0 or page.size_left <= 0:
+                    return
                 step = query._replace(
-                    offset=offset, until=until, max_records=query.max_records - len(records)
+                    offset=page.offset,
+                    until=until,
+                    max_records=count_left,
+                    max_size=page.size_left,
                 )
-                try:
-                    page, after, size = self._step(
-                        entry, manifest, step._replace(max_size=size_left), first=not records
-                    )
-                except (CorruptionError, UnreadableContentError):
-                    if not records:
-                        raise
-                    # What was read first; who goes on from there is told.
-                    self._expected_next = offset
-                    return TierPage(records, offset)
-                if after == offset or (records and size > size_left):
+                found, after, size = self._step(entry, manifest, step, first=not page.records)
+                if after == page.offset or (page.records and size > page.size_left):
                     # The first record of a step comes whatever its size; here it is not the first.
-                    self._expected_next = offset
-                    return TierPage(records, offset)
-                records += page
-                size_left -= size
-                offset = after
-        offset = max(offset, until)
-        self._expected_next = offset
-        return TierPage(records, offset)
+                    return
+                page.take(found, after, size)
+        page.offset = max(page.offset, until)
 
     def _read_ahead(self, offset: int, manifest: Manifest) -> None:
         chunks = self._manifest.chunks_from(offset, manifest)
-        self._fetcher.read_ahead(self._manifest.prefix, chunks)
+        with suppress(*FAILURES):  # told when it is its turn
+            self._fetcher.read_ahead(self._manifest.prefix, chunks)
 
     def _step(
         self, entry: ChunkEntry, manifest: Manifest, query: TierQuery, *, first: bool
     ) -> tuple[list[StoredRecord], int, int]:
         """Read from one chunk; return records, the next offset and the bytes taken."""
-        footer = self._fetcher.footer(self._manifest.prefix, entry)
-        found = _select(footer, entry, query, first=first)
-        if found is None:
-            return [], min(entry.end_offset, query.until), 0
-        if not found.units:
-            return [], query.offset, 0
-        if found.start == found.end:
-            return [], entry.end_offset if found.is_last else found.end_offset, 0
+        footer = self.chunks.footer(entry)
+        count_max = _UNITS_PER_STEP
+        while True:
+            found = _select(footer, entry, query, first=first, count_max=count_max)
+            if found is None:
+                return [], min(entry.end_offset, query.until), 0
+            if not found.units:
+                return [], query.offset, 0
+            if found.start == found.end:
+                return [], entry.end_offset if found.is_last else found.end_offset, 0
+            try:
+                return self._decode_units(entry, found, manifest, query)
+            except FAILURES as error:
+                # Fewer of them, down to the one that is damaged: those before it are sound.
+                count_max = len(found.units) // footer.unit_size // 2
+                if count_max == 0 or isinstance(error, ObjectMissingError):
+                    offsets = (found.offset, found.end_offset)
+                    raise self.chunks.damaged(entry, error, *offsets) from error
+
+    def _decode_units(
+        self, entry: ChunkEntry, found: _Units, manifest: Manifest, query: TierQuery
+    ) -> tuple[list[StoredRecord], int, int]:
         fetched = self._fetcher.read(self._manifest.prefix, entry, found.start, found.end)
         records, after, size = self.decode(fetched, found.units, found.offset, manifest, query)
         if found.is_last and after >= found.end_offset:
@@ -206,12 +243,12 @@ class TierReader:
         manifest = self.manifest()
         if manifest is None:
             return
-        for entry in self._manifest.chunks_back(manifest):
+        for entry in self.chunks.chunks_back(manifest):
             if entry.first_offset >= until or entry.end_offset <= manifest.start_offset:
                 continue
             if not entry.may_hold_key(key):
                 continue
-            footer = self._fetcher.footer(self._manifest.prefix, entry)
+            footer = self.chunks.footer(entry)
             for unit in footer.units_of_key(key):
                 yield from self.in_unit(entry, footer, manifest, unit, until, key)
 
@@ -227,15 +264,18 @@ class TierReader:
         """Yield the live records below `until` of one unit, the newest first; those of a key."""
         size = footer.unit_size
         units = footer.units[unit * size : (unit + 1) * size]
-        first, end = _offsets_of(footer, entry, unit)
+        first, end = offsets_of(footer, entry, unit)
         first = max(first, manifest.start_offset)
         end = min(end, until)
         if first >= end or units == PRE_BLANK:
             return
         position, length = QUEUE_UNIT.unpack_from(units)[:2]
-        fetched = self._fetcher.read(self._manifest.prefix, entry, position, position + length)
+        fetched = self.chunks.fetch(entry, position, position + length, (first, end))
         query = TierQuery(first, end, _UNLIMITED, _UNLIMITED, key=key)
-        records, _, _ = self.decode(fetched, units, first, manifest, query)
+        try:
+            records, _, _ = self.decode(fetched, units, first, manifest, query)
+        except CorruptionError as error:
+            raise self.chunks.damaged(entry, error, first, end) from error
         yield from reversed(records)
 
     def offset_by_time(self, timestamp_ms: int, until: int = _UNLIMITED) -> int | None:
@@ -243,7 +283,7 @@ class TierReader:
         manifest = self.manifest()
         if manifest is None:
             return None
-        for entry in self._manifest.chunks_from(manifest.start_offset, manifest):
+        for entry in self.chunks.chunks_from(manifest.start_offset, manifest):
             if entry.max_ms < timestamp_ms:
                 continue
             if entry.first_offset >= until:
@@ -276,48 +316,67 @@ class TierReader:
         if manifest is None:
             return
         begin = max(start, manifest.start_offset)
-        wanted = (c for c in self._manifest.chunks_from(begin, manifest) if c.first_offset < until)
-        yield from self._fetcher.stream(self._manifest.prefix, wanted)
+        wanted = (c for c in self.chunks.chunks_from(begin, manifest) if c.first_offset < until)
+        yield from self.chunks.stream(wanted)
 
     def read_raw(self, query: TierQuery) -> list[bytes]:
-        """Return whole records (batches) as the tier holds them, from `offset` on."""
+        """Return whole records (batches) as the tier holds them, from `offset` on; at most up to a
+        damaged one, which raises `TierDamageError` when it is the first."""
+        try:
+            return self._read_raw(query)
+        except OldManifestError:
+            return self._read_raw(query)
+
+    def _read_raw(self, query: TierQuery) -> list[bytes]:
         manifest = self.manifest()
         found: list[bytes] = []
         if manifest is None:
             return found
         size_left = query.max_size
-        deleted = self.deleted(manifest)
-        for entry in self._manifest.chunks_from(query.offset, manifest):
-            if entry.first_offset >= min(query.until, manifest.end_offset):
-                break
-            footer = self._fetcher.footer(self._manifest.prefix, entry)
-            for unit in range(_first_unit(footer, entry, query.offset), entry.units):
-                first, end = _offsets_of(footer, entry, unit)
-                position, size = QUEUE_UNIT.unpack_from(footer.units, unit * footer.unit_size)[:2]
-                if first >= query.until or (position == 0 and size == 0x7FFF_FFFF):
-                    continue
-                if all(each in deleted for each in range(first, end)):
-                    continue
+        try:
+            for entry, position, size, offsets in self._live_units(query, manifest):
                 if found and (size > size_left or len(found) >= query.max_records):
                     return found
-                fetched = self._fetcher.read(
-                    self._manifest.prefix, entry, position, position + size
-                )
+                fetched = self.chunks.fetch(entry, position, position + size, offsets)
                 at = position - fetched.position
                 found.append(bytes(fetched.data[at : at + size]))
                 size_left -= size
+        except CorruptionError:
+            if not found:
+                raise
         return found
 
+    def _live_units(
+        self, query: TierQuery, manifest: Manifest
+    ) -> Iterator[tuple[ChunkEntry, int, int, tuple[int, int]]]:
+        """Yield chunk, position, size and offsets of every record of a query that is not wholly
+        deleted."""
+        deleted = self.deleted(manifest)
+        until = min(query.until, manifest.end_offset)
+        for entry in self.chunks.chunks_from(query.offset, manifest):
+            if entry.first_offset >= until:
+                return
+            footer = self.chunks.footer(entry)
+            for unit in range(first_unit(footer, entry, query.offset), entry.units):
+                first, end = offsets_of(footer, entry, unit)
+                position, size = QUEUE_UNIT.unpack_from(footer.units, unit * footer.unit_size)[:2]
+                if first >= query.until or (position == 0 and size == 0x7FFF_FFFF):
+                    continue
+                if not all(each in deleted for each in range(first, end)):
+                    yield entry, position, size, (first, end)
 
-def _first_unit(footer: Footer, entry: ChunkEntry, offset: int) -> int:
+
+def first_unit(footer: Footer, entry: ChunkEntry, offset: int) -> int:
+    """Return the number of the first unit that ends after `offset`."""
     if footer.kind is QueueKind.SIMPLE:
         return max(0, offset - entry.units_offset)
     # By the ends, not the beginnings: where batches were removed, the one before does not count.
     count = len(footer.units) // BATCH_UNIT.size
-    return bisect_right(range(count), offset, key=lambda n: _offsets_of(footer, entry, n)[1])
+    return bisect_right(range(count), offset, key=lambda n: offsets_of(footer, entry, n)[1])
 
 
-def _offsets_of(footer: Footer, entry: ChunkEntry, unit: int) -> tuple[int, int]:
+def offsets_of(footer: Footer, entry: ChunkEntry, unit: int) -> tuple[int, int]:
+    """Return the offsets [first, end) of a unit."""
     if footer.kind is QueueKind.SIMPLE:
         first = entry.units_offset + unit
         return first, first + 1
@@ -325,15 +384,17 @@ def _offsets_of(footer: Footer, entry: ChunkEntry, unit: int) -> tuple[int, int]
     return base, base + count
 
 
-def _select(footer: Footer, entry: ChunkEntry, query: TierQuery, *, first: bool) -> _Units | None:
+def _select(
+    footer: Footer, entry: ChunkEntry, query: TierQuery, *, first: bool, count_max: int
+) -> _Units | None:
     """Return the units from the query's offset on that fit its limits; None when there are none
     left in the chunk, no units when the next does not fit."""
-    unit = begin = _first_unit(footer, entry, query.offset)
+    unit = begin = first_unit(footer, entry, query.offset)
     selective = query.tag is not None or query.key is not None
-    count_max = _UNITS_PER_STEP if selective else min(_UNITS_PER_STEP, query.max_records)
+    count_max = count_max if selective else min(count_max, query.max_records)
     start = end = size_sum = 0
     while unit < entry.units and unit - begin < count_max:
-        if _offsets_of(footer, entry, unit)[0] >= query.until:
+        if offsets_of(footer, entry, unit)[0] >= query.until:
             break
         position, size = QUEUE_UNIT.unpack_from(footer.units, unit * footer.unit_size)[:2]
         unit += 1
@@ -351,8 +412,8 @@ def _select(footer: Footer, entry: ChunkEntry, query: TierQuery, *, first: bool)
             break
     if unit == begin:
         return None
-    offset = _offsets_of(footer, entry, begin)[0]
-    end_offset = _offsets_of(footer, entry, unit - 1)[1]
+    offset = offsets_of(footer, entry, begin)[0]
+    end_offset = offsets_of(footer, entry, unit - 1)[1]
     units = footer.units[begin * footer.unit_size : unit * footer.unit_size]
     is_last = unit == entry.units
     return _Units(units, max(offset, query.offset), end_offset, max(start - 1, 0), end, is_last)

@@ -12,6 +12,7 @@ from penstock.engine.contract import ShardConfig, ShardTiering
 from penstock.errors import SetupError, TierUnavailableError
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.damage import DamageReports
 from penstock.tiered.fetcher import Fetcher, FetchSettings
 from penstock.tiered.metadata_store import TieredMetadataStore
 from penstock.tiered.providers import TierProvider
@@ -27,11 +28,13 @@ class TierSet:
         *,
         metadata_store: TieredMetadataStore | None = None,
         clock: Clock | None = None,
+        damage: DamageReports | None = None,
     ) -> None:
         """`config` is the node's own tier; a shard may name another URL."""
         self.config: Final = config
         self.metadata_store: Final = metadata_store
         self.clock: Final = clock or SystemClock()
+        self.damage: Final = damage or DamageReports(clock=self.clock)
         self._lock: Final = threading.Lock()
         self._opened: dict[str, tuple[TierProvider, Fetcher]] = {}
         self._flats: dict[ShardId, CompositeFlatFile] = {}
@@ -103,7 +106,7 @@ class TierSet:
         if url not in self._opened:
             config = replace(self.config, url=url, fetch=self._fetch_settings())
             provider = config.open()
-            self._opened[url] = (provider, config.fetcher(provider))
+            self._opened[url] = (provider, config.fetcher(provider, self.damage))
         return self._opened[url]
 
     def _fetch_settings(self) -> FetchSettings:
@@ -133,6 +136,11 @@ class TierSet:
             known = None if self.metadata_store is None else self.metadata_store.get_queue(shard)
             return (0, 0) if known is None else (known.min_offset, known.max_offset)
         return (0, 0) if found is None else (found.start_offset, found.end_offset)
+
+    def provider(self, url: str) -> TierProvider:
+        """Return the tier of an address."""
+        with self._lock:
+            return self._open(url)[0]
 
     def providers(self) -> list[TierProvider]:
         """Return the tiers that were used so far."""

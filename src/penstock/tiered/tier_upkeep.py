@@ -65,6 +65,8 @@ class TierUpkeep:
         self._working: Final = threading.Lock()
         self._next = tiers.clock.monotonic() + self._limits.interval_ms / 1000
         self._next_garbage = tiers.clock.monotonic() + self._limits.garbage_interval_ms / 1000
+        self.save_catalogue: Callable[[], object] = lambda: None
+        """Called at the end of each round; a node writes its catalogues."""
         self._failing: set[str] = set()
         """What failed the last time: it is logged once."""
 
@@ -93,6 +95,7 @@ class TierUpkeep:
             self._next_garbage = self._tiers.clock.monotonic() + pause_s
             for provider in self._tiers.providers():
                 self._try(report, provider.url, partial(self._remove_dead, report, provider))
+        self._try(report, "catalogue", self.save_catalogue)
         self._try(report, "scrubber", self._scrubber.step)
         return report
 
@@ -107,7 +110,8 @@ class TierUpkeep:
         if config.cleanup.deletes:
             expire(flat, config)
         flat.upkeep.seal()
-        if flat.epoch is not None:
+        tiering = config.tiering
+        if flat.epoch is not None or (tiering is not None and tiering.uploader == "broker"):
             rewrite_segments(flat)
         if garbage:
             with flat.uploading:  # what this process has put and not listed yet is no garbage
@@ -143,8 +147,9 @@ class TierUpkeep:
 
 def _finish_destroyed(flat: CompositeFlatFile) -> None:
     found = flat.manifest.load()
-    if found is not None and found.destroyed_ms is not None:
-        flat.destroy()
+    if found is None or found.destroyed_ms is None or flat.manifest.is_foreign(found):
+        return
+    flat.destroy()
 
 
 def expire(flat: CompositeFlatFile, config: ShardConfig) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from tests.brokers.kafka.running import Running, WireClient, running
 from tests.brokers.kafka.test_transactions import read
 from tests.brokers.kafka.waiting import wait_until_ended
@@ -157,3 +157,34 @@ def tiered(server: Running) -> list[bytes | None]:
     flat = engine.tiers.flat(shard)
     assert flat is not None
     return [record.value for record in flat.reader.read(TierQuery(0)).records]
+
+
+@pytest.mark.parametrize("queue", ["batch", "simple"])
+def test_a_fetch_at_a_missing_chunk_is_told_so_at_once(data_path: Path, queue: str) -> None:
+    with running(data_path, store=SMALL) as server:
+        make_topic(server, queue)
+        expected = fill_the_log(server) + fill_the_log(server)
+        move_to_tier(server, 40)
+        chunks = sorted(data_path.rglob("*.chunk"))
+        gone = chunks[3]
+        first = int(gone.name.split("-")[1])
+        gone.unlink()
+        engine = server.node.engines.opened()["EngineSegment"]
+        assert isinstance(engine, TieredSegmentEngine)
+        consumer = Consumer(
+            {"bootstrap.servers": server.address, "group.id": "g", "auto.offset.reset": "error"}
+        )
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        seen: list[bytes | None] = []
+        while True:
+            message = consumer.poll(WAIT_S)
+            assert message is not None, "neither a record nor an error"
+            error = message.error()
+            if error is not None:
+                break
+            seen.append(message.value())
+        assert error.code() == KafkaError.INVALID_MSG, "Kafka's CORRUPT_MESSAGE"
+        assert len(seen) == first, "all that comes before it"
+        assert seen == expected[:first]
+        consumer.close()
+        assert [one.first_offset for one in engine.tiers.damage.known()] == [first]

@@ -21,7 +21,7 @@ from penstock.brokers.kafka.records import batch_of, transaction_of
 from penstock.brokers.kafka.transacting.markers import build_filler
 from penstock.brokers.kafka.transactions import AbortedTransaction
 from penstock.engine.contract import BatchPage, Isolation
-from penstock.errors import StoreError
+from penstock.errors import CorruptionError, StoreError
 from penstock.record import Offset
 
 CONVERTED_MAX: Final = 2_000
@@ -111,6 +111,9 @@ class PartitionReader:
         """Return what one partition of a request answers. May wait for a device."""
         try:
             return self._read(partition, wanted, limits)
+        except CorruptionError:
+            # Not a storage error: clients would try that one again for ever, without a word.
+            return Fetched(wanted.topic, wanted.partition_id, int(ErrorCode.corrupt_message))
         except StoreError as error:
             return Fetched(wanted.topic, wanted.partition_id, int(code_of(error)))
 

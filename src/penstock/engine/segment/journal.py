@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from penstock.engine.segment.control import CONTROL_SUFFIX
 from penstock.errors import BadRequestError
@@ -37,6 +37,8 @@ class KeepShard(Struct, frozen=True, kw_only=True, tag="keep_shard", tag_field="
     """As the engine above keeps it; opaque here."""
     born_at: int = 0
     """See `ShardState.born_at`; every line of one shard has the same."""
+    start_offset: int | UnsetType = UNSET
+    """What its first record gets; unset: 0."""
 
     @property
     def shard(self) -> ShardId:

@@ -355,7 +355,9 @@ class Replay:
         found = self._table.find(line.shard)
         state = self._states.get(line.shard) if found is None else found.state
         if state is None:
-            state = self._table.add(line.shard, ShardState(line.kind), 0, 0).state
+            start = line.start_offset if isinstance(line.start_offset, int) else 0
+            unit = start if line.kind is QueueKind.SIMPLE else 0
+            state = self._table.add(line.shard, ShardState(line.kind, start), start, unit).state
             state.config, state.born_at = line.config, line.born_at
         elif raw.position < state.folded_until:
             return

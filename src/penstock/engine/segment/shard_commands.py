@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import UNSET
+
 from penstock.engine.segment import control
 from penstock.engine.segment.journal import (
     JOURNAL,
@@ -40,13 +42,14 @@ class ShardCommands:
 
     def keep(self, log: ShardLog, config: bytes) -> None:
         """Write into the journal that the shard exists."""
-        shard = log.shard
+        shard, start = log.shard, int(log.state.floor_offset)
         line = KeepShard(
             topic=shard.topic,
             partition=shard.partition,
             kind=log.kind,
             config=config,
             born_at=log.state.born_at,
+            start_offset=start if start and start == log.next_offset else UNSET,
         )
         journal, record = self._journal(), encode_line(line)
         appender = self._log.appender

@@ -22,13 +22,22 @@ class ShardLives:
         self._commands: Final = commands
         self._purge: Final = purge
 
-    def create(self, shard: ShardId, kind: QueueKind, flush: Flush, config: bytes) -> bool:
-        """Create a shard; return False when it exists."""
+    def create(
+        self, shard: ShardId, kind: QueueKind, flush: Flush, config: bytes, start_offset: int = 0
+    ) -> bool:
+        """Create a shard whose first record gets `start_offset`; return False when it exists."""
         with self._log.lock:
             found = self._table.find(shard)
             if found is None:
-                found = self._table.add(shard, ShardState(kind), 0, 0)
+                unit = start_offset if kind is QueueKind.SIMPLE else 0
+                state = ShardState(kind, start_offset)
+                found = self._table.add(shard, state, start_offset, unit)
             elif found.state.dropped:
+                if start_offset:
+                    raise NotSupportedError(
+                        f"shard {shard.name!r} was deleted from this store; it can begin again at "
+                        f"offset 0 only, not at {start_offset}: use another data directory"
+                    )
                 _revive(found, kind)
             elif found.kind is not kind:
                 raise AlreadyExistsError(

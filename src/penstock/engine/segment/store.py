@@ -168,9 +168,11 @@ class SegmentStore:
         kind: QueueKind = QueueKind.SIMPLE,
         flush: Flush = Flush.ASYNC,
         config: bytes = b"",
+        start_offset: int = 0,
     ) -> None:
         """Create `shard` empty; do nothing when it exists with this kind of queue. `config` is an
-        engine's own description of it, kept with its state."""
+        engine's own description of it, kept with its state. Its first record gets `start_offset`:
+        what comes before is kept elsewhere."""
         control.check_shard(shard)
         self._check_open()
         if kind is QueueKind.BATCH:
@@ -178,7 +180,7 @@ class SegmentStore:
         with disk_errors(self._parts.paths.root):
             if self._table.find(shard) is not None and not self._table.has_user_shard(shard):
                 self._note_cut(shard, 0)  # before its first record: whoever deleted it may be slow
-            created = self._lives.create(shard, kind, flush, config)
+            created = self._lives.create(shard, kind, flush, config, start_offset)
         if created:
             self._topics.note_change()
 

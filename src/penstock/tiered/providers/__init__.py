@@ -31,6 +31,7 @@ from penstock.tiered.providers.posix import PosixProvider
 from penstock.tiered.providers.prefixed import PrefixedProvider
 from penstock.tiered.providers.settling import SettlingProvider
 
+ROCKETMQ: Final = "rocketmq+file"
 ENTRY_POINTS: Final = "penstock.tier_providers"
 _AZURE: Final = frozenset({"az", "abfs", "abfss"})
 OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", *_AZURE})
@@ -132,6 +133,14 @@ def _parse(url: str) -> SplitResult:
 
 
 def _unknown(url: str) -> TierSetupError:
+    if url.lower().startswith(f"{ROCKETMQ}:"):
+        return TierSetupError(
+            f"{url} is a tier in RocketMQ's own layout, whose files grow in place and have neither "
+            "checksums nor a manifest: `penstock tier status`, `ls`, `verify` and `pull` read it, "
+            "programs write queues of simple topics with penstock.tiered.rocketmq.RocketMqTier; "
+            "a node, `gc`, `repair`, `restore` and `rebuild` need file:///directory or an object "
+            "store"
+        )
     return TierSetupError(
         f"{redact(url)!r} is no address of a tier; use file:///directory, s3://bucket/prefix, "
         "gs://bucket/prefix, az://container/prefix or memory://name"

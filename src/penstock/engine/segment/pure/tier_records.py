@@ -68,13 +68,21 @@ def copy_records(
 
 
 def place_records(
-    data: Buffer, kind: int, position: int, offset: int, gap_max: int, max_size: int
+    data: Buffer,
+    kind: int,
+    position: int,
+    offset: int,
+    gap_max: int,
+    max_size: int,
+    topic: str | None = None,
+    queue_id: int = 0,
 ) -> tuple[bytes, int, int]:
     """Move a run of records to `position`; see `Core.place_records`."""
     _check_kind(kind)
     view = view_of(data)
     placed = bytearray()
     first = end = offset
+    name = None if topic is None else topic.encode("utf-8", "surrogateescape")
     while len(placed) < len(view):
         at = len(placed)
         found = locate(view, at, len(view))
@@ -90,6 +98,8 @@ def place_records(
                     f"no record of a commit log at byte {at}: it does not belong in a batch queue"
                 )
             count = inner[1]
+        if name is not None and not _is_of(view, found, name, queue_id):
+            break
         if len(placed) + found.size > max_size or not 0 <= begin - end <= gap_max:
             break
         if not placed:
@@ -97,6 +107,10 @@ def place_records(
         placed += moved(view, found, position + at)
         end = begin + count
     return bytes(placed), first, end
+
+
+def _is_of(view: memoryview, found: Located, topic: bytes, queue_id: int) -> bool:
+    return found.queue_id == queue_id and bytes(view[found.topic : found.topic_end]) == topic
 
 
 def block_sums(data: Buffer, block_size: int) -> bytes:
