@@ -8,35 +8,64 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import ModuleType
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.message import Message as WireMessage
 
 from penstock.errors import StoreError
+from penstock.waiting_calls import WaitingThreads
 
 Q = TypeVar("Q", bound=WireMessage)
 R = TypeVar("R", bound=WireMessage)
+B = TypeVar("B")
 Abort = Callable[[grpc.ServicerContext, StoreError], None]
 
 
+class WaitingPools(NamedTuple):
+    """Where calls that wait are served: see `waiting_calls`."""
+
+    streams: WaitingThreads
+    """For the streams that `FOLLOWING` names."""
+    waits: WaitingThreads
+    """For the unary calls that `WAITING` names."""
+
+    def shutdown(self) -> None:
+        for pool in self:
+            pool.shutdown(wait=False)
+
+
+FOLLOWING: Final = frozenset({"ReadStream", "WriteStream", "Watch"})
+"""Streams that last as long as their client likes."""
+WAITING: Final = frozenset({"WaitForRecords", "JoinGroup", "SyncGroup"})
+"""Unary calls that last until something happens."""
+
+
 def service_handlers(
-    messages: ModuleType, full_name: str, service: object, abort: Abort
+    messages: ModuleType,
+    full_name: str,
+    service: object,
+    abort: Abort,
+    pools: WaitingPools | None = None,
 ) -> grpc.GenericRpcHandler:
-    """Return the service of `messages` as a gRPC server takes it."""
+    """Return the service of `messages` as a gRPC server takes it. Without `pools` all calls are
+    served by the server's own threads."""
     handlers: dict[str, grpc.RpcMethodHandler[object, object]] = {}
     short_name = full_name.rpartition(".")[2]
     for method in messages.DESCRIPTOR.services_by_name[short_name].methods:
         name = "".join(f"_{c.lower()}" if c.isupper() else c for c in method.name).lstrip("_")
         request_type = getattr(messages, method.input_type.name)
         call = getattr(service, name)
+        streams = pools.streams if pools is not None and method.name in FOLLOWING else None
         if method.client_streaming:
-            make, behavior = grpc.stream_stream_rpc_method_handler, _streaming(call, abort)
+            make, behavior = grpc.stream_stream_rpc_method_handler, _streaming(call, abort, streams)
         elif method.server_streaming:
-            make, behavior = grpc.unary_stream_rpc_method_handler, _streaming(call, abort)
+            make, behavior = grpc.unary_stream_rpc_method_handler, _streaming(call, abort, streams)
         else:
-            make, behavior = grpc.unary_unary_rpc_method_handler, _unary(call, abort)
+            waits = pools.waits if pools is not None and method.name in WAITING else None
+            make, behavior = grpc.unary_unary_rpc_method_handler, _unary(call, abort, waits)
         handlers[method.name] = make(behavior, request_type.FromString, _serialize)
     return grpc.method_handlers_generic_handler(full_name, handlers)
 
@@ -56,30 +85,43 @@ def _serialize(message: object) -> bytes:
     return message.SerializeToString()
 
 
-def _unary(call: Callable[[Q], R], abort: Abort) -> Callable[[Q, grpc.ServicerContext], R]:
+def _unary(
+    call: Callable[[Q], R], abort: Abort, pool: WaitingThreads | None
+) -> Callable[[Q, grpc.ServicerContext], R]:
     def behavior(request: Q, context: grpc.ServicerContext) -> R:
         _current.context = context
         try:
-            return call(request)
+            if pool is None:
+                return call(request)
+            with pool.admit(context.peer()):
+                return call(request)
         except StoreError as error:
             abort(context, error)
             raise AssertionError("abort raises") from error
         finally:
             _current.context = None
 
-    return behavior
+    return _in_pool(behavior, pool)
 
 
 def _streaming(
-    call: Callable[[Q], Iterator[R]], abort: Abort
+    call: Callable[[Q], Iterator[R]], abort: Abort, pool: WaitingThreads | None
 ) -> Callable[[Q, grpc.ServicerContext], Iterator[R]]:
     def behavior(request: Q, context: grpc.ServicerContext) -> Iterator[R]:
         try:
-            for reply in call(request):
-                if not context.is_active():
-                    return
-                yield reply
+            with pool.admit(context.peer()) if pool is not None else nullcontext():
+                for reply in call(request):
+                    if not context.is_active():
+                        return
+                    yield reply
         except StoreError as error:
             abort(context, error)
 
+    return _in_pool(behavior, pool)
+
+
+def _in_pool(behavior: B, pool: WaitingThreads | None) -> B:
+    """Have a call served by threads of `pool`; an experimental attribute of gRPC's for years."""
+    if pool is not None:
+        vars(behavior)["experimental_thread_pool"] = pool
     return behavior

@@ -22,7 +22,7 @@ from penstock.errors import (
     RetryableError,
     StoreError,
 )
-from penstock.grpc_methods import service_handlers
+from penstock.grpc_methods import WaitingPools, service_handlers
 from penstock.meta.client import GroupName, GroupOffsets, MetaClient, OffsetEntry, Update
 from penstock.meta.local_reads import STALENESS_MS, LocalReads, LocalRows, current
 from penstock.meta.proto import meta_pb2 as pb
@@ -258,9 +258,11 @@ def _group_status(status: RaftStatus) -> pb.GroupStatus:
     )
 
 
-def meta_handlers(service: MetaService) -> grpc.GenericRpcHandler:
+def meta_handlers(
+    service: MetaService, pools: WaitingPools | None = None
+) -> grpc.GenericRpcHandler:
     """Return the service as a gRPC server takes it."""
-    return service_handlers(pb, SERVICE, service, _abort)
+    return service_handlers(pb, SERVICE, service, _abort, pools)
 
 
 def _abort(context: grpc.ServicerContext, error: StoreError) -> None:

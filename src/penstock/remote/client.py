@@ -7,6 +7,7 @@ a producer, because the first one may have arrived.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -33,7 +34,13 @@ from penstock.engine.arguments import (
     check_time,
 )
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted
-from penstock.errors import BadRequestError, ClosedError, DeadlineError, UnknownTopicError
+from penstock.errors import (
+    BadRequestError,
+    BusyError,
+    ClosedError,
+    DeadlineError,
+    UnknownTopicError,
+)
 from penstock.meta.state.model import TieringPolicy
 from penstock.record import Location, Offset, Producer, Record, ShardId, StoredRecord
 from penstock.remote import storage_pb2 as pb
@@ -378,12 +385,14 @@ class RemoteBackend:
             # A server waits no longer at once, so that it can tell clients that are gone.
             left = min(max(0.0, end - time.monotonic()), WAIT_S_MAX)
             request = pb.WaitRequest(namespace=namespace, positions=places, seconds=left)
-            reply = self._call(
-                "WaitForRecords", request, pb.WaitReply, deadline_s=left + _WAIT_MARGIN_S
-            )
+            found = False
+            with contextlib.suppress(BusyError):  # too many wait there, in streams or joins
+                found = self._call(
+                    "WaitForRecords", request, pb.WaitReply, deadline_s=left + _WAIT_MARGIN_S
+                ).found
             left = end - time.monotonic()
-            if reply.found or left <= 0:
-                return reply.found
+            if found or left <= 0:
+                return found
             time.sleep(min(left, _PAUSE_S))  # too many wait there, perhaps
 
     # Groups

@@ -26,7 +26,7 @@ from penstock.addresses import bare_host, bracketed, with_port
 from penstock.api import EmbeddedBackend
 from penstock.disk_local import LocalDisk
 from penstock.engine.segment.twin import native_only
-from penstock.errors import NotSupportedError, RetryableError, StoreError
+from penstock.errors import NotSupportedError, RetryableError, SetupError, StoreError
 from penstock.log import get_logger
 from penstock.meta.client import ClusterNode
 from penstock.meta.controller import STORAGE_LISTENER
@@ -38,10 +38,10 @@ from penstock.remote.forwarding import NodeForwarder
 from penstock.remote.health import NodeHealth
 from penstock.remote.http import MonitoringServer
 from penstock.remote.peer_clocks import PeerClocks
-from penstock.remote.service import THREADS_MAX, ReadLimits, start_server
+from penstock.remote.service import THREADS_MAX, ReadLimits, start_server, waiting_pools
 from penstock.remote.shard_service import shard_handlers
 from penstock.remote.starting import start_node
-from penstock.settings import Settings
+from penstock.settings import SERVE, Settings
 from penstock.settings.tree import ServerSettings
 
 if TYPE_CHECKING:
@@ -82,6 +82,11 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
         native_only()
     except (ImportError, NotSupportedError) as error:
         hint = "pip install 'penstock[kafka]', with a Rust tool chain"
+        if settings.kafka != SERVE.kafka:
+            # Settings of the front end ask for it; without any, a server goes on without it.
+            raise SetupError(
+                f"Kafka clients cannot be served: {error}; {hint}, or set kafka.enabled = false"
+            ) from error
         _log.warning("kafka_not_served", reason=str(error), hint=hint)
         return None
     metrics = KafkaMetrics(node.registry)
@@ -107,6 +112,7 @@ class Server:
         listen = settings.server
         self._stopping: Final = threading.Event()
         self._threads: Final = CallThreads(THREADS_MAX)
+        self._pools: Final = waiting_pools()
         self._is_starting = True
         self._forwarder: Final = NodeForwarder() if settings.node.peers else None
         self.node: Final = start_node(
@@ -116,7 +122,10 @@ class Server:
         try:
             backend = EmbeddedBackend(self.node)
             self._meta: Final = self.node.meta.service()
-            also = [meta_handlers(self._meta), shard_handlers(self.node.handler, self.node.clock)]
+            also = [
+                meta_handlers(self._meta, self._pools),
+                shard_handlers(self.node.handler, self.node.clock),
+            ]
             self._rpc, self.port = start_server(
                 backend,
                 listen.host,
@@ -125,6 +134,7 @@ class Server:
                 reading=self.reading,
                 also=also,
                 threads=self._threads,
+                pools=self._pools,
             )
             try:
                 self._enter_cluster(listen)
@@ -141,6 +151,7 @@ class Server:
                 self._is_starting = False
             except BaseException:
                 self._rpc.stop(None).wait()
+                self._pools.shutdown()
                 raise
         except BaseException:
             self.node.close()
@@ -213,6 +224,7 @@ class Server:
         self._meta.end_watches()
         self.node.handler.end_waits()
         self._rpc.stop(GRACE_S).wait()
+        self._pools.shutdown()
         self._leave_cluster()
         self.node.close()
         if self._forwarder is not None:

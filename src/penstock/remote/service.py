@@ -29,7 +29,7 @@ from penstock.errors import (
     SetupError,
     StoreError,
 )
-from penstock.grpc_methods import service_handlers, when_ended
+from penstock.grpc_methods import WaitingPools, service_handlers, when_ended
 from penstock.log import get_logger
 from penstock.record import Offset
 from penstock.remote import storage_pb2 as pb
@@ -38,12 +38,16 @@ from penstock.remote.call_threads import CallThreads
 from penstock.remote.read_budget import ReadBudget, Share
 from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
 from penstock.remote.wire_errors import error_to_metadata, error_to_wire, status_details
+from penstock.waiting_calls import WaitingThreads
 
 R = TypeVar("R", bound=WireMessage)
 SERVICE: Final = "penstock.storage.v1.StorageService"
 THREADS_MAX: Final = 256
 WAITS_MAX: Final = 192
 """Calls that may wait for records at once: however many clients wait, others are served."""
+STREAMS_MAX: Final = 256
+PER_CLIENT_MAX: Final = 64
+"""Streams of one connection."""
 FOLLOW_WAIT_S: Final = 1.0
 WAIT_S_MAX: Final = 30.0
 READ_MEMORY_MAX: Final = 1 << 30
@@ -378,6 +382,13 @@ def _namespace(request: pb.ListRequest) -> str | None:
 # The server
 
 
+def waiting_pools() -> WaitingPools:
+    """Return the threads of a server for streams and for calls that wait."""
+    return WaitingPools(
+        WaitingThreads(STREAMS_MAX, PER_CLIENT_MAX), WaitingThreads(THREADS_MAX, THREADS_MAX)
+    )
+
+
 def start_server(
     backend: Backend,
     host: str,
@@ -387,6 +398,7 @@ def start_server(
     reading: ReadLimits | None = None,
     also: Sequence[grpc.GenericRpcHandler] = (),
     threads: CallThreads | None = None,
+    pools: WaitingPools | None = None,
 ) -> tuple[grpc.Server, int]:
     """Serve `backend`, and `also` other services; return the server and its port (chosen when
     `port` is 0). Set `stopping` before the server is stopped.
@@ -402,7 +414,8 @@ def start_server(
             ("grpc.so_reuseport", 0),
         ],
     )
-    handlers = service_handlers(pb, SERVICE, StorageService(backend, stopping, reading), abort)
+    service = StorageService(backend, stopping, reading)
+    handlers = service_handlers(pb, SERVICE, service, abort, pools)
     server.add_generic_rpc_handlers((handlers, *also))
     try:
         bound = server.add_insecure_port(with_port(host, port))
