@@ -511,17 +511,10 @@ class Core(Protocol):
         the offset to go on at, and damage, which ends them. `deleted` ranges do not touch."""
         ...
 
-    def place_records(  # fmt: skip
-        self,
-        data: Buffer,
-        kind: int,
-        position: int,
-        offset: int,
-        gap_max: int,
-        max_size: int,
-        topic: str | None = None,
-        queue_id: int = 0,
-    ) -> tuple[bytes, int, int]:
+    def place_records(
+        self, data: Buffer, kind: int, position: int, offset: int, gap_max: int, max_size: int,
+        topic: str | None = None, queue_id: int = 0,
+    ) -> tuple[bytes, int, int]:  # fmt: skip
         """Move whole records to `position`, as many as follow on `offset` and on each other,
         ascending with gaps of at most `gap_max` offsets, and as `max_size` bytes hold, up to the
         first of another queue than `topic`'s, if given. Return them, the first offset and the end.
