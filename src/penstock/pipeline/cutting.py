@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
+from penstock.pipeline.masters import CORES
 from penstock.pipeline.ranges import ShardRange
 
-CORES: Final = "PENSTOCK_CORES"
 ROWS_MAX: Final = 500_000
 """A task with more rows than this would run long after the others have ended."""
 ROWS_MIN: Final = 50_000

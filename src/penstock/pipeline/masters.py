@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL: Final = "local[*]"
+CORES: Final = "PENSTOCK_CORES"
+"""Plans are made in processes that see no session: this variable tells them its cores."""
 CONNECT: Final = "sc://"
 MASTER: Final = "spark.master"
 REMOTE: Final = "spark.remote"

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import SetupError
 from penstock.log import get_logger
-from penstock.pipeline.cutting import CORES
 from penstock.pipeline.java import find_java
 from penstock.pipeline.launchers import write_launcher
 from penstock.pipeline.masters import (
+    CORES,
     MASTER,
     Chosen,
     check_master,
