@@ -37,6 +37,7 @@ from prometheus_client import CollectorRegistry
 from penstock.adapter.blocking_pool import BlockingPool
 from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.adapter.lag_metrics import GroupLagMetrics
+from penstock.adapter.node_links import NodeLinks
 from penstock.adapter.topic_admin import TopicAdmin
 from penstock.adapter.topic_cache import BrokerCacheManager
 from penstock.adapter.topic_offsets import TopicOffsets
@@ -72,13 +73,13 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.store_sizes import holds_store
 from penstock.engine.segment.twin import core
 from penstock.engine.shard_metrics import ShardMetrics
-from penstock.engine.shard_routing import Forwarder
 from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.storage_cache import StorageCacheManager, share_topics
 from penstock.engine.transaction_limits import TransactionLimits
 from penstock.errors import RetryableError, SetupError
 from penstock.log import get_logger
 from penstock.meta.client import TopicConfig, Update
+from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
 from penstock.meta.raft.founding import parse_peers
 from penstock.meta.raft.loading import require_core
@@ -86,7 +87,7 @@ from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.state.vocabulary import QUEUE_ALIASES, STORAGE_ALIASES
 from penstock.metrics import SegmentMetrics
 from penstock.node_settings import segment_settings, tier_config, tier_limits
-from penstock.offsets.config import OffsetConfig
+from penstock.offsets.cluster import OffsetPeers, open_offsets
 from penstock.offsets.manager import OffsetManager
 from penstock.settings import EMBEDDED, Settings
 from penstock.settings.secret_file import read_secrets
@@ -149,7 +150,7 @@ class Node:
         *,
         clock: Clock | None = None,
         disk: Disk | None = None,
-        forwarder: Forwarder | None = None,
+        forwarder: NodeLinks | None = None,
         registry: CollectorRegistry | None = None,
         background: bool = True,
         stopping: threading.Event | None = None,
@@ -172,7 +173,7 @@ class Node:
             self.clock: Final = self._guard_clock(clock if clock is not None else SystemClock())
             self.meta: Final = self._open_meta(stopping)
             self._stack.callback(self.meta.close)
-            self.offset_manager: Final = self._open_offsets()
+            self.offset_manager: Final = self._open_offsets(forwarder)
             self._stack.callback(self.offset_manager.stop)
             self.storage_cache: Final = StorageCacheManager(self.clock)
             self.broker_cache: Final = BrokerCacheManager(self.clock)
@@ -350,17 +351,15 @@ class Node:
             self._disk.replace(self._at(_STORE_ID), f"{store_id}\n".encode())
             self._disk.remove(self._at(_NEW_STORE_ID))
 
-    def _open_offsets(self) -> OffsetManager:
-        offsets = self.settings.offsets
-        config = OffsetConfig(
-            enable_cache=offsets.enable_cache,
-            flush_interval_ms=offsets.flush_interval_ms,
-            pending_max=offsets.pending_max,
-            commit_timeout_ms=offsets.commit_timeout_ms,
-        )
-        return OffsetManager.open(
-            f"{self.path}/offsets", self.meta, clock=self.clock, config=config
-        )
+    @cached_property
+    def coordinators(self) -> GroupCoordinators:
+        """Which nodes coordinate consumer groups; follows the metadata."""
+        return GroupCoordinators(self.meta.node_id, is_alone=not self.settings.node.peers)
+
+    def _open_offsets(self, peers: OffsetPeers | None) -> OffsetManager:
+        peers = peers if self.settings.node.peers else None
+        path, settings = self._at("offsets"), self.settings.offsets
+        return open_offsets(path, self.meta, self.coordinators, peers, settings, self.clock)
 
     def _load_limits(self) -> None:
         """Know of transactions whether or not Kafka clients are served."""
@@ -400,6 +399,7 @@ class Node:
 
     def _take_over(self, update: Update) -> None:
         update = share_topics(update)
+        self.coordinators.apply(update)
         # Shards before topics, routes last: what a topic's name leads to is there when it is shown.
         self.storage_cache.apply(update)
         self.broker_cache.apply(update)

@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 from penstock.errors import DeadlineError, StoreError
-from penstock.meta.client import GroupName, GroupOffsets, NewOffset, OffsetEntry, StaleEntry
+from penstock.meta.client import (
+    GroupName,
+    GroupOffsets,
+    NewGroupOffsets,
+    NewOffset,
+    OffsetEntry,
+    StaleEntry,
+    Takeover,
+)
 from penstock.meta.database import Database
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.testing import ManualClock
@@ -26,8 +34,17 @@ class FlakyMeta(SoloMetaClient):
         self.saves.append(sum(len(group.entries) for group in groups))
         return self._flaky(lambda: super(FlakyMeta, self).save_offsets(groups))
 
-    def take_coordinator_epochs(self, groups: Sequence[GroupName]) -> list[int]:
-        return self._flaky(lambda: super(FlakyMeta, self).take_coordinator_epochs(groups))
+    def take_over_groups(self, groups: Sequence[GroupName]) -> list[Takeover]:
+        return self._flaky(lambda: super(FlakyMeta, self).take_over_groups(groups))
+
+    def commit_groups(
+        self,
+        saves: Sequence[GroupOffsets],
+        firsts: Sequence[NewGroupOffsets],
+        *,
+        node: int | None = None,
+    ) -> tuple[list[StaleEntry], list[Takeover]]:
+        return self._flaky(lambda: super(FlakyMeta, self).commit_groups(saves, firsts, node=node))
 
     def compare_and_set_offset(
         self, namespace: str, group: str, entry: OffsetEntry, *, expected: int | None

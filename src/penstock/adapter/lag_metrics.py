@@ -50,7 +50,7 @@ class GroupLagMetrics(Collector):
         for group in groups[:GROUPS_MAX]:
             lags: Counter[str] = Counter()
             try:
-                committed = self._offsets.get_offsets(group.group, namespace=group.namespace)
+                committed = self._offsets.read_offsets(group.group, namespace=group.namespace)
             except StoreError:
                 continue
             for shard, at in committed.items():

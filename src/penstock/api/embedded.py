@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from penstock.adapter.group_lag import lag_of
 from penstock.adapter.locations import Message
 from penstock.adapter.topic_admin import TopicAdmin
 from penstock.adapter.topic_cache import BrokerCacheManager
@@ -256,11 +257,8 @@ class EmbeddedBackend:
         if found is None:
             raise UnknownGroupError(group)
         offsets = self._offsets.get_offset_by_group(group, namespace=namespace)
-        lag = {}
-        for (topic, partition), offset in offsets.items():
-            info = self._topics.shard_info(topic, partition, namespace=namespace)
-            lag[topic, partition] = max(0, info.commit - max(offset, info.earliest))
-        return GroupInfo(group, namespace, found.last_commit_ms, offsets, lag)
+        lag, problems = lag_of(self._topics, offsets, namespace)
+        return GroupInfo(group, namespace, found.last_commit_ms, offsets, lag, problems)
 
     def delete_group(self, namespace: str, group: str) -> None:
         self._offsets.manager.delete_group(group, namespace=namespace)

@@ -72,8 +72,11 @@ class GroupInfo(Struct, frozen=True):
     offsets: dict[tuple[str, int], Offset] = {}
     """The next offset to read, by topic and partition."""
     lag: dict[tuple[str, int], int] = {}
-    """Offsets that can be read and are not committed."""
+    """Offsets that can be read and are not committed; partitions in `problems` are left out."""
+    problems: dict[tuple[str, int], str] = {}
+    """Partitions whose end is not known now, and why: their node is away, say."""
 
     @property
     def total_lag(self) -> int:
+        """The sum of what is known; a lower bound where there are problems."""
         return sum(self.lag.values())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
 
 from penstock.api import Store
+from penstock.api.topic_info import GroupInfo
 from penstock.cli.arguments import AsJson, TopicName, read_offset, read_time
 from penstock.cli.output import print_json, print_line, print_table, time_text
 from penstock.cli.target import Data, Namespace, Server, open_target
@@ -30,10 +32,24 @@ def list_groups(
     with open_target(server, data, namespace) as store:
         found = [store.describe_group(name) for name in store.groups()]
     if as_json:
-        print_json([{"group": info.group, "lag": info.total_lag} for info in found])
+        print_json(
+            [
+                {"group": info.group, "lag": info.total_lag}
+                | ({"unknown": len(info.problems)} if info.problems else {})
+                for info in found
+            ]
+        )
         return
-    rows = [(info.group, info.total_lag, time_text(info.last_commit_ms)) for info in found]
+    rows = [
+        (
+            info.group,
+            f">= {info.total_lag}" if info.problems else info.total_lag,
+            time_text(info.last_commit_ms),
+        )
+        for info in found
+    ]
     print_table(("group", "#lag", "last commit"), rows)
+    _print_problems(found)
 
 
 @app.command()
@@ -48,14 +64,23 @@ def describe(
     with open_target(server, data, namespace) as store:
         info = store.describe_group(group)
     rows = [
-        (topic, partition, offset, info.lag.get((topic, partition), 0))
+        (topic, partition, offset, info.lag.get((topic, partition)))
         for (topic, partition), offset in sorted(info.offsets.items())
     ]
     if as_json:
         names = ("topic", "partition", "offset", "lag")
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
-    print_table(("topic", "#partition", "#offset", "#lag"), rows, title=group)
+    shown = [(*row[:3], "?" if row[3] is None else row[3]) for row in rows]
+    print_table(("topic", "#partition", "#offset", "#lag"), shown, title=group)
+    _print_problems([info])
+
+
+def _print_problems(found: Sequence[GroupInfo]) -> None:
+    """Say which partitions are left out of the lag, each once."""
+    problems = {at: problem for info in found for at, problem in info.problems.items()}
+    for (topic, partition), problem in sorted(problems.items()):
+        print_line(f"lag of {topic}/{partition} is not known: {problem}")
 
 
 @app.command()

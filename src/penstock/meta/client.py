@@ -21,6 +21,7 @@ from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic, TopicC
 from penstock.meta.state.offset_commands import (
     GroupName,
     GroupOffsets,
+    NewGroupOffsets,
     OffsetEntry,
     StaleEntry,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "Lease",
     "MetaClient",
     "MetadataClient",
+    "NewGroupOffsets",
     "NewOffset",
     "NewTopic",
     "Node",
@@ -47,6 +49,7 @@ __all__ = [
     "Segment",
     "Shard",
     "StaleEntry",
+    "Takeover",
     "Topic",
     "TopicConfig",
     "Update",
@@ -61,6 +64,14 @@ class GroupInfo(Struct, frozen=True):
     node: int
     """The node that took the group's epoch last."""
     last_commit_ms: int
+
+
+class Takeover(Struct, frozen=True):
+    """A group that a node became the coordinator of."""
+
+    epoch: int
+    previous: int
+    """The node that held the group's epoch before; 0: none did."""
 
 
 class NewTopic(Struct, frozen=True):
@@ -261,6 +272,23 @@ class OffsetClient(Protocol):
     def take_coordinator_epochs(self, groups: Sequence[GroupName]) -> list[int]:
         """Make this node the coordinator of groups; return an epoch for each, never given before.
         A group that does not exist begins to."""
+        ...
+
+    def take_over_groups(self, groups: Sequence[GroupName]) -> list[Takeover]:
+        """As `take_coordinator_epochs`, and say which node had each group before."""
+        ...
+
+    def commit_groups(
+        self,
+        saves: Sequence[GroupOffsets],
+        firsts: Sequence[NewGroupOffsets],
+        *,
+        node: int | None = None,
+    ) -> tuple[list[StaleEntry], list[Takeover]]:
+        """Save `saves` as `save_offsets` does, and take over the groups of `firsts` together with
+        their first commits, for this node or for `node` (0: for none, no node holds them then).
+        Together they are one entry of each log that they touch, unless they are very large. When
+        this raises, some may be stored, and all can be sent again."""
         ...
 
     def save_offsets(self, groups: Sequence[GroupOffsets]) -> list[StaleEntry]:

@@ -20,10 +20,20 @@ from penstock.errors import (
     NotSupportedError,
     RequestError,
     RetryableError,
+    StaleWriteError,
     StoreError,
 )
 from penstock.grpc_methods import WaitingPools, service_handlers
-from penstock.meta.client import GroupName, GroupOffsets, MetaClient, OffsetEntry, Update
+from penstock.meta.client import (
+    DEFAULT_NAMESPACE,
+    GroupName,
+    GroupOffsets,
+    MetaClient,
+    NewGroupOffsets,
+    NewOffset,
+    OffsetEntry,
+    Update,
+)
 from penstock.meta.local_reads import STALENESS_MS, LocalReads, LocalRows, current
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.status import RaftStatus
@@ -45,6 +55,10 @@ _CODES: Final[list[tuple[type[StoreError], grpc.StatusCode]]] = [
     (RequestError, grpc.StatusCode.FAILED_PRECONDITION),
     (RetryableError, grpc.StatusCode.UNAVAILABLE),
 ]
+
+
+CommitGroups = Callable[[Sequence[NewGroupOffsets]], list[StoreError | None]]
+"""Commits offsets of groups; returns for each why they were not stored, or None."""
 
 
 class Cluster(Protocol):
@@ -79,9 +93,9 @@ class MetaService:
         self._groups = groups
         self._locals = locals_
         self._cluster = cluster
-        self._sequence = 0
-        self._epochs: dict[GroupName, int] = {}
-        self._counting = threading.Lock()
+        self.commit_groups: CommitGroups = self._commit_directly
+        """Commits offsets of groups. A server sets it to what knows their coordinators; without,
+        no node holds the groups after a commit."""
         self._ending = threading.Event()
 
     def propose(self, request: pb.ProposeRequest) -> pb.ProposeReply:
@@ -136,20 +150,35 @@ class MetaService:
         self._ending.set()
 
     def save_offset_data(self, request: pb.SaveOffsetDataRequest) -> pb.SaveOffsetDataReply:
-        if request.cluster_name not in {"", self._client.cluster_id}:
-            raise BadRequestError(
-                f"this is cluster {self._client.cluster_id}, not {request.cluster_name!r}"
-            )
-        entries: dict[GroupName, list[OffsetEntry]] = {}
+        mine = self._client.cluster_id
+        if not request.cluster_name:
+            raise BadRequestError(f"cluster_name is empty; name the cluster: {mine}")
+        if request.cluster_name != mine:
+            raise BadRequestError(f"this is cluster {mine}, not {request.cluster_name!r}")
+        ordered: dict[GroupName, list[OffsetEntry]] = {}
+        commits: dict[GroupName, list[NewOffset]] = {}
         for group in request.offsets:
             for offset in group.offsets:
-                name = GroupName(offset.namespace or "default", group.group)
-                entries.setdefault(name, []).append(self._entry(name, offset))
-        groups = [
-            GroupOffsets(name.namespace, name.group, tuple(found))
-            for name, found in entries.items()
-        ]
-        return pb.SaveOffsetDataReply(stale=len(self._client.save_offsets(groups)))
+                name = GroupName(offset.namespace or DEFAULT_NAMESPACE, group.group)
+                if offset.coordinator_epoch:
+                    ordered.setdefault(name, []).append(_entry(offset))
+                else:
+                    commits.setdefault(name, []).append(_new_offset(offset))
+        stale = self._client.save_offsets(
+            [GroupOffsets(*_parts(name), tuple(found)) for name, found in ordered.items()]
+        )
+        outcomes = self.commit_groups(
+            [NewGroupOffsets(*_parts(name), tuple(found)) for name, found in commits.items()]
+        )
+        late = [len(found) for found, one in zip(commits.values(), outcomes, strict=True) if one]
+        for outcome in outcomes:
+            if outcome is not None and not isinstance(outcome, StaleWriteError):
+                raise outcome
+        return pb.SaveOffsetDataReply(stale=len(stale) + sum(late))
+
+    def _commit_directly(self, commits: Sequence[NewGroupOffsets]) -> list[StoreError | None]:
+        self._client.commit_groups((), commits, node=0)
+        return [None] * len(commits)
 
     def cluster_status(self, _request: pb.ClusterStatusRequest) -> pb.ClusterStatusReply:
         reply = pb.ClusterStatusReply(
@@ -200,29 +229,29 @@ class MetaService:
         bound = request.max_staleness_ms if is_said else STALENESS_MS
         return self._locals[request.group].within(bound)
 
-    def _entry(self, name: GroupName, offset: pb.SaveOffsetDataRequestOffset) -> OffsetEntry:
-        epoch, sequence = offset.coordinator_epoch, offset.sequence
-        if epoch == 0:
-            epoch, sequence = self._own_pair(name)
-        return OffsetEntry(
-            shard=offset.shard_name,
-            offset=offset.offset,
-            epoch=epoch,
-            sequence=sequence,
-            commit_timestamp_ms=offset.commit_timestamp,
-            leader_epoch=offset.leader_epoch if offset.HasField("leader_epoch") else -1,
-            metadata=offset.metadata,
-        )
 
-    def _own_pair(self, name: GroupName) -> tuple[int, int]:
-        """A caller without an epoch commits under one that this node takes for it."""
-        with self._counting:
-            epoch = self._epochs.get(name)
-            if epoch is None:
-                epoch = self._client.take_coordinator_epochs([name])[0]
-                self._epochs[name] = epoch
-            self._sequence += 1
-            return epoch, self._sequence
+def _parts(name: GroupName) -> tuple[str, str]:
+    return name.namespace, name.group
+
+
+def _entry(offset: pb.SaveOffsetDataRequestOffset) -> OffsetEntry:
+    return OffsetEntry(
+        shard=offset.shard_name,
+        offset=offset.offset,
+        epoch=offset.coordinator_epoch,
+        sequence=offset.sequence,
+        commit_timestamp_ms=offset.commit_timestamp,
+        leader_epoch=_leader_epoch(offset),
+        metadata=offset.metadata,
+    )
+
+
+def _new_offset(offset: pb.SaveOffsetDataRequestOffset) -> NewOffset:
+    return NewOffset(offset.shard_name, offset.offset, _leader_epoch(offset), offset.metadata)
+
+
+def _leader_epoch(offset: pb.SaveOffsetDataRequestOffset) -> int:
+    return offset.leader_epoch if offset.HasField("leader_epoch") else -1
 
 
 def _outcome(outcome: object) -> pb.ProposeOutcome:

@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 from zlib import crc32
 
 from penstock.clock import Clock
-from penstock.errors import BadRequestError
-from penstock.meta.client import GroupInfo
+from penstock.errors import BadRequestError, StoreError
+from penstock.meta.client import GroupInfo, Takeover
 from penstock.meta.controller import idle_groups
 from penstock.meta.rejections import check_text, encode_checked, error_of
 from penstock.meta.solo_group import GroupLog
@@ -51,13 +51,66 @@ class SoloOffsets:
         return given
 
     def take_coordinator_epochs(self, groups: Sequence[cmd.GroupName]) -> list[int]:
-        epochs: dict[cmd.GroupName, int] = {}
+        return [one.epoch for one in self.take_over_groups(groups)]
+
+    def take_over_groups(self, groups: Sequence[cmd.GroupName]) -> list[Takeover]:
+        taken: dict[cmd.GroupName, Takeover] = {}
         for home, names in self._by_home(groups):
             for start in range(0, len(names), cmd.ROWS_MAX):
                 part = tuple(names[start : start + cmd.ROWS_MAX])
                 result = self._ask(home, cmd.TakeEpochs(part, self._offsets_node), cmd.Epochs)
-                epochs.update(zip(part, result.epochs, strict=True))
-        return [epochs[name] for name in groups]
+                taken.update(zip(part, _takeovers(result), strict=True))
+        return [taken[name] for name in groups]
+
+    def commit_groups(
+        self,
+        saves: Sequence[cmd.GroupOffsets],
+        firsts: Sequence[cmd.NewGroupOffsets],
+        *,
+        node: int | None = None,
+    ) -> tuple[list[cmd.StaleEntry], list[Takeover]]:
+        holder = self._offsets_node if node is None else node
+        stale: list[cmd.StaleEntry] = []
+        taken: dict[int, Takeover] = {}
+        for home in self._offset_groups:
+            numbers = [
+                number
+                for number, one in enumerate(firsts)
+                if self._home(one.namespace, one.group) is home
+            ]
+            own = [one for one in saves if self._home(one.namespace, one.group) is home]
+            first = [firsts[number] for number in numbers]
+            found, takeovers = self._commit_at(home, own, first, holder)
+            stale += found
+            taken.update(zip(numbers, takeovers, strict=True))
+        return stale, [taken[number] for number in range(len(firsts))]
+
+    def _commit_at(
+        self,
+        home: OffsetGroup,
+        saves: Sequence[cmd.GroupOffsets],
+        firsts: Sequence[cmd.NewGroupOffsets],
+        holder: int,
+    ) -> tuple[list[cmd.StaleEntry], list[Takeover]]:
+        """Propose everything at the same moment: requests that wait together share an entry."""
+        requests = [self._offset_request(cmd.SaveOffsets(part)) for part in _split(saves)]
+        requests += [
+            self._offset_request(cmd.CommitGroups(part, holder), self._offset_request_id(""))
+            for part in _split_firsts(firsts)
+        ]
+        stale: list[cmd.StaleEntry] = []
+        taken: list[Takeover] = []
+        for outcome in home.propose_many(requests) if requests else ():
+            if isinstance(outcome, StoreError):
+                raise outcome
+            if isinstance(outcome, Rejected):
+                raise error_of(outcome)
+            if isinstance(outcome.result, cmd.Saved):
+                stale += outcome.result.stale
+            else:
+                assert isinstance(outcome.result, cmd.Epochs), "the answer to a first commit"
+                taken += _takeovers(outcome.result)
+        return stale, taken
 
     def save_offsets(self, groups: Sequence[cmd.GroupOffsets]) -> list[cmd.StaleEntry]:
         stale: list[cmd.StaleEntry] = []
@@ -240,6 +293,28 @@ def _split(groups: Sequence[cmd.GroupOffsets]) -> Iterator[tuple[cmd.GroupOffset
             part.append(cmd.GroupOffsets(offsets.namespace, offsets.group, rest))
     if part:
         yield tuple(part)
+
+
+def _split_firsts(
+    groups: Sequence[cmd.NewGroupOffsets],
+) -> Iterator[tuple[cmd.NewGroupOffsets, ...]]:
+    """Yield whole groups in parts of a bounded size, in order."""
+    part: list[cmd.NewGroupOffsets] = []
+    size = 0
+    for one in groups:
+        part.append(one)
+        size += len(one.namespace) + len(one.group)
+        size += sum(_ENTRY_SIZE + len(new.shard) + len(new.metadata) for new in one.offsets)
+        if size >= _SAVE_SIZE_MAX or len(part) == cmd.ROWS_MAX:
+            yield tuple(part)
+            part, size = [], 0
+    if part:
+        yield tuple(part)
+
+
+def _takeovers(granted: cmd.Epochs) -> list[Takeover]:
+    previous = granted.previous or (0,) * len(granted.epochs)
+    return [Takeover(*one) for one in zip(granted.epochs, previous, strict=True)]
 
 
 def _is_shard_of(shard: str, topic_id: str) -> bool:

@@ -7,23 +7,32 @@ that starts again takes new epochs, so its commits are newer than whatever the l
 One lock guards everything here, held for microseconds and never across a call of the meta service.
 A group can be held (`hold`) for a change that must not meet a commit on its way: commits of that
 group then wait.
+
+In a cluster another node may take a group over: `release` ends the use of this process's epoch, and
+a table that takes an epoch has the last node save what waits there (`settle`) before it commits.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from penstock.errors import BusyError, ClosedError
-from penstock.meta.client import GroupName, OffsetClient
+from penstock.errors import BusyError, ClosedError, StaleWriteError
+from penstock.meta.client import GroupName, OffsetClient, Takeover
 from penstock.meta.rejections import check_text
 from penstock.meta.state.offset_rows import group_prefix
 from penstock.record import ShardId
 
 _GROUPS_MAX: Final = 100_000
 """Groups that are remembered while nothing of them waits; a forgotten one takes a new epoch."""
+
+_TAKES_MAX: Final = 5
+"""How often a group that another node takes meanwhile is taken again."""
+
+Settle = Callable[[Sequence[tuple[GroupName, Takeover]]], bool]
+"""Has the nodes that held groups before save what waits there; returns whether they did."""
 
 Pending = tuple[bytes, bytes]
 """A row of the local cache, key and value: a commit that the meta service lacks. A later commit
@@ -33,12 +42,13 @@ puts another object in its place; what was saved is recognised by its identity."
 class LocalGroup:
     """What this process knows of one group."""
 
-    __slots__ = ("epoch", "is_held", "is_recovered", "name", "pending", "prefix")
+    __slots__ = ("epoch", "floor", "is_held", "is_recovered", "name", "pending", "prefix")
 
     def __init__(self, name: GroupName) -> None:
         self.name: Final = name
         self.prefix: Final = group_prefix(name.namespace, name.group)
         self.epoch = 0  # 0: not taken
+        self.floor = 0  # another node took the group under this epoch: no lower one is used again
         self.is_held = False
         self.is_recovered = False  # an earlier process left commits that were not sent again yet
         self.pending: Final[dict[ShardId, Pending]] = {}
@@ -48,6 +58,7 @@ class GroupTable:
     def __init__(self, meta: OffsetClient, *, wait_seconds_max: float) -> None:
         """`wait_seconds_max` bounds the wait for a group that is held; then `BusyError`."""
         self._meta = meta
+        self.settle: Settle = lambda _taken: True
         self._wait_seconds_max = wait_seconds_max
         self._is_closed = False
         self.lock: Final = threading.Lock()
@@ -64,6 +75,10 @@ class GroupTable:
         with self.lock:
             return [group for group in self.groups.values() if group.pending]
 
+    def with_epoch(self) -> list[LocalGroup]:
+        with self.lock:
+            return [group for group in self.groups.values() if group.epoch]
+
     def join(self, namespace: str, group: str) -> LocalGroup:
         """Return a group with an epoch; take one if there is none. May call the meta service."""
         with self.lock:
@@ -71,13 +86,23 @@ class GroupTable:
             if known is not None and known.epoch:
                 return known
         with self._taking:
-            local = self.add(namespace, group)
-            if self._is_closed:
-                raise ClosedError("the offset manager was stopped")
-            if not local.epoch:
-                (epoch,) = self._meta.take_coordinator_epochs([local.name])
-                self.renew(local, epoch)
-            return local
+            for _ in range(_TAKES_MAX):
+                local = self.add(namespace, group)
+                if self._is_closed:
+                    raise ClosedError("the offset manager was stopped")
+                if not local.epoch:
+                    (taken,) = self._meta.take_over_groups([local.name])
+                    self.adopt([(local, taken)])
+                if local.epoch:
+                    return local
+        raise BusyError(f"group {group!r} is being taken over by another node; try again")
+
+    def adopt(self, taken: Sequence[tuple[LocalGroup, Takeover]]) -> None:
+        """Commit groups under the epochs that were granted for them, once what waits for them on
+        the nodes that had them before is saved."""
+        self.settle([(local.name, one) for local, one in taken])
+        for local, one in taken:
+            self.renew(local, one.epoch)
 
     def add(self, namespace: str, group: str) -> LocalGroup:
         """Return a group, with or without an epoch; a new one is checked and remembered."""
@@ -91,16 +116,26 @@ class GroupTable:
             return local
 
     def next_pair(self, local: LocalGroup) -> tuple[int, int]:
-        """Return the pair of the next commit of a group that has an epoch."""
+        """Return the pair of the next commit of a group that has an epoch; `StaleWriteError` when
+        it was taken away since."""
         with self.lock:
+            if not local.epoch:
+                raise StaleWriteError(f"group {local.name.group!r} was taken over or removed")
             self.sequence += 1
             return local.epoch, self.sequence
 
     def renew(self, local: LocalGroup, epoch: int) -> None:
         """Commit under `epoch` from now on (0: take one first); never under an older one."""
         with self.lock:
-            is_over = epoch == 0 or self._is_closed
+            is_over = epoch < max(1, local.floor) or self._is_closed
             local.epoch = 0 if is_over else max(local.epoch, epoch)
+
+    def release(self, local: LocalGroup, epoch: int) -> None:
+        """Commit no more under an epoch below `epoch`: another node has that one."""
+        with self.lock:
+            local.floor = max(local.floor, epoch)
+            if local.epoch < local.floor:
+                local.epoch = 0
 
     def lost_to(self, local: LocalGroup, epoch: int) -> None:
         """A commit met a higher epoch: forget the own one, unless it was renewed since."""

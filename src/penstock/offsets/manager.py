@@ -15,15 +15,17 @@ Methods may be called from any thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import BadRequestError
+from penstock.errors import BadRequestError, StoreError
 from penstock.meta.client import (
     DEFAULT_NAMESPACE,
     CommittedOffset,
     GroupInfo,
     GroupName,
+    NewGroupOffsets,
     NewOffset,
     OffsetClient,
 )
@@ -34,6 +36,7 @@ from penstock.offsets.groups import GroupTable
 from penstock.offsets.persistent import OffsetStorageManager
 from penstock.offsets.strategy import (
     NO_LEADER_EPOCH,
+    GroupCommit,
     OffsetCommit,
     check_leader_epoch,
     check_metadata,
@@ -78,14 +81,11 @@ class OffsetManager:
         config: OffsetConfig | None = None,
     ) -> OffsetManager:
         """Open or create a small RocksDB for the cache in `path`, and start."""
-        database = RocksDatabase.open(path, [CACHE_FAMILY], clock=clock, in_place=True)
-        try:
-            manager = cls(meta, database, clock=clock, config=config, owns_database=True)
-            manager.start()
-        except BaseException:
-            database.close()
-            raise
-        return manager
+
+        def make(database: Database) -> OffsetManager:
+            return cls(meta, database, clock=clock, config=config, owns_database=True)
+
+        return open_manager(path, make, clock)
 
     def start(self) -> None:
         """Begin to save cached commits in the background."""
@@ -156,6 +156,27 @@ class OffsetManager:
             pair = self.storage.commit_in(local, offsets)
             self.cache.drop(local, offsets, pair)
 
+    def commit_groups(self, commits: Sequence[GroupCommit]) -> list[StoreError | None]:
+        """Commit offsets of many groups directly, in one log entry for each log that they touch;
+        return for each group why its offsets were not stored, or None."""
+        # Older commits that wait in the cache are overtaken by their pairs, here and there.
+        return self.storage.commit_groups(commits)
+
+    def commit_new_offsets(self, groups: Sequence[NewGroupOffsets]) -> list[StoreError | None]:
+        """As `commit_groups`, of what the meta service's own door was given."""
+        commits = [
+            GroupCommit(
+                one.namespace,
+                one.group,
+                {
+                    new.shard: OffsetCommit(Offset(new.offset), new.metadata, new.leader_epoch)
+                    for new in one.offsets
+                },
+            )
+            for one in groups
+        ]
+        return self.commit_groups(commits)
+
     def compare_and_set(
         self,
         group: str,
@@ -219,6 +240,12 @@ class OffsetManager:
         self, group: str, *, namespace: str = DEFAULT_NAMESPACE
     ) -> dict[ShardId, CommittedOffset]:
         """Return all that a group has committed; unknown group: empty."""
+        return self.read_offsets(group, namespace=namespace)
+
+    def read_offsets(
+        self, group: str, *, namespace: str = DEFAULT_NAMESPACE
+    ) -> dict[ShardId, CommittedOffset]:
+        """As `get_offsets`, as far as it is known here: what waits on another node is not seen."""
         waiting = self.cache.find_all(namespace, group)
         found = dict(waiting)
         for name, saved in self._meta.get_offsets(namespace, group).items():
@@ -279,17 +306,38 @@ class OffsetManager:
         """Save what waits now and return how many offsets; raise when that fails."""
         return self.cache.step()
 
-    def hand_over(self, group: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Save what waits of a group and commit no more under its epoch: another node may take
-        it. A later commit here takes it back, under a new epoch."""
+    def hand_over(self, group: str, *, namespace: str = DEFAULT_NAMESPACE, epoch: int = 0) -> None:
+        """Save what waits of a group and commit no more under an epoch below `epoch`, the one of
+        the node that takes the group (0: any). A later commit here takes it back, under a new
+        epoch."""
         with self._table.hold(namespace, group) as local:
             self.cache.flush_group(local)
-            self._table.renew(local, 0)
+            if epoch:
+                self._table.release(local, epoch)
+            else:
+                self._table.renew(local, 0)
 
     @property
     def pending_count(self) -> int:
         """How many cached offsets wait to be saved."""
         return self.cache.pending_count
+
+
+ManagerT = TypeVar("ManagerT", bound=OffsetManager)
+
+
+def open_manager(
+    path: str, make: Callable[[Database], ManagerT], clock: Clock | None = None
+) -> ManagerT:
+    """Open the database of a manager's cache, make the manager, and start it."""
+    database = RocksDatabase.open(path, [CACHE_FAMILY], clock=clock, in_place=True)
+    try:
+        manager = make(database)
+        manager.start()
+    except BaseException:
+        database.close()
+        raise
+    return manager
 
 
 def _newer(first: CommittedOffset | None, second: CommittedOffset | None) -> CommittedOffset | None:

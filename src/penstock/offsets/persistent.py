@@ -6,17 +6,23 @@ syncs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from penstock.clock import Clock
-from penstock.errors import StaleWriteError
-from penstock.meta.client import GroupOffsets, OffsetClient, OffsetEntry
+from penstock.errors import BadRequestError, RequestError, StaleWriteError, StoreError
+from penstock.meta.client import (
+    GroupOffsets,
+    NewGroupOffsets,
+    NewOffset,
+    OffsetClient,
+    OffsetEntry,
+)
+from penstock.meta.rejections import check_text
 from penstock.offsets.groups import GroupTable, LocalGroup
 from penstock.offsets.strategy import (
+    GroupCommit,
     OffsetCommit,
-    check_leader_epoch,
-    check_metadata,
-    check_offset,
+    check_commit,
     check_shard,
 )
 from penstock.record import ShardId
@@ -50,22 +56,102 @@ class OffsetStorageManager:
         fenced = [one for one in stale if one.epoch > entries[0].epoch]
         if fenced:
             self._table.lost_to(local, fenced[0].epoch)
-            raise StaleWriteError(
-                f"group {name.group!r} was reset or taken over; commits to "
-                f"{', '.join(one.shard for one in fenced[:3])} came too late"
-            )
+            raise _too_late(name.group, [one.shard for one in fenced])
         return entries[-1].epoch, entries[-1].sequence
+
+    def commit_groups(self, commits: Sequence[GroupCommit]) -> list[StoreError | None]:
+        """Commit offsets of many groups in as few log entries as possible; return for each group
+        why its offsets were not stored, or None. Each group's are stored all or none."""
+        outcomes: list[StoreError | None] = [None] * len(commits)
+        checked: list[int] = []
+        for number, commit in enumerate(commits):
+            try:
+                _check(commit)
+                self._table.wait_while_held(self._table.add(commit.namespace, commit.group))
+            except StoreError as error:
+                outcomes[number] = error
+            else:
+                checked.append(number)
+        stored = self._try_commit([commits[number] for number in checked])
+        for number, outcome in zip(checked, stored, strict=True):
+            outcomes[number] = outcome
+        return outcomes
+
+    def _try_commit(self, commits: Sequence[GroupCommit]) -> Sequence[StoreError | None]:
+        try:
+            return self._commit_checked(commits) if commits else ()
+        except StoreError as error:
+            if isinstance(error, RequestError) and len(commits) > 1:
+                # One group that can never be stored must not keep the others from it.
+                return [outcome for one in commits for outcome in self._try_commit([one])]
+            return [error] * len(commits)
+
+    def _commit_checked(self, commits: Sequence[GroupCommit]) -> list[StoreError | None]:
+        table, now_ms = self._table, self._clock.now_ms()
+        locals_ = [table.add(commit.namespace, commit.group) for commit in commits]
+        saves: list[GroupOffsets] = []
+        firsts: list[NewGroupOffsets] = []
+        taking: list[LocalGroup] = []
+        for local, commit in zip(locals_, commits, strict=True):
+            entries: list[OffsetEntry] = []
+            try:
+                for shard, one in commit.offsets.items():
+                    epoch, sequence = table.next_pair(local)
+                    entries.append(_entry(shard, one, epoch, sequence, now_ms))
+            except StaleWriteError:
+                new = [
+                    NewOffset(shard, one.offset, one.leader_epoch, one.metadata)
+                    for shard, one in commit.offsets.items()
+                ]
+                firsts.append(NewGroupOffsets(commit.namespace, commit.group, tuple(new)))
+                taking.append(local)
+            else:
+                saves.append(GroupOffsets(commit.namespace, commit.group, tuple(entries)))
+        stale, taken = self._meta.commit_groups(saves, firsts)
+        table.adopt(list(zip(taking, taken, strict=True)))
+        late: dict[tuple[str, str], list[str]] = {}
+        own = {(one.namespace, one.group): one.entries[-1].epoch for one in saves}
+        for found in stale:
+            key = found.namespace, found.group
+            if found.epoch > own[key]:
+                late.setdefault(key, []).append(found.shard)
+                table.lost_to(table.add(*key), found.epoch)
+        return [
+            _too_late(commit.group, late[commit.namespace, commit.group])
+            if (commit.namespace, commit.group) in late
+            else None
+            for commit in commits
+        ]
 
     def entry(self, local: LocalGroup, shard: ShardId, commit: OffsetCommit) -> OffsetEntry:
         """Return a commit as the meta service takes it, with the next pair of its group."""
         check_shard(shard)
+        check_commit(commit)
         epoch, sequence = self._table.next_pair(local)
-        return OffsetEntry(
-            shard=shard.name,
-            offset=check_offset(commit.offset),
-            epoch=epoch,
-            sequence=sequence,
-            commit_timestamp_ms=self._clock.now_ms(),
-            leader_epoch=check_leader_epoch(commit.leader_epoch),
-            metadata=check_metadata(commit.metadata),
-        )
+        return _entry(shard.name, commit, epoch, sequence, self._clock.now_ms())
+
+
+def _entry(shard: str, commit: OffsetCommit, epoch: int, sequence: int, now_ms: int) -> OffsetEntry:
+    return OffsetEntry(
+        shard=shard,
+        offset=commit.offset,
+        epoch=epoch,
+        sequence=sequence,
+        commit_timestamp_ms=now_ms,
+        leader_epoch=commit.leader_epoch,
+        metadata=commit.metadata,
+    )
+
+
+def _check(commit: GroupCommit) -> None:
+    if not commit.offsets:
+        raise BadRequestError(f"a commit of group {commit.group!r} names no shard")
+    for shard, one in commit.offsets.items():
+        check_text("a shard", shard)
+        check_commit(one)
+
+
+def _too_late(group: str, shards: Sequence[str]) -> StaleWriteError:
+    return StaleWriteError(
+        f"group {group!r} was reset or taken over; commits to {', '.join(shards[:3])} came too late"
+    )

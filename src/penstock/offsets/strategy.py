@@ -28,6 +28,14 @@ class OffsetCommit(Struct, frozen=True, gc=False):
     leader_epoch: int = NO_LEADER_EPOCH
 
 
+class GroupCommit(Struct, frozen=True):
+    """Offsets of one group, by the names of shards, for a commit of many groups."""
+
+    namespace: str
+    group: str
+    offsets: Mapping[str, OffsetCommit]
+
+
 class OffsetStrategy(Protocol):
     """How commits are kept."""
 
@@ -61,6 +69,13 @@ def check_leader_epoch(leader_epoch: object) -> int:
     if not isinstance(leader_epoch, int) or not -INT_MAX <= leader_epoch <= INT_MAX:
         raise BadRequestError(f"a leader epoch is a number, not {leader_epoch!r}")
     return leader_epoch
+
+
+def check_commit(commit: OffsetCommit) -> OffsetCommit:
+    check_offset(commit.offset)
+    check_metadata(commit.metadata)
+    check_leader_epoch(commit.leader_epoch)
+    return commit
 
 
 def check_shard(shard: object) -> ShardId:

@@ -42,6 +42,8 @@ from penstock.remote.wire_errors import error_of_call
 
 CALL_S: Final = 30.0
 CLOCK_S: Final = 2.0
+INFO_S: Final = 5.0
+"""Where a shard begins and ends is a look at memory: a node that takes longer does not answer."""
 UNDER_WAY_MAX: Final = 128
 
 # Made here, for msgspec must not look at a type for the first time in two threads at once.
@@ -97,6 +99,11 @@ class NodeForwarder:
     def take_transaction_step(self, node_id: int, step: str) -> str:
         request = pb.TransactionStep(json=step)
         return self.call(node_id, "Transact", request, storage_pb2.JsonReply).json
+
+    def take_offset_step(self, node_id: int, step: str, seconds: float) -> str:
+        request = pb.OffsetStep(json=step)
+        reply_type = storage_pb2.JsonReply
+        return self.call(node_id, "CoordinateOffsets", request, reply_type, timeout_s=seconds).json
 
     def call(
         self,
@@ -211,7 +218,10 @@ class OtherNode:
         self._call("Seal", pb.ShardName(shard=shard.name))
 
     def shard_info(self, shard: ShardId) -> ShardInfo:
-        reply = self._ask("Info", pb.ShardName(shard=shard.name), storage_pb2.JsonReply)
+        request = pb.ShardName(shard=shard.name)
+        reply = self._forwarder.call(
+            self._node_id, "Info", request, storage_pb2.JsonReply, timeout_s=INFO_S
+        )
         return _infos.decode(reply.json)
 
     def write(self, shard: ShardId, record: Record, *, producer: Producer | None = None) -> Written:

@@ -32,6 +32,7 @@ from penstock.meta.client import ClusterNode
 from penstock.meta.controller import STORAGE_LISTENER
 from penstock.meta.service import meta_handlers
 from penstock.node import Node
+from penstock.offsets.cluster import ClusterOffsetManager
 from penstock.record import QueueKind
 from penstock.remote.call_threads import CallThreads
 from penstock.remote.forwarding import NodeForwarder
@@ -90,7 +91,9 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
         _log.warning("kafka_not_served", reason=str(error), hint=hint)
         return None
     metrics = KafkaMetrics(node.registry)
-    broker = KafkaBroker(node.driver_manager, node.meta, node.clock, settings, metrics)
+    broker = KafkaBroker(
+        node.driver_manager, node.meta, node.clock, settings, metrics, node.coordinators
+    )
     return KafkaServer(broker, bare_host(settings.server.host))
 
 
@@ -122,10 +125,14 @@ class Server:
         try:
             backend = EmbeddedBackend(self.node)
             self._meta: Final = self.node.meta.service()
-            also = [
-                meta_handlers(self._meta, self._pools),
-                shard_handlers(self.node.handler, self.node.clock),
-            ]
+            offsets = self.node.offset_manager
+            self._meta.commit_groups = offsets.commit_new_offsets
+            shards = (
+                shard_handlers(self.node.handler, self.node.clock, offsets.take_step)
+                if isinstance(offsets, ClusterOffsetManager)
+                else shard_handlers(self.node.handler, self.node.clock)
+            )
+            also = [meta_handlers(self._meta, self._pools), shards]
             self._rpc, self.port = start_server(
                 backend,
                 listen.host,
@@ -185,6 +192,14 @@ class Server:
             return None
         return PeerClocks(self.node.clock, self._forwarder, self.node.meta.node_id)
 
+    def _save_offsets(self) -> None:
+        """Save cached commits before other nodes take the groups over: they do not ask a node that
+        has left, and must see what it has acknowledged."""
+        try:
+            self.node.offset_manager.flush()
+        except StoreError as error:
+            _log.warning("offsets_not_saved_before_leaving", reason=str(error))
+
     def _leave_cluster(self) -> None:
         """Say that this node stops, if somebody takes it in soon."""
         meta = self.node.meta
@@ -225,6 +240,7 @@ class Server:
         self.node.handler.end_waits()
         self._rpc.stop(GRACE_S).wait()
         self._pools.shutdown()
+        self._save_offsets()
         self._leave_cluster()
         self.node.close()
         if self._forwarder is not None:

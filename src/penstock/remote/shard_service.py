@@ -7,7 +7,7 @@ here, as for a request that came straight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Final, TypeVar
 
@@ -18,7 +18,12 @@ from penstock.clock_guard import GuardedClock
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation, ShardConfig
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.storage_cache import ShardEntry
-from penstock.errors import BadRequestError, DeadlineError, NotLeaderError
+from penstock.errors import (
+    BadRequestError,
+    DeadlineError,
+    NotLeaderError,
+    NotSupportedError,
+)
 from penstock.grpc_methods import service_handlers
 from penstock.record import Offset, Producer, ShardId, StoredRecord
 from penstock.remote import shards_pb2 as pb
@@ -32,10 +37,24 @@ KNOWN_WITHIN_S: Final = 3.0
 _configs: Final = msgspec.json.Decoder(ShardConfig)
 
 
+TakeStep = Callable[[str], str]
+"""Does what another node asks of this one as the coordinator of a consumer group."""
+
+
+def _no_offsets(_step: str) -> str:
+    raise NotSupportedError("this node does not belong to a cluster and coordinates no offsets")
+
+
 class ShardService:
-    def __init__(self, handler: StorageEngineHandler, clock: GuardedClock | None = None) -> None:
+    def __init__(
+        self,
+        handler: StorageEngineHandler,
+        clock: GuardedClock | None = None,
+        take_offset_step: TakeStep = _no_offsets,
+    ) -> None:
         self._handler: Final = handler
         self._clock: Final = clock if clock is not None else GuardedClock(handler.clock)
+        self._take_offset_step: Final = take_offset_step
 
     def clock(self, _: pb.ClockRequest) -> storage_pb2.JsonReply:
         return storage_pb2.JsonReply(json=msgspec.json.encode(self._clock.status()).decode())
@@ -147,6 +166,9 @@ class ShardService:
             json=handler.take_transaction_step(handler.node_id, request.json)
         )
 
+    def coordinate_offsets(self, request: pb.OffsetStep) -> storage_pb2.JsonReply:
+        return storage_pb2.JsonReply(json=self._take_offset_step(request.json))
+
     def _led(self, shard: str) -> ShardEntry:
         entry = self._handler.cache.shards.get(shard)
         if entry is None:
@@ -171,7 +193,10 @@ def _records(found: Sequence[StoredRecord]) -> storage_pb2.RecordsReply:
 
 
 def shard_handlers(
-    handler: StorageEngineHandler, clock: GuardedClock | None = None
+    handler: StorageEngineHandler,
+    clock: GuardedClock | None = None,
+    take_offset_step: TakeStep = _no_offsets,
 ) -> grpc.GenericRpcHandler:
     """Return the service as a gRPC server takes it."""
-    return service_handlers(pb, SERVICE, ShardService(handler, clock), abort)
+    service = ShardService(handler, clock, take_offset_step)
+    return service_handlers(pb, SERVICE, service, abort)

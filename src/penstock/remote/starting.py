@@ -12,8 +12,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
+from penstock.adapter.node_links import NodeLinks
 from penstock.clock import Clock, SystemClock
-from penstock.engine.shard_routing import Forwarder
 from penstock.errors import DiskFullError, RetryableError
 from penstock.meta.raft.waiting import Patience, StartEvent
 from penstock.node import Node
@@ -57,7 +57,7 @@ def start_node(
     path: str,
     settings: Settings,
     *,
-    forwarder: Forwarder | None,
+    forwarder: NodeLinks | None,
     registry: Callable[[], CollectorRegistry],
     stopping: threading.Event | None,
     clock: Clock | None = None,

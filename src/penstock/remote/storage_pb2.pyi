@@ -353,16 +353,28 @@ class CommittedRequest(_message.Message):
     def __init__(self, name: _Optional[_Union[GroupName, _Mapping]] = ..., topics: _Optional[_Iterable[str]] = ..., all_topics: _Optional[bool] = ...) -> None: ...
 
 class GroupReply(_message.Message):
-    __slots__ = ("name", "last_commit_ms", "offsets", "lag")
+    __slots__ = ("name", "last_commit_ms", "offsets", "lag", "problems")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMIT_MS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     name: GroupName
     last_commit_ms: int
     offsets: _containers.RepeatedCompositeFieldContainer[TopicPosition]
     lag: _containers.RepeatedCompositeFieldContainer[TopicPosition]
-    def __init__(self, name: _Optional[_Union[GroupName, _Mapping]] = ..., last_commit_ms: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[TopicPosition, _Mapping]]] = ..., lag: _Optional[_Iterable[_Union[TopicPosition, _Mapping]]] = ...) -> None: ...
+    problems: _containers.RepeatedCompositeFieldContainer[PartitionProblem]
+    def __init__(self, name: _Optional[_Union[GroupName, _Mapping]] = ..., last_commit_ms: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[TopicPosition, _Mapping]]] = ..., lag: _Optional[_Iterable[_Union[TopicPosition, _Mapping]]] = ..., problems: _Optional[_Iterable[_Union[PartitionProblem, _Mapping]]] = ...) -> None: ...
+
+class PartitionProblem(_message.Message):
+    __slots__ = ("topic", "partition", "problem")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    problem: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class GroupsReply(_message.Message):
     __slots__ = ("groups",)

@@ -213,6 +213,10 @@ def group_to_wire(info: GroupInfo) -> pb.GroupReply:
         last_commit_ms=info.last_commit_ms,
         offsets=positions_to_wire(info.offsets),
         lag=positions_to_wire(info.lag),
+        problems=[
+            pb.PartitionProblem(topic=topic, partition=partition, problem=problem)
+            for (topic, partition), problem in info.problems.items()
+        ],
     )
 
 
@@ -223,4 +227,5 @@ def group_from_wire(reply: pb.GroupReply) -> GroupInfo:
         reply.last_commit_ms,
         positions_from_wire(reply.offsets),
         {at: int(lag) for at, lag in positions_from_wire(reply.lag).items()},
+        {(one.topic, one.partition): one.problem for one in reply.problems},
     )

@@ -193,6 +193,14 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
         Large,
         Meta(ge=0, description="Bytes of batches kept that were made of records of other doors."),
     ] = 16 * MIB
+    offsets_cached: Annotated[
+        bool,
+        Meta(
+            description="Commits of Kafka clients go to the cache of `offsets.enable_cache`; "
+            "`false`: each is in the log of the meta service before it is answered, many in one "
+            "entry."
+        ),
+    ] = False
     group_initial_delay_ms: Annotated[
         Milliseconds,
         Meta(ge=0, description="How long an empty group waits for further members to join."),

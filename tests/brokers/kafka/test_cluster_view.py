@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TypeVar, cast
@@ -19,7 +19,9 @@ from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
 from penstock.brokers.kafka.groups.model import Caller
 from penstock.clock import SystemClock
 from penstock.errors import DeadlineError
-from penstock.meta.client import Node
+from penstock.meta.client import Node, Update
+from penstock.meta.group_coordinators import GroupCoordinators
+from penstock.meta.state.metadata_commands import NodePut
 
 T = TypeVar("T")
 
@@ -37,8 +39,12 @@ def node(node_id: int, listeners: dict[str, str], status: str = "online") -> Nod
     )
 
 
-def view(node_id: int = 1) -> ClusterView:
-    broker = SimpleNamespace(node_id=node_id, advertised=("a", 9092))
+def view(node_id: int = 1, nodes: Sequence[Node] = ()) -> ClusterView:
+    coordinators = GroupCoordinators(node_id)
+    coordinators.apply(Update(1, tuple(NodePut(one) for one in nodes)))
+    broker = SimpleNamespace(
+        node_id=node_id, advertised=("a", 9092), coordinators=coordinators, namespace="default"
+    )
     return ClusterView(cast("KafkaBroker", broker))
 
 
@@ -55,19 +61,28 @@ def test_other_nodes_are_told_when_they_serve_kafka_clients() -> None:
     assert cluster.brokers == [BrokerAddress(1, "a", 9092), BrokerAddress(2, "::1", 9093)]
 
 
-def test_every_node_names_the_same_coordinator_and_few_names_move() -> None:
-    three = [node(number, {"kafka": f"n{number}:9092"}) for number in (1, 2, 3)]
-    views = [view(number) for number in (1, 2, 3)]
-    for one in views:
-        one.note(three)
-    names = [f"group {number}" for number in range(300)]
-    chosen = [one.node_id for one in map(views[0].coordinator_of, names)]
-    for one in views[1:]:
-        assert [one.coordinator_of(name).node_id for name in names] == chosen
-    assert {chosen.count(number) > 50 for number in (1, 2, 3)} == {True}
-    views[0].note(three[:2])
-    moved = [views[0].coordinator_of(name).node_id for name in names]
-    assert all(now == before for now, before in zip(moved, chosen, strict=True) if before != 3)
+def test_every_node_names_the_same_coordinator_and_where_it_serves_kafka_clients() -> None:
+    three = [
+        node(number, {"storage": f"n{number}:9190", "kafka": f"n{number}:9092"})
+        for number in (1, 2, 3)
+    ]
+    views = [view(number, three) for number in (1, 2, 3)]
+    for number in range(100):
+        name = f"group {number}"
+        (chosen,) = {one.node_of(name) for one in views}
+        assert [one.is_coordinator_of(name) for one in views].index(True) == chosen - 1
+        own = BrokerAddress(chosen, "a", 9092)
+        told = BrokerAddress(chosen, f"n{chosen}", 9092)
+        assert [one.coordinator_of(name) for one in views] == [
+            own if number == chosen else told for number in (1, 2, 3)
+        ]
+
+
+def test_a_coordinator_without_a_known_address_is_not_named() -> None:
+    others = view(1, [node(2, {"storage": "n2:9190"})])
+    assert others.node_of("g") == 2
+    assert others.coordinator_of("g") is None
+    assert not others.is_coordinator_of("g")
 
 
 def test_a_group_of_another_coordinator_is_sent_there() -> None:
@@ -112,7 +127,11 @@ def test_a_node_announces_where_it_listens_and_follows_the_others(
         return call()
 
     broker = SimpleNamespace(
-        node_id=1, advertised=("a", 9092), meta=meta, run_blocking=run_blocking
+        node_id=1,
+        advertised=("a", 9092),
+        meta=meta,
+        run_blocking=run_blocking,
+        coordinators=GroupCoordinators(1),
     )
     cluster = ClusterView(cast("KafkaBroker", broker))
 

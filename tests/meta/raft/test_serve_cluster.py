@@ -21,6 +21,7 @@ from penstock.api import Store
 from penstock.cli import build
 from penstock.errors import NotSupportedError, RetryableError, ShardLostError
 from penstock.meta.remote_client import RemoteMetaClient
+from penstock.record import Offset
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 
@@ -167,6 +168,44 @@ def _leaders(store: Store, topic: str) -> dict[int, int | None]:
 
 def _knows(store: Store, topic: str) -> bool:
     return topic in store.topics()
+
+
+@pytest.mark.timeout(180)
+def test_consumers_of_all_nodes_commit_one_group_and_no_commit_is_lost(servers: Servers) -> None:
+    nodes = (1, 2, 3)
+    with (
+        closing(penstock.connect(servers.addresses[1])) as first,
+        closing(penstock.connect(servers.addresses[2])) as second,
+        closing(penstock.connect(servers.addresses[3])) as third,
+    ):
+        stores = dict(zip(nodes, (first, second, third), strict=True))
+        _create_on_all(servers, first, "orders", 3)
+        for store in stores.values():
+            wait_until(partial(_has, store, "orders"), "all nodes know the topic")
+        groups = [f"group-{number}" for number in range(4)]
+        consumers = {
+            (node, group): stores[node].consumer(group, "orders")
+            for node in nodes
+            for group in groups
+        }
+        for number in range(1, 10):
+            for group in groups:
+                consumers[nodes[number % 3], group].commit({("orders", 0): number})
+                seen = [store.describe_group(group).offsets for store in stores.values()]
+                assert [one["orders", 0] for one in seen] == [number] * 3
+        servers.kill(3)
+        for number in range(10, 13):
+            for group in groups:
+                consumers[nodes[number % 2], group].commit({("orders", 1): number})
+                assert _committed(stores[1], group) == _committed(stores[2], group) == number
+
+
+def _has(store: Store, topic: str) -> bool:
+    return topic in store.topics()
+
+
+def _committed(store: Store, group: str) -> Offset | None:
+    return store._backend.committed("default", group, ["orders"]).get(("orders", 1))
 
 
 @pytest.mark.timeout(240)

@@ -24,7 +24,7 @@ from penstock.errors import (
     UnknownTopicError,
 )
 from penstock.meta import remote_client
-from penstock.meta.client import GroupName
+from penstock.meta.client import GroupName, NewOffset
 from penstock.meta.local_reads import ANY_AGE
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
@@ -101,10 +101,37 @@ def test_offsets_are_saved_by_the_messages_of_the_service(
     assert {shard: offset.offset for shard, offset in found.items()} == {"t_0": 42, "t_1": 7}
     assert (found["t_1"].metadata, found["t_1"].leader_epoch) == ("m", 3)
     assert found["t_0"].leader_epoch == -1
-    with pytest.raises(BadRequestError, match="not 'other'"):
-        connection.call(
-            "SaveOffsetData", pb.SaveOffsetDataRequest(cluster_name="other"), pb.SaveOffsetDataReply
+    for name, reason in (("other", "not 'other'"), ("", "cluster_name is empty")):
+        with pytest.raises(BadRequestError, match=reason):
+            connection.call(
+                "SaveOffsetData",
+                pb.SaveOffsetDataRequest(cluster_name=name, offsets=request.offsets),
+                pb.SaveOffsetDataReply,
+            )
+    connection.close()
+
+
+def test_a_save_is_stored_whatever_happened_to_the_group_since_the_last_one(
+    client: RemoteMetaClient, solo_address: str
+) -> None:
+    connection = connect(solo_address)
+
+    def save(offset: int) -> int | None:
+        one = pb.SaveOffsetDataRequestOffset(namespace="", shard_name="t_0", offset=offset)
+        request = pb.SaveOffsetDataRequest(
+            cluster_name=client.cluster_id, offsets=[pb.SaveOffsetData(group="g", offsets=[one])]
         )
+        assert connection.call("SaveOffsetData", request, pb.SaveOffsetDataReply).stale == 0
+        found = client.get_offset("default", "g", "t_0")
+        return None if found is None else found.offset
+
+    assert save(5) == 5
+    client.reset_offsets("default", "g", [NewOffset("t_0", 2)])
+    assert save(3) == 3
+    client.take_coordinator_epochs([GroupName("default", "g")])
+    assert save(4) == 4
+    client.delete_group("default", "g")
+    assert save(1) == 1
     connection.close()
 
 

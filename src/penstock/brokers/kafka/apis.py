@@ -21,7 +21,6 @@ from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.dispatch import Dispatcher
 from penstock.brokers.kafka.partitions import PartitionTable
 from penstock.brokers.kafka.registry import ApiRegistry
-from penstock.meta.client import ListenerAnnouncer
 
 MODULES: Final[tuple[Callable[[ApiRegistry, KafkaBroker], None], ...]] = (
     api_versions.register,
@@ -43,7 +42,7 @@ def serve_data(broker: KafkaBroker, registry: ApiRegistry, dispatcher: Dispatche
 
 def register_all(broker: KafkaBroker) -> ApiRegistry:
     registry = ApiRegistry()
-    cluster = ClusterView(broker, knows_all=not isinstance(broker.meta, ListenerAnnouncer))
+    cluster = ClusterView(broker)
     broker.spawn(cluster.watch(), "nodes")
     metadata.register(registry, broker, cluster)
     coordination.register(registry, broker, cluster)

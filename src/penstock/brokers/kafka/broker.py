@@ -17,6 +17,7 @@ from penstock.clock import Clock
 from penstock.engine.handler import StorageEngineHandler
 from penstock.log import get_logger
 from penstock.meta.client import DEFAULT_NAMESPACE, MetaClient, Topic
+from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.offsets.manager import OffsetManager
 from penstock.settings import KafkaSettings, Settings
 
@@ -35,7 +36,9 @@ class KafkaBroker:
         clock: Clock,
         settings: Settings,
         metrics: KafkaMetrics | None = None,
+        coordinators: GroupCoordinators | None = None,
     ) -> None:
+        """`coordinators` names the nodes that coordinate groups; None: there is only this one."""
         self.drivers: Final = drivers
         self.handler: Final[StorageEngineHandler] = drivers.engine_storage_handler
         self.admin: Final[TopicAdmin] = drivers.admin
@@ -46,6 +49,11 @@ class KafkaBroker:
         self.settings: Final[KafkaSettings] = settings.kafka
         self.namespace: Final = DEFAULT_NAMESPACE
         self.node_id: Final = self.handler.node_id
+        self.coordinators: Final = (
+            coordinators
+            if coordinators is not None
+            else GroupCoordinators(self.node_id, is_alone=True)
+        )
         self.advertised: tuple[str, int] = ("127.0.0.1", self.settings.port)
         """The address that clients are told; set when the server listens."""
         self.listening_port: int = self.settings.port

@@ -1,8 +1,8 @@
 """Which nodes serve Kafka clients, and which of them coordinates a group or a transaction.
 
 A node tells the meta service its own address and looks at the others' a few times a minute; a
-client that was told an old one asks again. The coordinator of a name is the node that wins its
-draw, so that a node which comes or goes moves only its own share.
+client that was told an old one asks again. The coordinator of a name is that of the whole store,
+`GroupCoordinators`: a group of Kafka clients and one of native consumers have the same.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.errors import StoreError
 from penstock.log import get_logger
 from penstock.meta.client import ListenerAnnouncer, Node
+from penstock.meta.group_coordinators import KAFKA_LISTENER
 
-LISTENER: Final = "kafka"
 LOOK_EVERY_S: Final = 2.0
 _log: Final = get_logger(__name__)
 
@@ -29,14 +28,20 @@ class BrokerAddress(NamedTuple):
 
 
 class ClusterView:
-    def __init__(self, broker: KafkaBroker, *, knows_all: bool = True) -> None:
-        """`knows_all`: there are no others to be found first."""
+    def __init__(self, broker: KafkaBroker) -> None:
         self._broker: Final = broker
+        self._coordinators: Final = broker.coordinators
         self._others: list[BrokerAddress] = []
-        self.knows_all = knows_all
+
+    @property
+    def knows_all(self) -> bool:
         """Before it is known who else is there, a node coordinates nothing."""
-        self.changes = 0
+        return self._coordinators.is_known
+
+    @property
+    def changes(self) -> int:
         """Grows when nodes come or go: others coordinate then what some did before."""
+        return self._coordinators.changes
 
     @property
     def brokers(self) -> list[BrokerAddress]:
@@ -47,13 +52,19 @@ class ClusterView:
     def own(self) -> BrokerAddress:
         return BrokerAddress(self._broker.node_id, *self._broker.advertised)
 
-    def coordinator_of(self, name: str) -> BrokerAddress:
-        return max(self.brokers, key=lambda one: crc32(f"{one.node_id}/{name}".encode()))
+    def node_of(self, name: str) -> int:
+        """Return the node that coordinates a group or a transaction."""
+        return self._coordinators.coordinator_of(name, self._broker.namespace)
+
+    def coordinator_of(self, name: str) -> BrokerAddress | None:
+        """Return where the coordinator of a name serves Kafka clients; None: not known yet."""
+        node_id = self.node_of(name)
+        if node_id == self._broker.node_id:
+            return self.own
+        return _address(node_id, self._coordinators.address_of(node_id, KAFKA_LISTENER))
 
     def is_coordinator_of(self, name: str) -> bool:
-        if not self.knows_all:
-            return False
-        return not self._others or self.coordinator_of(name).node_id == self._broker.node_id
+        return self._coordinators.is_here(name, self._broker.namespace)
 
     async def watch(self) -> None:
         """Announce this node, and follow the others. A node alone has nothing to do here."""
@@ -61,7 +72,7 @@ class ClusterView:
         if not isinstance(meta, ListenerAnnouncer):
             return
         own = self.own
-        announce = partial(meta.announce, LISTENER, f"{own.host}:{own.port}")
+        announce = partial(meta.announce, KAFKA_LISTENER, f"{own.host}:{own.port}")
         try:
             await self._broker.run_blocking(announce)
         except StoreError as error:
@@ -78,13 +89,14 @@ class ClusterView:
 
     def note(self, nodes: list[Node]) -> None:
         """Take over which nodes there are."""
-        others: list[BrokerAddress] = []
-        for node in nodes:
-            host, found, port = node.listeners.get(LISTENER, "").rpartition(":")
-            if found and node.status == "online" and node.node_id != self._broker.node_id:
-                others.append(BrokerAddress(node.node_id, host, int(port)))
-        is_changed = {one.node_id for one in others} != {one.node_id for one in self._others}
-        self._others = others
-        if is_changed or not self.knows_all:
-            self.changes += 1
-        self.knows_all = True
+        found = [
+            _address(node.node_id, node.listeners.get(KAFKA_LISTENER, ""))
+            for node in nodes
+            if node.status == "online" and node.node_id != self._broker.node_id
+        ]
+        self._others = [one for one in found if one is not None]
+
+
+def _address(node_id: int, text: str) -> BrokerAddress | None:
+    host, found, port = text.rpartition(":")
+    return BrokerAddress(node_id, host, int(port)) if found else None

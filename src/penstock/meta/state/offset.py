@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from penstock.meta.state.answers import Head, Rejected, read_head, write_head
 from penstock.meta.state.keys import after_prefix, decode_texts
 from penstock.meta.state.offset_commands import (
+    CommitGroups,
     CompareAndSet,
     DeleteGroup,
     DeleteOffsets,
@@ -41,6 +42,7 @@ from penstock.meta.state.offset_commands import (
     StaleEntry,
     TakeEpochs,
 )
+from penstock.meta.state.offset_entries import NewOffset
 from penstock.meta.state.offset_rows import (
     NO_OFFSET,
     PAIR_SIZE,
@@ -110,6 +112,8 @@ def _change(view: View, request: OffsetRequest, head: Head) -> OffsetResult | Re
             return _save_offsets(view, groups, head)
         case TakeEpochs():
             return _take_epochs(view, command, head, request.time_ms)
+        case CommitGroups():
+            return _commit_groups(view, command, head, request.time_ms)
         case CompareAndSet():
             return _compare_and_set(view, command, head)
         case ResetOffsets():
@@ -143,16 +147,55 @@ def _remove(
 
 def _take_epochs(view: View, command: TakeEpochs, head: Head, time_ms: int) -> OffsetResult:
     epochs: list[int] = []
+    previous: list[int] = []
     for name in command.groups:
-        group = read_group(view, name.namespace, name.group) or Group()
-        head.counter += 1
-        group.epoch = head.counter
-        group.node = command.node
-        group.last_commit_ms = max(group.last_commit_ms, time_ms)
-        group.is_deleted = 0
-        write_group(view, name.namespace, name.group, group)
+        group, before = _take(view, name.namespace, name.group, command.node, head, time_ms)
         epochs.append(group.epoch)
-    return Epochs(tuple(epochs))
+        previous.append(before)
+    return Epochs(tuple(epochs), tuple(previous))
+
+
+def _commit_groups(view: View, command: CommitGroups, head: Head, time_ms: int) -> OffsetResult:
+    epochs: list[int] = []
+    previous: list[int] = []
+    for one in command.groups:
+        group, before = _take(view, one.namespace, one.group, command.node, head, time_ms)
+        _put_new(view, one.namespace, one.group, group.epoch, one.offsets, time_ms)
+        epochs.append(group.epoch)
+        previous.append(before)
+    return Epochs(tuple(epochs), tuple(previous))
+
+
+def _take(
+    view: View, namespace: str, name: str, node: int, head: Head, time_ms: int
+) -> tuple[Group, int]:
+    """Give a group to `node` under a new epoch; return the group, and the node that had it."""
+    group = read_group(view, namespace, name) or Group()
+    before = group.node
+    head.counter += 1
+    group.epoch = head.counter
+    group.node = node
+    group.last_commit_ms = max(group.last_commit_ms, time_ms)
+    group.is_deleted = 0
+    write_group(view, namespace, name, group)
+    return group, before
+
+
+def _put_new(
+    view: View, namespace: str, name: str, epoch: int, offsets: Sequence[NewOffset], time_ms: int
+) -> None:
+    """Set offsets under an epoch that was granted just now: no row can have a greater pair."""
+    prefix = group_prefix(namespace, name)
+    for new in offsets:
+        committed = CommittedOffset(
+            offset=new.offset,
+            metadata=new.metadata,
+            leader_epoch=new.leader_epoch,
+            commit_timestamp_ms=time_ms,
+            epoch=epoch,
+            sequence=0,
+        )
+        view.put(offset_key(prefix, new.shard), pack_offset(committed))
 
 
 def _save_offsets(
@@ -254,25 +297,9 @@ def _compare_and_set(view: View, command: CompareAndSet, head: Head) -> OffsetRe
 
 def _reset_offsets(view: View, command: ResetOffsets, head: Head, time_ms: int) -> OffsetResult:
     namespace, name = command.namespace, command.group
-    group = read_group(view, namespace, name) or Group()
-    head.counter += 1
-    group.epoch = head.counter
-    group.node = command.node
-    group.last_commit_ms = max(group.last_commit_ms, time_ms)
-    group.is_deleted = 0
-    prefix = group_prefix(namespace, name)
-    for new in command.offsets:
-        committed = CommittedOffset(
-            offset=new.offset,
-            metadata=new.metadata,
-            leader_epoch=new.leader_epoch,
-            commit_timestamp_ms=time_ms,
-            epoch=group.epoch,
-            sequence=0,
-        )
-        view.put(offset_key(prefix, new.shard), pack_offset(committed))
-    write_group(view, namespace, name, group)
-    return Epochs((group.epoch,))
+    group, before = _take(view, namespace, name, command.node, head, time_ms)
+    _put_new(view, namespace, name, group.epoch, command.offsets, time_ms)
+    return Epochs((group.epoch,), (before,))
 
 
 def _delete_offsets(

@@ -65,6 +65,21 @@ class SaveOffsets(Struct, frozen=True, array_like=True, tag="save-offsets"):
     groups: tuple[GroupOffsets, ...]
 
 
+class NewGroupOffsets(Struct, frozen=True, array_like=True):
+    namespace: Name
+    group: Name
+    offsets: Annotated[tuple[NewOffset, ...], Meta(min_length=1)]
+
+
+class CommitGroups(Struct, frozen=True, array_like=True, tag="commit-groups"):
+    """Make a node the coordinator of groups, and store its first commits in the same step: each
+    group's offsets get the epoch that is granted here. `node` 0: no node holds them then, and the
+    next one to commit takes another epoch."""
+
+    groups: Annotated[tuple[NewGroupOffsets, ...], Meta(min_length=1, max_length=ROWS_MAX)]
+    node: Count
+
+
 class CompareAndSet(Struct, frozen=True, array_like=True, tag="compare-and-set"):
     """Store the entry only if the shard's offset is `expected` (None: there is none)."""
 
@@ -140,6 +155,7 @@ OffsetCommand = (
     | Finish
     | ForgetAborted
     | ForgetTransactions
+    | CommitGroups
 )
 
 
@@ -153,6 +169,8 @@ class OffsetRequest(Struct, frozen=True, array_like=True):
 
 class Epochs(Struct, frozen=True, array_like=True, tag="epochs"):
     epochs: tuple[int, ...]
+    previous: tuple[int, ...] = ()
+    """For each epoch, the node that held the group before; 0: none did."""
 
 
 class StaleEntry(Struct, frozen=True, array_like=True):

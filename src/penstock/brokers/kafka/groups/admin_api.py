@@ -58,6 +58,10 @@ class GroupAdminApi:
         return {"groups": groups}
 
     async def _describe(self, group_id: str, context: RequestContext) -> Answer:
+        if group_id and not self._coordinator.is_here(group_id):
+            answer = _without_members(group_id, GroupState.DEAD, "")
+            answer["error_code"] = ErrorCode.not_coordinator
+            return answer
         machine = self._coordinator.find(group_id)
         if machine is not None:
             return _described(group_id, machine)
@@ -79,6 +83,8 @@ class GroupAdminApi:
     async def _delete(self, group_id: str) -> ErrorCode:
         if not group_id:
             return ErrorCode.invalid_group_id
+        if not self._coordinator.is_here(group_id):
+            return ErrorCode.not_coordinator  # its members are known there
         if self._coordinator.find(group_id) is not None:
             return ErrorCode.non_empty_group
         delete = partial(

@@ -40,7 +40,11 @@ class GroupApi:
             message = "the name of a group or a transaction is empty"
             error = ErrorCode.invalid_group_id
         else:
-            return {"key": key, **self._cluster.coordinator_of(key)._asdict()}
+            found = self._cluster.coordinator_of(key)
+            if found is not None:
+                return {"key": key, **found._asdict()}
+            message = f"it is not known yet where the coordinator of {key!r} serves Kafka clients"
+            error = ErrorCode.coordinator_not_available
         refused = {"error_code": error, "error_message": message}
         return {"key": key, "node_id": -1, "host": "", "port": -1, **refused}
 

@@ -12,6 +12,7 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.brokers.kafka.groups.commit_queue import CommitQueue
 from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
 from penstock.brokers.kafka.groups.model import Caller, GroupState
 from penstock.brokers.kafka.groups.subscriptions import subscribed_topics
@@ -19,7 +20,7 @@ from penstock.brokers.kafka.topic_finder import TopicFinder, named, shard_of
 from penstock.errors import StoreError, UnknownGroupError
 from penstock.meta.client import CommittedOffset
 from penstock.meta.state.offset_entries import METADATA_SIZE_MAX
-from penstock.offsets.strategy import OffsetCommit
+from penstock.offsets.strategy import GroupCommit, OffsetCommit
 from penstock.record import Offset, ShardId
 
 NO_OFFSET: Final = -1
@@ -37,6 +38,9 @@ class OffsetApi:
         self._broker: Final = broker
         self._coordinator: Final = coordinator
         self._pending: Final = pending_in_transactions
+        self._queue: Final = CommitQueue(broker)
+        settings = broker.all_settings
+        self._is_cached: Final = settings.kafka.offsets_cached and settings.offsets.enable_cache
 
     # Committing
 
@@ -58,17 +62,25 @@ class OffsetApi:
 
     async def _store(self, group_id: str, commits: dict[ShardId, OffsetCommit]) -> ErrorCode:
         broker = self._broker
-
-        def store() -> None:
-            broker.offsets.commit_offsets(group_id, commits, namespace=broker.namespace)
+        try:
+            if self._is_cached:
+                await broker.run_blocking(
+                    partial(
+                        broker.offsets.commit_offsets,
+                        group_id,
+                        commits,
+                        namespace=broker.namespace,
+                        enable_cache=True,
+                    )
+                )
+            else:
+                by_name = {shard.name: commit for shard, commit in commits.items()}
+                await self._queue.commit(GroupCommit(broker.namespace, group_id, by_name))
             # A topic that was deleted meanwhile is either seen here, or its deletion comes later
             # and removes what was just committed.
             for topic_id in {shard.topic for shard in commits}:
                 if topic_id not in broker.handler.cache.topics:
-                    broker.offsets.forget_topic(topic_id)
-
-        try:
-            await broker.run_blocking(store)
+                    await broker.run_blocking(partial(broker.offsets.forget_topic, topic_id))
         except StoreError as error:
             return commit_code_of(error)
         return ErrorCode.none
@@ -113,6 +125,8 @@ class OffsetApi:
 
     async def delete(self, _context: RequestContext, request: Fields) -> Answer:
         group_id = request.text("group_id")
+        if not self._coordinator.is_here(group_id):
+            return {"error_code": ErrorCode.not_coordinator, "topics": ()}
         machine = self._coordinator.find(group_id)
         in_use = subscribed_topics(machine) if machine is not None else frozenset()
         if machine is not None and machine.state is GroupState.DEAD:

@@ -103,7 +103,7 @@ class TransactionCoordinator:
         self._staging: StagingGroups | None = None
         if cluster is not None:
             self._staging = StagingGroups(broker, meta, cluster)
-            self._ender.node_of_group = lambda group: cluster.coordinator_of(group).node_id
+            self._ender.node_of_group = cluster.node_of
         self._next_left_over = self._next_look = 0.0
         self._looked_at = -1
 
