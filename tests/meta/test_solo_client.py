@@ -185,7 +185,7 @@ BAD_CALLS: dict[str, Callable[[SoloMetaClient], object]] = {
     "a text for partitions": lambda c: c.create_topic("t", partitions="2"),  # type: ignore[arg-type]  # on purpose
     "too many partitions": lambda c: c.create_topic("t", partitions=10_001),
     "an immense number": lambda c: c.create_topic("t", config=TopicConfig(retention_ms=1 << 70)),
-    "negative retention": lambda c: c.create_topic("t", config=TopicConfig(retention_ms=-1)),
+    "negative retention": lambda c: c.create_topic("t", config=TopicConfig(retention_ms=-2)),
     "unknown storage": lambda c: c.create_topic("t", config=TopicConfig(storage_type="tape")),
     "no config": lambda c: c.create_topic("t", config={}),  # type: ignore[arg-type]  # on purpose
     "no producer ids": lambda c: c.allocate_producer_ids(0),

@@ -127,6 +127,7 @@ def ask_executors(
 ) -> list[Executor]:
     """Ask the executors, by twice as many tasks as there are cores; return one answer for each
     host, with everything that is missing in one of its processes."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # no types
     from pyspark import cloudpickle
     from pyspark.errors import PySparkException
 
@@ -135,7 +136,7 @@ def ask_executors(
     try:
         ask = _by_rows if is_connect(spark) else _by_tasks
         answers = ask(spark, wanted, shared)
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise _unable(str(error)) from error
     found: dict[str, Executor] = {}
     for text in answers:
@@ -152,7 +153,7 @@ def ask_executors(
 
 
 def _by_tasks(spark: SparkSession, names: tuple[str, ...], shared: str) -> list[str]:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # no types
+    from py4j.protocol import Py4JJavaError
 
     context = spark.sparkContext
     count = min(TASKS_MAX, max(2, 2 * context.defaultParallelism))

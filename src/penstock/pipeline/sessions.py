@@ -178,9 +178,14 @@ def _running() -> SparkSession | None:
     from pyspark.sql import SparkSession
 
     try:
-        return SparkSession.getActiveSession()
+        active = SparkSession.getActiveSession()
     except PySparkException:
         return None  # it was stopped
+    # A thread that has none of its own takes the one that the program has.
+    shared = SparkSession._instantiatedSession
+    if active is None and shared is not None and shared._sc._jsc is not None:
+        return shared
+    return active
 
 
 def _changed(
