@@ -8,16 +8,17 @@ draw, so that a node which comes or goes moves only its own share.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.errors import StoreError
+from penstock.groups.placing import KAFKA_LISTENER, draw_coordinator
 from penstock.log import get_logger
 from penstock.meta.client import ListenerAnnouncer, Node
 
-LISTENER: Final = "kafka"
+LISTENER: Final = KAFKA_LISTENER
 LOOK_EVERY_S: Final = 2.0
 _log: Final = get_logger(__name__)
 
@@ -37,6 +38,8 @@ class ClusterView:
         """Before it is known who else is there, a node coordinates nothing."""
         self.changes = 0
         """Grows when nodes come or go: others coordinate then what some did before."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when nodes came or went."""
 
     @property
     def brokers(self) -> list[BrokerAddress]:
@@ -48,7 +51,8 @@ class ClusterView:
         return BrokerAddress(self._broker.node_id, *self._broker.advertised)
 
     def coordinator_of(self, name: str) -> BrokerAddress:
-        return max(self.brokers, key=lambda one: crc32(f"{one.node_id}/{name}".encode()))
+        brokers = {one.node_id: one for one in self.brokers}
+        return brokers[draw_coordinator(name, brokers)]
 
     def is_coordinator_of(self, name: str) -> bool:
         if not self.knows_all:
@@ -85,6 +89,8 @@ class ClusterView:
                 others.append(BrokerAddress(node.node_id, host, int(port)))
         is_changed = {one.node_id for one in others} != {one.node_id for one in self._others}
         self._others = others
-        if is_changed or not self.knows_all:
-            self.changes += 1
+        is_changed = is_changed or not self.knows_all
         self.knows_all = True
+        if is_changed:
+            self.changes += 1
+            self.on_change()

@@ -1,0 +1,36 @@
+"""Builds the coordinator of a node."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from penstock.clock import Clock
+from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.model import Limits
+from penstock.groups.placing import GroupPlacement
+from penstock.meta.client import ListenerAnnouncer, MetaClient
+from penstock.settings import KafkaSettings
+
+
+def build_groups(
+    settings: KafkaSettings, clock: Clock, meta: MetaClient, stack: ExitStack
+) -> GroupCoordinator:
+    """Return the coordinator, with the groups that the node had when it stopped; `stack` closes
+    it."""
+    limits = Limits(
+        session_timeout_min_ms=settings.group_session_timeout_min_ms,
+        session_timeout_max_ms=settings.group_session_timeout_max_ms,
+        initial_delay_ms=settings.group_initial_delay_ms,
+        members_max=settings.group_members_max,
+    )
+    groups = GroupCoordinator(clock, limits, states=meta)
+    stack.callback(groups.close)
+    if isinstance(meta, ListenerAnnouncer):
+        groups.load_when_asked()
+        placement = GroupPlacement(meta, meta.node_id, groups.nodes_changed)
+        stack.callback(placement.close)
+        groups.is_here = placement.is_here
+        groups.node_of = placement.node_of
+    else:
+        groups.load_all()
+    return groups
