@@ -54,8 +54,8 @@ class AsyncConsumer:
         is handed out, so that a loop can commit, or seek, in its midst."""
         async for message in self._messages(0.0):
             yield message
-        if self._consumer is not None and not self._closed:
-            self._consumer.check_errors()
+        if not self._closed:
+            await self.check_errors()
 
     async def follow(self, timeout: float | None = None) -> AsyncIterator[Message]:  # noqa: ASYNC109 - as penstock.Consumer.follow
         """Iterate for ever, waiting for records; with `timeout`, until none came for so many
@@ -88,6 +88,10 @@ class AsyncConsumer:
     async def errors(self) -> dict[tuple[str, int], StoreError]:
         """Return why partitions cannot be read at the moment."""
         return (await self._opened()).errors()
+
+    async def check_errors(self) -> None:
+        """Raise the first of `errors`, if there is one."""
+        (await self._opened()).check_errors()
 
     async def skip(self, topic: str, partition: int) -> Offset:
         """Pass over the record that cannot be read; return the offset that comes next."""

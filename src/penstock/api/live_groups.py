@@ -15,6 +15,7 @@ from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.machine import GroupMachine
 from penstock.groups.model import Caller, GroupState
 from penstock.groups.refusals import named_members, refusal
+from penstock.meta.rejections import check_text
 
 _OUTSIDER: Final = Caller("")
 
@@ -31,10 +32,11 @@ class LiveGroups:
         caller: Caller | None,
     ) -> None:
         """Raise what a commit of `caller` is refused with; None: of no member."""
+        check_text("a group", group)
         code = self._coordinator.check_commit(
             group, caller or _OUTSIDER, namespace=namespace, partitions=partitions
         )
-        if code is GroupCode.none or (caller is None and code is GroupCode.invalid_group_id):
+        if code is GroupCode.none:
             return
         if caller is None and code is GroupCode.unknown_member_id:
             self.check_empty(namespace, group, "a commit of a consumer that is not one of them")
@@ -42,6 +44,7 @@ class LiveGroups:
 
     def check_empty(self, namespace: str, group: str, action: str) -> None:
         """Raise `GroupNotEmptyError` when the group has members."""
+        check_text("a group", group)
         with self._coordinator.lock:
             machine = self._coordinator.find(group, namespace=namespace)
             if machine is not None:
@@ -49,6 +52,7 @@ class LiveGroups:
 
     def describe(self, info: GroupInfo) -> GroupInfo:
         """Return `info` with the group's state and members."""
+        check_text("a group", info.group)
         with self._coordinator.lock:
             machine = self._coordinator.find(info.group, namespace=info.namespace)
             return info if machine is None else _with_members(info, machine)

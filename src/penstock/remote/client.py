@@ -118,6 +118,9 @@ class RemoteBackend:
                 reply = call(request, timeout=seconds, wait_for_ready=waits)
             except grpc.RpcError as error:
                 raise _failure(error, server, request) from error
+            except ValueError:
+                self._check_open()  # it was closed by another thread meanwhile
+                raise
             assert isinstance(reply, reply_type)
             return reply
 
