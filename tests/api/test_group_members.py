@@ -75,10 +75,8 @@ def test_threads_that_come_and_go_read_every_record_and_commit(store: Store) -> 
     def work(stop_after: int) -> None:
         try:
             with store.consumer("workers", ["work"]) as consumer:
-                handled = 0
-                for message in consumer.follow(timeout=1.5):
+                for handled, message in enumerate(consumer.follow(timeout=1.5), 1):
                     seen.append(int(message.value or b""))
-                    handled += 1
                     if handled % 50 == 0:
                         consumer.commit()
                     if handled == stop_after:
@@ -146,11 +144,12 @@ def test_a_group_with_members_is_neither_reset_nor_deleted_nor_committed_from_ou
         member.commit()
         outside = store.consumer("workers", ["work"], assign="all")
         assert outside.poll() == []
-        for refused in (
+        calls: list[Callable[[], None]] = [
             lambda: store.reset_group("workers", {("work", 0): 0}),
             lambda: store.delete_group("workers"),
             lambda: outside.commit({("work", 0): 0}),
-        ):
+        ]
+        for refused in calls:
             with pytest.raises(GroupNotEmptyError, match="penstock-") as caught:
                 refused()
             assert "penstock-" in caught.value.members

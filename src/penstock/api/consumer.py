@@ -10,9 +10,9 @@
 
 Consumers of one group share the partitions of their topics, also those that a topic gets later,
 with the group's members that are Kafka clients. Who reads what is decided anew when a member comes
-or goes; `on_assigned` and `on_revoked` are called then, in the thread that reads. A consumer with `assign`
-is outside of that: it reads all partitions, or those it names, and commits only while the group has
-no members.
+or goes; `on_assigned` and `on_revoked` are called then, in the thread that reads. A consumer with
+`assign` is not a member: it reads all partitions, or those it names, and commits only while the
+group has no members.
 
 Positions move with what is handed out; `commit` makes them the group's. What was handed out and not
 committed is read again by the member that has the partition next: every record is handled at least
@@ -338,6 +338,7 @@ class Consumer:
             if found or left <= 0:
                 return found
             if self._wait(left):
+                self._follow_group()
                 found = self._read(max_records)
                 if found:
                     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -28,7 +28,7 @@ class LiveGroups:
         self,
         namespace: str,
         group: str,
-        partitions: Iterable[tuple[str, int]],
+        partitions: Collection[tuple[str, int]],
         caller: Caller | None,
     ) -> None:
         """Raise what a commit of `caller` is refused with; None: of no member."""

@@ -144,6 +144,7 @@ class Membership:
                 self._must_join = True
             elif done.revoked and self._protocol == COOPERATIVE:
                 self._must_join = True  # another member waits for what was given up
+            self._changed.notify_all()
         self._wake()
 
     def note_counts(self, counts: dict[str, int]) -> bool:
@@ -312,8 +313,28 @@ class Membership:
         owning = encode_subscription(wanted, version=1)
         return tuple((name, owning if name == COOPERATIVE else plain) for name in ASSIGNORS)
 
+    def _released(self, joined: Joined) -> bool:
+        """Wait until the consumer has given up all it had, if the group's protocol is an eager one;
+        meanwhile it can still commit. False: it is a member no more."""
+        caller = Caller(joined.member_id, joined.generation, self._options.instance_id)
+        while joined.protocol != COOPERATIVE and not self._is_closed:
+            with self._changed:
+                if self._changed.wait_for(lambda: not self._owned, HEARTBEAT_S):
+                    return True
+            if self._clock.monotonic() - self.last_poll > self._options.max_poll_interval:
+                return False
+            if self._backend.heartbeat_group(self._namespace, self._group, caller) in GONE:
+                return False
+        return True
+
     def _sync(self, joined: Joined) -> float:
         is_leader = joined.leader == joined.member_id
+        with self._changed:
+            self._generation, self._protocol = joined.generation, joined.protocol or ""
+            self._is_leader = is_leader
+        if not self._released(joined):
+            self._lose()
+            return HEARTBEAT_S
         assignments = self._assign(joined) if is_leader else ()
         caller = Caller(joined.member_id, joined.generation, self._options.instance_id)
         request = Sync(caller, assignments, CONSUMER, joined.protocol)
@@ -323,8 +344,7 @@ class Membership:
             synced = self._backend.sync_group(self._namespace, self._group, request, ANSWER_S)
         if synced.error is GroupCode.none:
             with self._changed:
-                self._generation, self._protocol = joined.generation, joined.protocol or ""
-                self._is_leader, self._must_join = is_leader, False
+                self._must_join = False
                 self._target = decode_assignment(synced.assignment)
                 self._changed.notify_all()
             return HEARTBEAT_S

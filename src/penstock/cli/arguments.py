@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
@@ -101,6 +103,28 @@ def read_time(text: str | None) -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)
+
+
+_AGO: Final = re.compile(r"-([0-9]{1,9})([smhd])")
+_AGO_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def read_ago(text: str) -> int | None:
+    """Return the milliseconds of a text such as -90m (seconds, minutes, hours, days); None for any
+    other text."""
+    found = _AGO.fullmatch(text)
+    return None if found is None else int(found[1]) * _AGO_MS[found[2]]
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something that cannot be undone; refuse where there is no one to answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadRequestError(
+            f"{question} There is no terminal to confirm it: give --yes. Nothing was done"
+        )
+    typer.confirm(question, abort=True)
 
 
 def read_key(text: str | None, hexadecimal: str | None) -> bytes | None:

@@ -15,7 +15,7 @@ members is forgotten: its offsets are stored elsewhere.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from heapq import heappop, heappush
 from typing import Final, cast
 from uuid import uuid4
@@ -177,10 +177,11 @@ class GroupCoordinator:
         *,
         namespace: str = DEFAULT_NAMESPACE,
         in_transaction: bool = False,
-        partitions: Iterable[TopicPartition] = (),
+        partitions: Collection[TopicPartition] = (),
     ) -> GroupCode:
-        """Say whether `caller` may commit offsets of a group; `partitions` that another member has
-        by now are refused as those of an old generation."""
+        """Say whether `caller` may commit offsets of a group. With `partitions` those that another
+        member has are refused as of an old generation, and the others are taken also between join
+        and sync, when Kafka's clients have to wait."""
         if not group_id:
             return GroupCode.invalid_group_id
         with self.lock:
@@ -191,6 +192,8 @@ class GroupCoordinator:
                 return found
             machine = found.machine
             code = machine.check_commit(caller, self._now_ms(), in_transaction=in_transaction)
+            if code is GroupCode.rebalance_in_progress and partitions:
+                code = GroupCode.none  # its leader has not assigned them to another yet
             if code is GroupCode.none and _is_taken(machine, caller.member_id, partitions):
                 return GroupCode.illegal_generation
             return code
@@ -458,7 +461,9 @@ class _Waiter:
         return answer
 
 
-def _is_taken(machine: GroupMachine, member_id: str, partitions: Iterable[TopicPartition]) -> bool:
+def _is_taken(
+    machine: GroupMachine, member_id: str, partitions: Collection[TopicPartition]
+) -> bool:
     """Say whether another member has one of the partitions."""
     own = machine.members.by_id.get(member_id)
     wanted = set(partitions)
