@@ -226,9 +226,11 @@ def test_a_reset_says_where_to_shows_its_plan_and_asks(
 
 
 def test_a_group_with_members_is_described_and_neither_reset_nor_deleted(
-    shared: Served, at: tuple[str, str], topic: str, run: Run
+    shared: Served, run: Run
 ) -> None:
+    at, topic = ("-s", f"127.0.0.1:{shared.port}"), f"letters-{secrets.token_hex(4)}"
     group = f"of-{topic}"
+    run("topic", "create", *at, topic, "-p", "2")
     with (
         penstock.connect(f"127.0.0.1:{shared.port}") as store,
         store.consumer(group, [topic]) as consumer,

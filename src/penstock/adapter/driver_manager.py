@@ -204,10 +204,10 @@ class StorageDriverManager:
         check_no_producer(producer)
         if route.by_key:
             check_records_are_records(records)
-            chosen = choose_all_by_key(records, sequence, route.partitions)
+            chosen = choose_all_by_key(records, sequence, route.partitions, route.turns)
             parts = group_by_partition(records, chosen)
         else:
-            parts = split_in_turn(records, sequence.take(len(records)), route.partitions)
+            parts = split_in_turn(records, sequence.take(len(records)), route.turns)
             chosen = cycle_to([one for one, _ in parts], len(records))
         results: dict[int, Written | StoreError] = {}
         for one, part in parts:

@@ -51,7 +51,8 @@ class AsyncConsumer:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Iterate until everything that is there was handed out. A position moves when its record
-        is handed out, so that a loop can commit, or seek, in its midst."""
+        is handed out, so that a loop can commit, or seek, in its midst. Raises the error of a
+        partition that cannot be read, when the others are at their end."""
         async for message in self._messages(0.0):
             yield message
         if not self._closed:

@@ -53,7 +53,7 @@ from penstock.api.consumer_options import (
     assigned_partitions,
     check_start,
 )
-from penstock.api.membership import Membership, Pending
+from penstock.api.membership import SETTLE_S, Membership, Pending
 from penstock.api.moments import as_ms
 from penstock.api.partition_errors import OF_PARTITION, PartitionErrors
 from penstock.api.topic_info import PartitionInfo
@@ -65,8 +65,6 @@ from penstock.errors import (
     BadRequestError,
     BusyError,
     ClosedError,
-    GroupFencedError,
-    RebalanceInProgressError,
     RetryableError,
     StoreError,
     TopicReplacedError,
@@ -75,10 +73,6 @@ from penstock.errors import (
 from penstock.record import Offset, StoredRecord
 
 PAGE: Final = 500
-SETTLE_S: Final = 5.0
-"""How long a consumer without partitions waits for a rebalance under way."""
-COMMIT_S: Final = 30.0
-"""How long a commit waits for one."""
 MEMBER_SLICE_S: Final = 1.0
 """How long a member waits for records before it looks whether the group has changed."""
 RETRY_S: Final = 0.5
@@ -161,6 +155,7 @@ class Consumer:
         """Iterate until everything that is there was handed out. A position moves when its record
         is handed out, so that a loop can commit, or seek, in its midst. Raises the error of a
         partition that cannot be read, when the others are at their end."""
+        self._errors.retry_now()
         yield from self._messages(0.0)
         if not self._closed:
             self.check_errors()
@@ -187,7 +182,7 @@ class Consumer:
         return self._errors.all()
 
     def check_errors(self) -> None:
-        """Raise the first of `errors`, if there is one; the next read tries all partitions."""
+        """Raise the first of `errors`, if there is one."""
         self._errors.check()
 
     def skip(self, topic: str, partition: int) -> Offset:
@@ -253,7 +248,7 @@ class Consumer:
         check_start(start)
         self._assign()
         for topic in self.topics:
-            known = [*self._positions, *self._unplaced]
+            known = self._all_mine()
             self._place(topic, [p for name, p in known if name == topic], start)
 
     def lag(self) -> dict[TopicPartition, int]:
@@ -332,6 +327,8 @@ class Consumer:
         while True:
             self._check_open()
             self._follow_group()
+            if self._errors and all(at in self._errors for at in self._all_mine()):
+                self._errors.retry_now()  # an error that is raised is one of now
             self._assign()
             found = self._read(max_records)
             left = deadline - self._clock.monotonic()
@@ -376,8 +373,11 @@ class Consumer:
             page = self._read_partition(at, max_records - len(found))
             found += [Message(*at, record) for record in page]
         if not found:
-            self._errors.check_any_read([*self._positions, *self._unplaced])
+            self._errors.check_any_read(self._all_mine())
         return found
+
+    def _all_mine(self) -> list[TopicPartition]:
+        return [*self._positions, *self._unplaced]
 
     def _read_partition(self, at: TopicPartition, max_records: int) -> list[StoredRecord]:
         """Return records of a partition; none when it cannot be read, which is noted."""
@@ -476,29 +476,8 @@ class Consumer:
         if self._membership is None:
             self._backend.commit(self._namespace, self.group, news, topic_ids)
         else:
-            self._commit_as_member(self._membership, news, topic_ids)
+            self._membership.commit(news, topic_ids)
         self._committed.update(news)
-
-    def _commit_as_member(
-        self,
-        membership: Membership,
-        news: dict[TopicPartition, Offset],
-        topic_ids: Mapping[str, str],
-    ) -> None:
-        """Commit; wait for a rebalance under way, which changes the generation."""
-        deadline = self._clock.monotonic() + COMMIT_S
-        while True:
-            caller = membership.caller()
-            try:
-                self._backend.commit(self._namespace, self.group, news, topic_ids, caller)
-            except (GroupFencedError, RebalanceInProgressError):
-                left = deadline - self._clock.monotonic()
-                is_moving = membership.is_joining or membership.caller() != caller
-                if left <= 0 or not is_moving:
-                    raise
-                membership.wait_settled(min(left, SETTLE_S))
-            else:
-                return
 
     def _assign(self) -> None:
         counts = {topic: self._assign_topic(topic) for topic in self.topics}
@@ -506,7 +485,7 @@ class Consumer:
         if membership is not None and membership.note_counts(counts):
             membership.wait_settled(SETTLE_S)
             self._apply_pending(membership)
-        self._errors.keep([*self._positions, *self._unplaced])
+        self._errors.keep(self._all_mine())
         for at in [at for at in self._unplaced if self._errors.is_due(at)]:
             self._place(at[0], [at[1]], self._unplaced[at])
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -29,6 +29,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import (
     ClosedError,
     GroupFencedError,
+    RebalanceInProgressError,
     RequestError,
     RetryableError,
     StoreError,
@@ -47,12 +48,17 @@ from penstock.groups.consumer_protocol import (
 from penstock.groups.model import NO_GENERATION, Caller, Join, Joined, Sync, Synced
 from penstock.groups.refusals import GONE, LATER, refusal
 from penstock.log import get_logger
+from penstock.record import Offset
 
 SESSION_TIMEOUT_S: Final = 10.0
 HEARTBEAT_S: Final = 0.5
 MAX_POLL_INTERVAL_S: Final = 300.0
 ANSWER_S: Final = 2.0
 """How long one call waits for the group to decide; then it is made again."""
+SETTLE_S: Final = 5.0
+"""How long a consumer without partitions waits for a rebalance under way."""
+COMMIT_S: Final = 30.0
+"""How long a commit waits for one."""
 _PAUSE_S: Final = 0.1
 _NOTHING: Final[frozenset[TopicPartition]] = frozenset()
 
@@ -173,7 +179,7 @@ class Membership:
             self._changed.wait_for(lambda: self._finished > before or self._is_over(), seconds)
         self.wait_settled(max(0.0, until - self._clock.monotonic()))
 
-    def caller(self) -> Caller:
+    def _caller(self) -> Caller:
         """Return who commits; raise `GroupFencedError` when this consumer is a member no more."""
         with self._changed:
             if self._is_lost:
@@ -182,9 +188,23 @@ class Membership:
                 )
             return Caller(self._member_id, self._generation, self._options.instance_id)
 
-    @property
-    def is_joining(self) -> bool:
-        return self._must_join and not self._is_over()
+    def commit(
+        self, offsets: Mapping[TopicPartition, Offset], topic_ids: Mapping[str, str]
+    ) -> None:
+        """Commit as a member; wait for a rebalance under way, which changes the generation."""
+        deadline = self._clock.monotonic() + COMMIT_S
+        while True:
+            caller = self._caller()
+            try:
+                self._backend.commit(self._namespace, self._group, offsets, topic_ids, caller)
+            except (GroupFencedError, RebalanceInProgressError):
+                left = deadline - self._clock.monotonic()
+                is_moving = (self._must_join and not self._is_over()) or self._caller() != caller
+                if left <= 0 or not is_moving:
+                    raise
+                self.wait_settled(min(left, SETTLE_S))
+            else:
+                return
 
     def close(self) -> None:
         """Leave the group. Closing twice does nothing."""

@@ -84,15 +84,18 @@ class PartitionErrors:
             del self._errors[at]
             self._pauses.pop(at, None)
 
+    def retry_now(self) -> None:
+        """Try all partitions again with the next read."""
+        self._pauses = {at: (0.0, pause) for at, (_, pause) in self._pauses.items()}
+
     def check_any_read(self, partitions: Collection[TopicPartition]) -> None:
         """Raise when none of the partitions can be read."""
         if partitions and all(at in self._errors for at in partitions):
             self.check()
 
     def check(self) -> None:
-        """Raise the first error, if there is one; the next read tries again."""
+        """Raise the first error, if there is one."""
         for error in self._errors.values():
-            self._pauses.clear()
             raise error
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
