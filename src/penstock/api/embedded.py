@@ -20,6 +20,7 @@ from penstock.errors import UnknownGroupError
 from penstock.groups.codes import GroupCode
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Caller, Join, Joined, Sync, Synced
+from penstock.groups.routing import GroupRouter
 from penstock.meta.client import MetaClient, Topic
 from penstock.meta.rejections import check_text
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
@@ -67,7 +68,8 @@ class EmbeddedBackend:
         self._topics: Final = node.topics
         self._admin: Final = node.admin
         self._offsets: Final = node.offsets
-        self._groups: Final = LiveGroups(node.groups)
+        self._router: Final = GroupRouter(node.groups)
+        self._groups: Final = LiveGroups(self._router)
         belongs_to_this_process(self)
 
     @property
@@ -256,18 +258,18 @@ class EmbeddedBackend:
 
     def join_group(self, namespace: str, group: str, request: Join, seconds: float) -> Joined:
         check_text("a group", group)
-        return self._node.groups.join_within(group, request, seconds, namespace=namespace)
+        return self._router.join(namespace, group, request, seconds)
 
     def sync_group(self, namespace: str, group: str, request: Sync, seconds: float) -> Synced:
-        return self._node.groups.sync_within(group, request, seconds, namespace=namespace)
+        return self._router.sync(namespace, group, request, seconds)
 
     def heartbeat_group(self, namespace: str, group: str, caller: Caller) -> GroupCode:
-        return self._node.groups.heartbeat(group, caller, namespace=namespace)
+        return self._router.heartbeat(namespace, group, caller)
 
     def leave_group(
         self, namespace: str, group: str, member_id: str, instance_id: str | None
     ) -> GroupCode:
-        return self._node.groups.leave(group, member_id, instance_id, namespace=namespace)
+        return self._router.leave(namespace, group, Caller(member_id, instance_id=instance_id))
 
     def list_groups(self, namespace: str | None) -> list[GroupInfo]:
         self._offsets.manager.flush()

@@ -10,19 +10,19 @@ from msgspec.structs import replace
 from penstock.api.topic_info import GroupInfo, GroupMember
 from penstock.errors import GroupNotEmptyError
 from penstock.groups.codes import GroupCode
-from penstock.groups.consumer_protocol import decode_assignment
-from penstock.groups.coordinator import GroupCoordinator
-from penstock.groups.machine import GroupMachine
-from penstock.groups.model import Caller, GroupState
-from penstock.groups.refusals import named_members, refusal
+from penstock.groups.model import Caller
+from penstock.groups.refusals import refusal
+from penstock.groups.routing import GroupRouter, GroupView
 from penstock.meta.rejections import check_text
 
 _OUTSIDER: Final = Caller("")
+_NAMED_MAX: Final = 5
+"""Members that an error names."""
 
 
 class LiveGroups:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator: Final = coordinator
+    def __init__(self, router: GroupRouter) -> None:
+        self._router: Final = router
 
     def check_commit(
         self,
@@ -33,9 +33,7 @@ class LiveGroups:
     ) -> None:
         """Raise what a commit of `caller` is refused with; None: of no member."""
         check_text("a group", group)
-        code = self._coordinator.check_commit(
-            group, caller or _OUTSIDER, namespace=namespace, partitions=partitions
-        )
+        code = self._router.check_commit(namespace, group, caller or _OUTSIDER, partitions)
         if code is GroupCode.none:
             return
         if caller is None and code is GroupCode.unknown_member_id:
@@ -45,39 +43,33 @@ class LiveGroups:
     def check_empty(self, namespace: str, group: str, action: str) -> None:
         """Raise `GroupNotEmptyError` when the group has members."""
         check_text("a group", group)
-        with self._coordinator.lock:
-            machine = self._coordinator.find(group, namespace=namespace)
-            if machine is not None:
-                raise GroupNotEmptyError(group, members=named_members(machine), action=action)
+        view = self._router.view(namespace, group)
+        if not view.is_empty:
+            raise GroupNotEmptyError(group, members=_named(view), action=action)
 
     def describe(self, info: GroupInfo) -> GroupInfo:
         """Return `info` with the group's state and members."""
         check_text("a group", info.group)
-        with self._coordinator.lock:
-            machine = self._coordinator.find(info.group, namespace=info.namespace)
-            return info if machine is None else _with_members(info, machine)
+        return _with_members(info, self._router.view(info.namespace, info.group))
 
     def with_live(self, namespace: str | None, infos: Sequence[GroupInfo]) -> list[GroupInfo]:
         """Return groups that committed something and those that have members, sorted."""
         found = {(info.namespace, info.group): info for info in infos}
-        with self._coordinator.lock:
-            for key, machine in self._coordinator.with_members(namespace):
-                info = found.get(key, GroupInfo(key.group, key.namespace, 0))
-                found[key] = _with_members(info, machine)
+        for key, view in self._router.views(namespace).items():
+            info = found.get(key, GroupInfo(key[1], key[0], 0))
+            found[key] = _with_members(info, view)
         return [found[key] for key in sorted(found)]
 
 
-def _with_members(info: GroupInfo, machine: GroupMachine) -> GroupInfo:
-    is_stable = machine.state is GroupState.STABLE
+def _named(view: GroupView) -> str:
+    ids = [f"{one.member_id} ({one.client_host})" for one in view.members] + list(view.pending)
+    more = f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else ""
+    return ", ".join(ids[:_NAMED_MAX]) + more
+
+
+def _with_members(info: GroupInfo, view: GroupView) -> GroupInfo:
     members = tuple(
-        GroupMember(
-            member_id=one.member_id,
-            client_id=one.client_id,
-            client_host=one.client_host.removeprefix("/"),
-            instance_id=one.instance_id,
-            partitions=tuple(sorted(decode_assignment(one.assignment))) if is_stable else (),
-        )
-        for one in machine.members
+        GroupMember(one.member_id, one.client_id, one.client_host, one.instance_id, one.partitions)
+        for one in view.members
     )
-    protocol = machine.members.protocol or ""
-    return replace(info, state=machine.state.value, protocol=protocol, members=members)
+    return replace(info, state=view.state, protocol=view.protocol, members=members)

@@ -78,7 +78,9 @@ class GroupCoordinator:
         `states` keeps the members of groups; without it they live in memory only."""
         self.is_here = is_here
         self.node_of: Callable[[str], int | None] = lambda _: None
-        """The node that coordinates a group, in a cluster; None: not known, or this one."""
+        """The node that coordinates a group, in a cluster; None: not known."""
+        self.ask_other: Callable[[int, bytes], bytes] | None = None
+        """Asks the coordinator on another node, in a cluster; see `routing`."""
         self.lock: Final = threading.RLock()
         """Guards all groups; whoever looks at a machine for longer than one call takes it."""
         self._clock: Final = clock

@@ -12,7 +12,6 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.groups.codes import GroupCode
-from penstock.groups.machine import GroupMachine
 
 GONE: Final = frozenset(
     {
@@ -29,8 +28,6 @@ LATER: Final = frozenset(
         GroupCode.rebalance_in_progress,
     }
 )
-_NAMED_MAX: Final = 5
-"""Members that an error names."""
 
 _REASONS: Final = {
     GroupCode.inconsistent_group_protocol: (
@@ -62,11 +59,3 @@ def refusal(code: GroupCode, group: str) -> StoreError:
         )
     reason = _REASONS.get(code, code.name)
     return BadRequestError(f"group {group!r} does not admit this consumer: {reason}")
-
-
-def named_members(machine: GroupMachine) -> str:
-    """Return the members of a group as an error names them."""
-    ids = [f"{one.member_id} ({one.client_host})" for one in machine.members]
-    ids += list(machine.members.pending)
-    more = f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else ""
-    return ", ".join(ids[:_NAMED_MAX]) + more

@@ -98,6 +98,11 @@ class NodeForwarder:
         request = pb.TransactionStep(json=step)
         return self.call(node_id, "Transact", request, storage_pb2.JsonReply).json
 
+    def ask_group(self, node_id: int, question: bytes) -> bytes:
+        """Ask the coordinator of a group."""
+        request = pb.GroupQuestion(packed=question)
+        return self.call(node_id, "AskGroup", request, pb.GroupAnswer).packed
+
     def call(
         self,
         node_id: int,

@@ -114,7 +114,9 @@ class Server:
         try:
             backend = EmbeddedBackend(self.node)
             self._meta: Final = self.node.meta.service()
-            also = [meta_handlers(self._meta), shard_handlers(self.node.handler, self.node.clock)]
+            groups = self.node.groups
+            shards = shard_handlers(self.node.handler, self.node.clock, groups)
+            also = [meta_handlers(self._meta), shards]
             self._rpc, self.port = start_server(
                 backend,
                 listen.host,
@@ -152,6 +154,7 @@ class Server:
         if self._forwarder is None or not isinstance(meta, ClusterNode):
             return
         self._forwarder.follow(meta)
+        self.node.groups.ask_other = self._forwarder.ask_group
         host = bare_host(listen.advertised_host or listen.host)
         if host in _ALL_ADDRESSES:
             host = socket.gethostname()

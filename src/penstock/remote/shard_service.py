@@ -18,7 +18,9 @@ from penstock.clock_guard import GuardedClock
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation, ShardConfig
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.storage_cache import ShardEntry
-from penstock.errors import BadRequestError, DeadlineError, NotLeaderError
+from penstock.errors import BadRequestError, DeadlineError, NotLeaderError, NotSupportedError
+from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.routing import answer_packed
 from penstock.grpc_methods import service_handlers
 from penstock.record import Offset, Producer, ShardId, StoredRecord
 from penstock.remote import shards_pb2 as pb
@@ -33,9 +35,15 @@ _configs: Final = msgspec.json.Decoder(ShardConfig)
 
 
 class ShardService:
-    def __init__(self, handler: StorageEngineHandler, clock: GuardedClock | None = None) -> None:
+    def __init__(
+        self,
+        handler: StorageEngineHandler,
+        clock: GuardedClock | None = None,
+        groups: GroupCoordinator | None = None,
+    ) -> None:
         self._handler: Final = handler
         self._clock: Final = clock if clock is not None else GuardedClock(handler.clock)
+        self._groups: Final = groups
 
     def clock(self, _: pb.ClockRequest) -> storage_pb2.JsonReply:
         return storage_pb2.JsonReply(json=msgspec.json.encode(self._clock.status()).decode())
@@ -147,6 +155,11 @@ class ShardService:
             json=handler.take_transaction_step(handler.node_id, request.json)
         )
 
+    def ask_group(self, request: pb.GroupQuestion) -> pb.GroupAnswer:
+        if self._groups is None:
+            raise NotSupportedError("this node coordinates no groups")
+        return pb.GroupAnswer(packed=answer_packed(self._groups, request.packed))
+
     def _led(self, shard: str) -> ShardEntry:
         entry = self._handler.cache.shards.get(shard)
         if entry is None:
@@ -171,7 +184,9 @@ def _records(found: Sequence[StoredRecord]) -> storage_pb2.RecordsReply:
 
 
 def shard_handlers(
-    handler: StorageEngineHandler, clock: GuardedClock | None = None
+    handler: StorageEngineHandler,
+    clock: GuardedClock | None = None,
+    groups: GroupCoordinator | None = None,
 ) -> grpc.GenericRpcHandler:
     """Return the service as a gRPC server takes it."""
-    return service_handlers(pb, SERVICE, ShardService(handler, clock), abort)
+    return service_handlers(pb, SERVICE, ShardService(handler, clock, groups), abort)
