@@ -214,9 +214,9 @@ def test_explicit_partitions_are_read_outside_the_group(store: Store) -> None:
     with pytest.raises(BadRequestError):
         store.consumer("workers", ["work"], assign=[("other", 1)])
     with pytest.raises(BadRequestError):
-        store.consumer("workers", ["work"], assign="some")  # type: ignore[arg-type]
+        store.consumer("workers", ["work"], assign="some")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(TypeError):
-        store.consumer("workers", ["work"], asign="all")  # type: ignore[call-arg]
+        store.consumer("workers", ["work"], asign="all")  # type: ignore[call-arg]  # wrong on purpose
 
 
 def test_a_static_member_gets_its_partitions_back_without_a_rebalance(store: Store) -> None:

@@ -162,7 +162,7 @@ def test_a_group_moves_to_another_node_with_its_members(start: Start, states: Fl
     owner = {"g": here}
     for one in (here, there):
         one.load_when_asked()
-        one.is_here = lambda group, one=one: owner[group] is one  # type: ignore[misc]
+        one.is_here = lambda group, one=one: owner[group] is one  # type: ignore[misc]  # bound now
 
     def ask(groups: GroupCoordinator, caller: Caller) -> GroupCode:
         code = groups.heartbeat("g", caller)

@@ -82,6 +82,9 @@ _NOWHERE: Final = Offset(-1)
 """What no position is."""
 
 
+_PLAIN: Final = ConsumerOptions()
+
+
 class Consumer:
     """Use `Store.consumer`."""
 
@@ -91,7 +94,7 @@ class Consumer:
         namespace: str,
         group: str,
         topics: Sequence[str],
-        options: ConsumerOptions = ConsumerOptions(),  # noqa: B008 - frozen
+        options: ConsumerOptions = _PLAIN,
     ) -> None:
         if not topics:
             raise BadRequestError("a consumer reads at least one topic")

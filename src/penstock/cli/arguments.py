@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
 
+from penstock.cli.quantities import read_duration_ms
 from penstock.engine.arguments import INT64_MAX
 from penstock.errors import BadRequestError, StoreError
 from penstock.record import ShardId
@@ -105,15 +105,9 @@ def read_time(text: str | None) -> int | None:
     return int(moment.timestamp() * 1000)
 
 
-_AGO: Final = re.compile(r"-([0-9]{1,9})([smhd])")
-_AGO_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
 def read_ago(text: str) -> int | None:
-    """Return the milliseconds of a text such as -90m (seconds, minutes, hours, days); None for any
-    other text."""
-    found = _AGO.fullmatch(text)
-    return None if found is None else int(found[1]) * _AGO_MS[found[2]]
+    """Return the milliseconds of a text such as -90m or -7d; None for one that is not negative."""
+    return read_duration_ms(text[1:]) if text.startswith("-") else None
 
 
 def confirm(question: str, *, yes: bool) -> None:
