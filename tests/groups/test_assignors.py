@@ -57,6 +57,7 @@ def test_cooperative_rounds_end_even_and_never_give_a_partition_to_two(
         if name != "m0" and len(owned) > 1 and data.draw(st.booleans()):
             owned.pop(next(iter(owned)))
         owned[name] = set()
+        members: dict[str, Subscription] = {}
         for generation in range(4):
             members = {
                 one: Subscription(topics, frozenset(parts), generation)
