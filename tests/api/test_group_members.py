@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock import aio
 from penstock.api import Consumer, Store
 from penstock.api.backend import TopicPartition
 from penstock.errors import BadRequestError, GroupFencedError, GroupNotEmptyError
@@ -258,3 +262,49 @@ def test_new_partitions_of_a_topic_are_shared_too(store: Store) -> None:
         store["work"].alter(partitions=8)
         poll_until(lambda: len(a.positions) == len(b.positions) == 4, a, b)
         assert not set(a.positions) & set(b.positions)
+
+
+def test_coroutines_share_a_group_too(tmp_path: Path) -> None:
+    called: list[list[TopicPartition]] = []
+
+    async def share() -> list[int]:
+        async with await aio.open(tmp_path / "data") as store:
+            work = await store.create_topic("work", partitions=4)
+            await work.write_many([b"%d" % number for number in range(40)])
+            found: list[int] = []
+            async with (
+                store.consumer("g", ["work"], on_assigned=called.append) as a,
+                store.consumer("g", ["work"]) as b,
+            ):
+                for consumer in (a, b):
+                    found += [int(message.value or b"") async for message in consumer]
+                    assert len(await consumer.positions()) == 2
+                    assert await consumer.errors() == {}
+                    await consumer.commit()
+                with pytest.raises(GroupNotEmptyError):
+                    await store.delete_group("g")
+            await store.delete_group("g")
+            with pytest.raises(TypeError):
+                store.consumer("g", ["work"], asign="all")  # type: ignore[call-arg]  # on purpose
+            return found
+
+    assert sorted(asyncio.run(share())) == list(range(40))
+    assert called[0] == [("work", partition) for partition in range(4)]
+
+
+def test_a_program_that_ends_without_closing_leaves_its_groups(tmp_path: Path) -> None:
+    ports = {"kafka": {"enabled": False}, "server": {"port": 0, "http_port": 0}}
+    with Server(str(tmp_path / "data"), merge_settings(EMBEDDED, ports)) as server:
+        address = f"127.0.0.1:{server.port}"
+        code = (
+            f"import penstock; store = penstock.connect({address!r}); "
+            "store.create_topic('work').write(b'v'); "
+            "consumer = store.consumer('g', ['work'], session_timeout=60); "
+            "print(len(list(consumer)))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, timeout=60, check=True, text=True
+        )
+        assert done.stdout.strip() == "1"
+        with penstock.connect(address) as store, store.consumer("g", ["work"]) as next_one:
+            assert len(list(next_one)) == 1

@@ -242,6 +242,8 @@ class GroupCoordinator:
             self._note_known(key)
             if snapshot is None or key in self._groups or self._is_closed:
                 return
+            if not self.is_here(key.group):
+                return  # it has moved on meanwhile
             group = self._add(key)
             group.machine.restore(snapshot, self._now_ms())
             group.saved = group.mark()

@@ -141,22 +141,23 @@ def info_to_wire(info: GroupInfo) -> pb.GroupReply:
 
 
 def info_from_wire(reply: pb.GroupReply) -> GroupInfo:
+    members = tuple(
+        GroupMember(
+            one.member_id,
+            one.client_id,
+            one.client_host,
+            one.instance_id if one.HasField("instance_id") else None,
+            tuple(wire.positions_from_wire(one.partitions)),
+        )
+        for one in reply.members
+    )
     return GroupInfo(
-        reply.name.group,
-        reply.name.namespace,
-        reply.last_commit_ms,
-        wire.positions_from_wire(reply.offsets),
-        {at: int(lag) for at, lag in wire.positions_from_wire(reply.lag).items()},
-        reply.state or "Empty",
-        reply.protocol,
-        tuple(
-            GroupMember(
-                one.member_id,
-                one.client_id,
-                one.client_host,
-                one.instance_id if one.HasField("instance_id") else None,
-                tuple(wire.positions_from_wire(one.partitions)),
-            )
-            for one in reply.members
-        ),
+        group=reply.name.group,
+        namespace=reply.name.namespace,
+        last_commit_ms=reply.last_commit_ms,
+        offsets=wire.positions_from_wire(reply.offsets),
+        lag={at: int(lag) for at, lag in wire.positions_from_wire(reply.lag).items()},
+        state=reply.state or "Empty",
+        protocol=reply.protocol,
+        members=members,
     )

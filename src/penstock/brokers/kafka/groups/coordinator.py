@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -82,9 +83,8 @@ class KafkaGroups:
 
         def done(answer: Answer) -> None:
             """Called from any thread, and from this one before `ask` returns."""
-            if loop.is_closed():
-                return
-            loop.call_soon_threadsafe(settle, answer)
+            with suppress(RuntimeError):  # the server has stopped: its loop is closed
+                loop.call_soon_threadsafe(settle, answer)
 
         try:
             ask(done)
