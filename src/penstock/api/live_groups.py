@@ -56,6 +56,8 @@ class LiveGroups:
         """Return groups that committed something and those that have members, sorted."""
         found = {(info.namespace, info.group): info for info in infos}
         for key, view in self._router.views(namespace).items():
+            if not view.members:
+                continue  # one that is about to get its first member
             info = found.get(key, GroupInfo(key[1], key[0], 0))
             found[key] = _with_members(info, view)
         return [found[key] for key in sorted(found)]

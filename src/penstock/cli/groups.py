@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Final
 
 import typer
 
 from penstock.api import Store
+from penstock.api.topic_info import GroupInfo
 from penstock.cli.arguments import AsJson, TopicName, confirm, read_ago, read_offset, read_time
 from penstock.cli.output import print_json, print_line, print_table, time_text
 from penstock.cli.target import Data, Namespace, Server, open_target
@@ -29,7 +31,7 @@ def list_groups(
 ) -> None:
     """List the groups that have members or have committed something."""
     with open_target(server, data, namespace) as store:
-        found = [store.describe_group(name) for name in store.groups()]
+        found = _describe_all(store)
     if as_json:
         print_json(
             [
@@ -54,6 +56,14 @@ def list_groups(
         for info in found
     ]
     print_table(("group", "state", "#members", "#lag", "last commit"), rows)
+
+
+def _describe_all(store: Store) -> list[GroupInfo]:
+    found: list[GroupInfo] = []
+    for name in store.groups():
+        with suppress(UnknownGroupError):  # its last member has gone meanwhile
+            found.append(store.describe_group(name))
+    return found
 
 
 @app.command()
