@@ -7,7 +7,6 @@ a producer, because the first one may have arrived.
 
 from __future__ import annotations
 
-import math
 import socket
 import threading
 import time
@@ -37,11 +36,11 @@ from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compact
 from penstock.errors import BadRequestError, ClosedError, DeadlineError, UnknownTopicError
 from penstock.groups.codes import GroupCode
 from penstock.groups.model import Caller, Join, Joined, Sync, Synced
-from penstock.meta.state.model import TieringPolicy
 from penstock.record import Location, Offset, Producer, Record, ShardId, StoredRecord
 from penstock.remote import group_wire, wire
 from penstock.remote import storage_pb2 as pb
 from penstock.remote.failover import REPEATABLE, Server, Servers, UnansweredError
+from penstock.remote.option_checks import check_option
 from penstock.remote.service import SERVICE, WAIT_S_MAX
 from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
 from penstock.remote.wire_errors import ERROR_KEY, error_from_wire, error_of_call
@@ -57,7 +56,6 @@ _LEAVE_S: Final = 2.0
 _PAUSE_S: Final = 0.1
 _INT64_MAX: Final = (1 << 63) - 1
 _NONE: Final = ()
-_OPTION_TYPES: Final = (str, int, float, bool, type(None))
 
 Q = TypeVar("Q", bound=WireMessage)
 R = TypeVar("R", bound=WireMessage)
@@ -560,29 +558,12 @@ def _topic_request(
 ) -> pb.TopicRequest:
     name = _name(namespace, topic)
     for option, value in options.items():
-        _check_option(option, value)
+        check_option(option, value)
     try:
         text = msgspec.json.encode(dict(options)).decode()
         return pb.TopicRequest(name=name, partitions=partitions, options=text)
     except (TypeError, ValueError) as error:
         raise BadRequestError(f"such a topic cannot be asked for: {error}") from error
-
-
-def _check_option(option: str, value: object) -> None:
-    """Refuse what JSON has no word for, where it would say something else: no store takes it."""
-    if isinstance(value, TieringPolicy):
-        for field in TieringPolicy.__struct_fields__:
-            _check_option(f"{option}.{field}", getattr(value, field))
-    elif isinstance(value, list | tuple):
-        for one in value:
-            _check_option(option, one)
-    elif not isinstance(value, _OPTION_TYPES):
-        raise BadRequestError(f"{option}: {value!r} is no value of an option")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise BadRequestError(
-            f"{option} must be a finite number, None (the node's default) or, for a retention, "
-            f"-1 (no limit), got {value!r}"
-        )
 
 
 def _group_offsets(
