@@ -17,6 +17,8 @@ from importlib import import_module
 _HOMES = {
     "AlreadyExistsError": "errors",
     "Consumer": "api",
+    "GroupFencedError": "errors",
+    "GroupNotEmptyError": "errors",
     "Location": "record",
     "Message": "adapter.locations",
     "PartialWriteError": "errors",

@@ -8,6 +8,8 @@ from penstock.api import Topic as Topic
 from penstock.api import TopicInfo as TopicInfo
 from penstock.connecting import connect as connect
 from penstock.errors import AlreadyExistsError as AlreadyExistsError
+from penstock.errors import GroupFencedError as GroupFencedError
+from penstock.errors import GroupNotEmptyError as GroupNotEmptyError
 from penstock.errors import PartialWriteError as PartialWriteError
 from penstock.errors import StoreError as StoreError
 from penstock.errors import UnknownTopicError as UnknownTopicError

@@ -14,12 +14,15 @@
     │   ├── NotSupportedError         this engine, kind of queue or build cannot do that
     │   │   └── UnreadableContentError    a whole record holds what nobody here can take apart
     │   ├── StaleWriteError           a compare-and-set found another value
+    │   ├── GroupFencedError          this consumer lost its partitions to other members
+    │   ├── GroupNotEmptyError        a group has live members; stop them first
     │   └── TransactionRefusedError   a transaction is not where this request expects it
     ├── RetryableError            nothing is wrong with the request; send it again later
     │   ├── NotLeaderError
     │   ├── BusyError                 a bounded queue stayed full for the whole deadline
     │   ├── DiskFullError             writes are refused until space is freed; reads go on
     │   ├── TierUnavailableError      the tier does not answer; what it holds cannot be read now
+    │   ├── RebalanceInProgressError  the members of a group are being assigned partitions
     │   ├── StaleReadError            a node knows nothing new enough, and no leader to ask
     │   └── DeadlineError             the answer did not come in time; the outcome is unknown
     ├── SetupError                the operator must change a setting, a path or an installation
@@ -166,6 +169,29 @@ class StaleWriteError(RequestError):
     pass
 
 
+class GroupFencedError(RequestError):
+    """A consumer lost its place in the group, and with it its partitions. What it did not commit
+    is read again by the members that have them now; its next read joins the group again."""
+
+    def __init__(self, group: str, reason: str) -> None:
+        super().__init__(
+            f"this consumer is not a member of the current generation of group {group!r}: {reason}"
+        )
+        self.group = group
+
+
+class GroupNotEmptyError(RequestError):
+    """`members` names them."""
+
+    def __init__(self, group: str, *, members: str, action: str) -> None:
+        super().__init__(
+            f"group {group!r} has live members, so that {action} is refused: {members}. "
+            "Stop them first"
+        )
+        self.group = group
+        self.members = members
+
+
 class TransactionRefusedError(RequestError):
     """`code` says why: fenced, unknown_transaction, in_progress (try again soon), bad_state."""
 
@@ -199,6 +225,12 @@ class TierUnavailableError(RetryableError):
 
 class StaleReadError(RetryableError):
     pass
+
+
+class RebalanceInProgressError(RetryableError):
+    def __init__(self, group: str) -> None:
+        super().__init__(f"group {group!r} is rebalancing; nothing was committed, try again")
+        self.group = group
 
 
 class DeadlineError(RetryableError, TimeoutError):

@@ -77,8 +77,9 @@ from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.storage_cache import StorageCacheManager, share_topics
 from penstock.engine.transaction_limits import TransactionLimits
 from penstock.errors import RetryableError, SetupError
+from penstock.groups.building import build_groups
 from penstock.log import get_logger
-from penstock.meta.client import TopicConfig, Update
+from penstock.meta.client import GroupName, TopicConfig, Update
 from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
 from penstock.meta.raft.founding import parse_peers
@@ -175,6 +176,9 @@ class Node:
             self._stack.callback(self.meta.close)
             self.offset_manager: Final = self._open_offsets(forwarder)
             self._stack.callback(self.offset_manager.stop)
+            self.groups: Final = build_groups(
+                settings.kafka, self.clock, self.meta, self.coordinators, self._stack
+            )
             self.storage_cache: Final = StorageCacheManager(self.clock)
             self.broker_cache: Final = BrokerCacheManager(self.clock)
             self._limits: Final = TransactionLimits()
@@ -198,14 +202,13 @@ class Node:
             self.topics: Final = TopicStorage(self.handler, self._routes)
             self.offsets: Final = TopicOffsets(self.offset_manager, self._routes)
             self.admin: Final = self._build_admin()
-            watch = self.meta.watch(0, self._take_over)
-            self._stack.callback(watch.close)
+            self._stack.callback(self.meta.watch(0, self._take_over).close)
             self.reconciled: Final = self._reconcile()
             self._load_limits_of_cluster(stopping if stopping is not None else threading.Event())
             pool = BlockingPool(settings.engine.threads)
             self._stack.callback(pool.close)
             self.driver_manager: Final = StorageDriverManager(
-                self.topics, self.admin, self.broker_cache, self.offsets, pool
+                self.topics, self.admin, self.broker_cache, self.offsets, pool, self.groups
             )
             self.upkeep: Final = self._build_upkeep()
             if background:
@@ -498,7 +501,8 @@ class Node:
 
     def _expire_idle_groups(self, idle_ms: int) -> None:
         if self.meta.leads_metadata():
-            self.offset_manager.expire_idle_groups(idle_ms)
+            keep = [GroupName(*key) for key, _ in self.groups.with_members()]
+            self.offset_manager.expire_idle_groups(idle_ms, keep=keep)
 
     def _finish_deletions(self) -> None:
         """Delete what is here of topics that were deleted at another node."""

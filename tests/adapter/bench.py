@@ -23,6 +23,7 @@ from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.storage_cache import StorageCacheManager
 from penstock.errors import StoreError
+from penstock.groups.coordinator import GroupCoordinator
 from penstock.meta.client import Update
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.offsets.config import CACHE_FAMILY
@@ -88,8 +89,9 @@ class Bench:
             self.meta, self.handler, self.broker_cache, self.routes, self.offset_manager
         )
         self.pool = BlockingPool(threads=4)
+        self.groups = GroupCoordinator(self.clock)
         self.manager = StorageDriverManager(
-            self.topics, self.admin, self.broker_cache, self.offsets, self.pool
+            self.topics, self.admin, self.broker_cache, self.offsets, self.pool, self.groups
         )
         self.meta.watch(0, self.take_over)
 

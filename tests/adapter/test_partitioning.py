@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.adapter.bench import Bench
 
 from penstock.adapter.partitioning import (
     MessageSequence,
@@ -19,7 +20,7 @@ from penstock.adapter.partitioning import (
     offsets_in_turn,
     split_in_turn,
 )
-from penstock.record import Record
+from penstock.record import Record, ShardId
 
 KAFKA = [
     # The vectors of Kafka's own test of its hash, as signed numbers.
@@ -48,7 +49,7 @@ def test_a_batch_in_turn_sends_its_nth_message_to_the_nth_partition(
     first: int, partitions: int, count: int
 ) -> None:
     records = [Record(value=b"%d" % number) for number in range(count)]
-    parts = split_in_turn(records, first, partitions)
+    parts = split_in_turn(records, first, range(partitions))
     where = {record.value: partition for partition, part in parts for record in part}
     assert [where[b"%d" % n] for n in range(count)] == [
         (first + n) % partitions for n in range(count)
@@ -60,7 +61,7 @@ def test_offsets_come_back_in_the_order_of_the_batch(
     first: int, partitions: int, count: int, base: int
 ) -> None:
     records = [Record(value=b"%d" % number) for number in range(count)]
-    parts = split_in_turn(records, first, partitions)
+    parts = split_in_turn(records, first, range(partitions))
     firsts = {partition: base * (partition + 1) for partition, _ in parts}
     stored = stored_at(parts, firsts)
     chosen = [(first + n) % partitions for n in range(count)]
@@ -72,7 +73,7 @@ def test_offsets_come_back_in_the_order_of_the_batch(
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=3)), min_size=1, max_size=40))
 def test_records_of_one_key_keep_their_order_in_one_partition(keys: list[bytes | None]) -> None:
     records = [Record(value=b"%d" % n, key=key) for n, key in enumerate(keys)]
-    chosen = choose_all_by_key(records, MessageSequence(), 4)
+    chosen = choose_all_by_key(records, MessageSequence(), 4, range(4))
     for record, partition in zip(records, chosen, strict=True):
         if record.key is not None:
             assert partition == key_hash(record.key) % 4
@@ -108,3 +109,24 @@ def stored_at(
         for partition, part in parts
         for number, record in enumerate(part)
     }
+
+
+def test_partitions_without_a_leader_get_no_turn() -> None:
+    bench = Bench()
+    topic_id = bench.create("orders", 4)
+    bench.meta.assign_leader(ShardId(topic_id, 2), None, 5)
+    at = [bench.topics.write("orders", Record(b"v")).partition for _ in range(30)]
+    at += [one.partition for one in bench.topics.batch_write("orders", [Record(b"v")] * 30)]
+    assert set(at) == {0, 1, 3}
+    bench.meta.assign_leader(ShardId(topic_id, 2), bench.meta.node_id, 6)
+    at = [one.partition for one in bench.topics.batch_write("orders", [Record(b"v")] * 30)]
+    assert set(at) == {0, 1, 2, 3}
+    bench.close()
+
+
+def test_a_key_stays_in_its_partition_also_without_a_leader() -> None:
+    chosen = choose_all_by_key(
+        [Record(b"v", key=b"%d" % number) for number in range(50)], MessageSequence(), 4, (0, 1)
+    )
+    assert set(chosen) == {0, 1, 2, 3}
+    assert set(choose_all_by_key([Record(b"v")] * 9, MessageSequence(), 4, (0, 1))) == {0, 1}

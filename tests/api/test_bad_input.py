@@ -300,6 +300,9 @@ def test_the_table_of_calls_has_every_method() -> None:
             "hand_out",
             "commit_handled",
             "check_poll",
+            "errors",
+            "check_errors",
+            "skip",
         }
         assert methods - without == set(calls)
 

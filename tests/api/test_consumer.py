@@ -27,6 +27,7 @@ def test_positions_move_with_what_is_handed_out(store: Store) -> None:
     assert consumer.positions == {("orders", 0): 3}
     consumer.commit()
     assert consumer.committed() == {("orders", 0): 3}
+    consumer.close()
     rest = [message.value for message in store.consumer("g", ["orders"])]
     assert seen + rest == [b"0", b"1", b"2", b"3", b"4"]
 
@@ -157,8 +158,10 @@ def test_a_reset_is_not_undone(store: Store) -> None:
     consumer = store.consumer("g", ["orders"])
     consumer.poll()
     consumer.commit()
+    consumer.close()
     store.reset_group("g", {("orders", 0): 2})
-    assert [message.value for message in store.consumer("g", ["orders"])] == [b"2", b"3", b"4"]
+    with store.consumer("g", ["orders"]) as again:
+        assert [message.value for message in again] == [b"2", b"3", b"4"]
     store.delete_group("g")
     assert store.groups() == []
 

@@ -80,9 +80,10 @@ def test_a_consumer_reads_what_its_group_has_not_committed(store: Store, kind: s
     first = store.consumer("billing", "orders")
     assert sorted(int(message.value or b"") for message in first) == list(range(10))
     assert set(first.lag().values()) == {0}
-    again = store.consumer("billing", ["orders"])
+    again = store.consumer("billing", ["orders"], assign="all")
     assert len(again.poll()) == 10
     first.commit()
+    first.close()
     assert store.consumer("billing", ["orders"]).poll() == []
     orders.write(b"10")
     assert [message.value for message in store.consumer("billing", ["orders"])] == [b"10"]

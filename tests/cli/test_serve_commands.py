@@ -156,8 +156,8 @@ def test_records_go_in_and_out_by_commands(at: tuple[str, str], run: Run) -> Non
     assert len(run("consume", *at, "orders", "-g", "readers").splitlines()) == 1
     assert run("consume", *at, "orders", "-g", "readers") == ""
     lag = [json.loads(line) for line in run("groups", "list", *at, "--json").splitlines()]
-    assert lag == [{"group": "readers", "lag": 0}]
-    run("groups", "reset", *at, "readers", "orders", "--to", "earliest")
+    assert lag == [{"group": "readers", "lag": 0, "state": "Empty", "members": 0}]
+    run("groups", "reset", *at, "readers", "orders", "--to", "earliest", "--yes")
     assert len(run("consume", *at, "orders", "-g", "readers").splitlines()) == 3
 
 
@@ -195,15 +195,57 @@ def test_the_lag_of_a_group_counts_the_partitions_that_it_has_not_reached(
     assert [(row["topic"], row["partition"]) for row in rows] == [(topic, 0), (topic, 1)]
     assert sum(row["lag"] for row in rows) == 4
     assert "4" in run("groups", "list", *at)
-    run("groups", "reset", *at, group, topic, "--to", "latest", "-p", "1")
-    run("groups", "reset", *at, group, topic, "--to", "1", "-p", "0")
+    run("groups", "reset", *at, group, topic, "--to", "latest", "-p", "1", "--yes")
+    run("groups", "reset", *at, group, topic, "--to", "1", "-p", "0", "--yes")
     rest = run("consume", *at, topic, "-g", group).split()
     assert rest == run("consume", *at, topic, "-p", "0", "-o", "1").split()
-    run("groups", "reset", *at, group, topic, "--to", "@2020-01-01")
+    run("groups", "reset", *at, group, topic, "--to", "@2020-01-01", "--yes")
     assert len(run("consume", *at, topic, "-g", group).split()) == 6
     assert "no place" in run("groups", "reset", *at, group, topic, "--to", "x", code=2)
-    run("groups", "delete", *at, group)
+    run("groups", "delete", *at, group, "-y")
     assert "does not exist" in run("groups", "describe", *at, group, code=2)
+
+
+def test_a_reset_says_where_to_shows_its_plan_and_asks(
+    at: tuple[str, str], topic: str, run: Run
+) -> None:
+    group = f"of-{topic}"
+    reset = ("groups", "reset", *at, group, topic)
+    run("consume", *at, topic, "-g", group)
+    assert "--to" in run(*reset, code=2)
+    assert "--yes" in run(*reset, "--to", "earliest", code=2)
+    assert "--yes" in run("groups", "delete", *at, group, code=2)
+    plan = run(*reset, "--to", "earliest", "--dry-run")
+    assert "-3" in plan
+    assert "nothing was set" in plan
+    assert run("consume", *at, topic, "-g", group) == ""
+    run(*reset, "--to", "-1h", "--yes")
+    assert len(run("consume", *at, topic, "-g", group).split()) == 6
+    assert "duration" in run(*reset, "--to", "-1y", "--yes", code=2)
+    run("groups", "delete", *at, group, "--yes")
+
+
+def test_a_group_with_members_is_described_and_neither_reset_nor_deleted(
+    shared: Served, run: Run
+) -> None:
+    at, topic = ("-s", f"127.0.0.1:{shared.port}"), f"letters-{secrets.token_hex(4)}"
+    group = f"of-{topic}"
+    run("topic", "create", *at, topic, "-p", "2")
+    with (
+        penstock.connect(f"127.0.0.1:{shared.port}") as store,
+        store.consumer(group, [topic]) as consumer,
+    ):
+        (member,) = store.describe_group(group).members
+        shown = run("groups", "describe", *at, group)
+        assert member.member_id in shown
+        assert "Stable" in shown
+        rows = run("groups", "describe", *at, group, "--json").splitlines()
+        assert {json.loads(row)["member"] for row in rows} == {member.member_id}
+        for words in (("reset", group, topic, "--to", "earliest"), ("delete", group)):
+            refused = run("groups", *words, *at, "--yes", code=2)
+            assert member.member_id in refused
+        consumer.commit()
+    run("groups", "delete", *at, group, "--yes")
 
 
 def test_following_waits_for_what_comes_and_passes_over_what_was_deleted(
@@ -276,8 +318,8 @@ def test_names_of_topics_and_groups_play_no_tricks(at: tuple[str, str], run: Run
             ("topic", "describe", name),
             ("groups", "list"),
             ("groups", "describe", name),
-            ("groups", "reset", name, name),
-            ("groups", "delete", name),
+            ("groups", "reset", name, name, "--to", "earliest", "--yes"),
+            ("groups", "delete", "-y", name),
             ("topic", "delete", "-y", name),
         ):
             out = run(*words, *at)
@@ -308,7 +350,7 @@ def test_a_number_that_is_none_or_too_large_is_refused(
     at: tuple[str, str], topic: str, run: Run
 ) -> None:
     group = f"of-{topic}"
-    run("groups", "reset", *at, group, topic, "--to", str(2**63 - 1))
+    run("groups", "reset", *at, group, topic, "--to", str(2**63 - 1), "--yes")
     for wrong in ("²", str(2**63), "9" * 5000):
         for words in (
             ("groups", "reset", group, topic, "--to", wrong),
@@ -319,7 +361,7 @@ def test_a_number_that_is_none_or_too_large_is_refused(
             assert run(*words, *at, code=2).count("\n") == 1
     described = run("groups", "describe", *at, group, "--json").splitlines()
     assert {json.loads(line)["offset"] for line in described} == {2**63 - 1}
-    run("groups", "delete", *at, group)
+    run("groups", "delete", *at, group, "-y")
 
 
 def test_topics_are_described_altered_and_deleted_by_commands(

@@ -45,7 +45,7 @@ from penstock.meta.state.offset_commands import (
     Removed,
     Saved,
 )
-from penstock.meta.state.offset_rows import scan_groups, scan_offsets
+from penstock.meta.state.offset_rows import scan_groups, scan_members, scan_offsets
 from penstock.meta.state.transaction_commands import TransactionResult, TransactionState
 from penstock.meta.state.transaction_rows import scan_aborted, scan_transactions
 from penstock.meta.state.view import MemoryView
@@ -206,6 +206,8 @@ class Offsets:
             for shard, at in scan_offsets(view, namespace, name):
                 note = f" {at.metadata!r}" if at.metadata else ""
                 yield f"  {shard} {at.offset} by {at.epoch}.{at.sequence}{note}"
+        for namespace, name, members in scan_members(view):
+            yield f"members {namespace}/{name} {members.decode()}"
         yield from map(transaction_text, scan_transactions(view))
         for one in scan_aborted(view):
             yield f"aborted {one.shard} [{one.first_offset}, {one.last_offset}] {one.producer_id}"

@@ -50,6 +50,7 @@ from penstock.engine.contract import (
 )
 from penstock.engine.handler import StorageEngineHandler
 from penstock.errors import StoreError
+from penstock.groups.coordinator import GroupCoordinator
 from penstock.meta.client import DEFAULT_NAMESPACE, Topic
 from penstock.offsets.manager import OffsetManager
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
@@ -65,10 +66,12 @@ class StorageDriverManager:
         broker_cache: BrokerCacheManager,
         offsets: TopicOffsets,
         pool: BlockingPool,
+        groups: GroupCoordinator,
     ) -> None:
         self.core: Final = core
         self.admin: Final = admin
         self.broker_cache: Final = broker_cache
+        self.groups: Final = groups
         self.offsets: Final = offsets
         self.offset_manager: Final[OffsetManager] = offsets.manager
         self.engine_storage_handler: Final[StorageEngineHandler] = core.handler
@@ -201,10 +204,10 @@ class StorageDriverManager:
         check_no_producer(producer)
         if route.by_key:
             check_records_are_records(records)
-            chosen = choose_all_by_key(records, sequence, route.partitions)
+            chosen = choose_all_by_key(records, sequence, route.partitions, route.turns)
             parts = group_by_partition(records, chosen)
         else:
-            parts = split_in_turn(records, sequence.take(len(records)), route.partitions)
+            parts = split_in_turn(records, sequence.take(len(records)), route.turns)
             chosen = cycle_to([one for one, _ in parts], len(records))
         results: dict[int, Written | StoreError] = {}
         for one, part in parts:

@@ -1,7 +1,8 @@
 """Which partition a record goes to.
 
 explicit       the caller says
-round_robin    `message_seq % partitions`, each message of a batch for itself
+round_robin    `message_seq % partitions`, each message of a batch for itself; partitions without
+               a leader are left out
 key            murmur2 of the key, as Kafka's clients: the same key lies in the same partition
                for every writer, whichever protocol it speaks; a record without a key goes round
 """
@@ -65,29 +66,33 @@ class MessageSequence:
             return first
 
 
-def split_in_turn(records: Sequence[Record], first: int, partitions: int) -> Parts:
-    """Split a batch whose n-th message goes to `(first + n) % partitions`."""
-    if partitions == 1:
-        return [(0, records)]
+def split_in_turn(records: Sequence[Record], first: int, turns: Sequence[int]) -> Parts:
+    """Split a batch whose n-th message goes to the partition `turns[(first + n) % len(turns)]`."""
+    count = len(turns)
+    if count == 1:
+        return [(turns[0], records)]
     return [
-        ((first + start) % partitions, records[start::partitions])
-        for start in range(min(partitions, len(records)))
+        (turns[(first + start) % count], records[start::count])
+        for start in range(min(count, len(records)))
     ]
 
 
-def choose_by_key(record: Record, sequence: MessageSequence, partitions: int) -> int:
+def choose_by_key(
+    record: Record, sequence: MessageSequence, partitions: int, turns: Sequence[int]
+) -> int:
+    """Return the partition of a record: by its key among all, without one the next of `turns`."""
     key = record.key
     if key is None:
-        return sequence.take(1) % partitions
+        return turns[sequence.take(1) % len(turns)]
     return key_hash(key) % partitions
 
 
 def choose_all_by_key(
-    records: Sequence[Record], sequence: MessageSequence, partitions: int
+    records: Sequence[Record], sequence: MessageSequence, partitions: int, turns: Sequence[int]
 ) -> list[int]:
     """Return a partition for each record."""
     sequence.take(sum(1 for record in records if record.key is not None))
-    return [choose_by_key(record, sequence, partitions) for record in records]
+    return [choose_by_key(record, sequence, partitions, turns) for record in records]
 
 
 def group_by_partition(records: Sequence[Record], chosen: Sequence[int]) -> Parts:

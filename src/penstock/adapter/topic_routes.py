@@ -25,13 +25,19 @@ _ROCKSDB: Final = "EngineRocksDB"
 class TopicRoute:
     """A topic and the shards that it can use now."""
 
-    __slots__ = ("by_key", "ids", "partitions", "shards", "topic", "waits")
+    __slots__ = ("by_key", "ids", "partitions", "shards", "topic", "turns", "waits")
 
-    def __init__(self, topic: Topic, shards: tuple[str, ...]) -> None:
+    def __init__(
+        self, topic: Topic, shards: tuple[str, ...], led: tuple[int, ...] | None = None
+    ) -> None:
+        """`led` are the partitions that have a leader; None: all."""
         self.topic: Final = topic
         self.partitions: Final = len(shards)
         self.shards: Final = shards
         self.ids: Final = tuple(ShardId(topic.topic_id, number) for number in range(len(shards)))
+        self.turns: Final = led or tuple(range(len(shards)))
+        """Partitions for records whose place the store chooses: those that can be written to; all,
+        when that is none of them."""
         self.by_key: Final = topic.config.partitioner == "key"
         self.waits: Final = topic.config.flush != _ASYNC or topic.config.storage_type == _ROCKSDB
         """Whether a write may wait for a device."""
@@ -105,8 +111,8 @@ class TopicRoutes:
             ready = ready[: self._ready.get(topic.topic_id, len(ready))]
             if not ready:
                 raise BusyError(f"topic {name!r} is being created; try again")
-            return TopicRoute(topic, ready)
-        route = TopicRoute(topic, ready)
+            return TopicRoute(topic, ready, self._led(ready))
+        route = TopicRoute(topic, ready, self._led(ready))
         with self._lock:
             if version == self._version:
                 self._known[namespace, name] = route
@@ -122,6 +128,15 @@ class TopicRoutes:
                 break
             found.append(entry.name)
         return tuple(found)
+
+    def _led(self, shards: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the partitions that have a leader, as far as this node knows."""
+        entries = [self._storage.shards.get(name) for name in shards]
+        return tuple(
+            partition
+            for partition, entry in enumerate(entries)
+            if entry is None or entry.meta is None or entry.meta.leader is not None
+        )
 
     def _is_ready(self, entry: ShardEntry) -> bool:
         """A shard of other nodes is ready as far as this one can tell, and so is one of this node

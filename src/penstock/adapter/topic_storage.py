@@ -125,7 +125,7 @@ class TopicStorage:
         if route.by_key:
             return self._write_by_key(route, records)
         first = self.sequence.take(len(records))
-        parts = split_in_turn(records, first, route.partitions)
+        parts = split_in_turn(records, first, route.turns)
         results = self._write_parts(route, parts)
         partitions = [partition for partition, _ in parts]
         chosen = cycle_to(partitions, len(records))
@@ -172,12 +172,12 @@ class TopicStorage:
             return 0
         check_no_producer(producer)
         if route.by_key and isinstance(record, Record):
-            return choose_by_key(record, self.sequence, route.partitions)
-        return self.sequence.take(1) % route.partitions
+            return choose_by_key(record, self.sequence, route.partitions, route.turns)
+        return route.turns[self.sequence.take(1) % len(route.turns)]
 
     def _write_by_key(self, route: TopicRoute, records: Sequence[Record]) -> Locations:
         check_records_are_records(records)
-        chosen = choose_all_by_key(records, self.sequence, route.partitions)
+        chosen = choose_all_by_key(records, self.sequence, route.partitions, route.turns)
         results = self._write_parts(route, group_by_partition(records, chosen))
         firsts = check_all_written(route.topic.name, chosen, results)
         return Locations(chosen, list(offsets_by_choice(chosen, firsts)))

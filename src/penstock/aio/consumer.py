@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -11,7 +12,9 @@ from penstock.adapter.locations import Message
 from penstock.aio.calls import Calls
 from penstock.api import Consumer
 from penstock.api.checks import as_seconds
-from penstock.api.consumer import PAGE, Start
+from penstock.api.consumer import PAGE
+from penstock.api.consumer_options import Start
+from penstock.errors import ClosedError, StoreError
 from penstock.record import Offset
 
 _SLICE_S: Final = 1.0
@@ -31,7 +34,7 @@ class AsyncConsumer:
         if self._consumer is None:
             consumer = await self._calls.run(self._make)
             if self._closed:
-                consumer.close()
+                await self._calls.run(consumer.close)
             self._consumer = consumer
         return self._consumer
 
@@ -48,9 +51,12 @@ class AsyncConsumer:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Iterate until everything that is there was handed out. A position moves when its record
-        is handed out, so that a loop can commit, or seek, in its midst."""
+        is handed out, so that a loop can commit, or seek, in its midst. Raises the error of a
+        partition that cannot be read, when the others are at their end."""
         async for message in self._messages(0.0):
             yield message
+        if not self._closed:
+            await self.check_errors()
 
     async def follow(self, timeout: float | None = None) -> AsyncIterator[Message]:  # noqa: ASYNC109 - as penstock.Consumer.follow
         """Iterate for ever, waiting for records; with `timeout`, until none came for so many
@@ -80,6 +86,18 @@ class AsyncConsumer:
             page = await self._calls.wait(consumer.fetch, min(left, _SLICE_S), max_records)
         return page
 
+    async def errors(self) -> dict[tuple[str, int], StoreError]:
+        """Return why partitions cannot be read at the moment."""
+        return (await self._opened()).errors()
+
+    async def check_errors(self) -> None:
+        """Raise the first of `errors`, if there is one."""
+        (await self._opened()).check_errors()
+
+    async def skip(self, topic: str, partition: int) -> Offset:
+        """Pass over the record that cannot be read; return the offset that comes next."""
+        return (await self._opened()).skip(topic, partition)
+
     # Positions
 
     async def positions(self) -> Mapping[tuple[str, int], Offset]:
@@ -107,10 +125,11 @@ class AsyncConsumer:
         return await self._calls.run(consumer.lag)
 
     async def close(self) -> None:
-        """Stop reading; nothing is committed by this."""
+        """Stop reading and leave the group; nothing is committed by this."""
         self._closed = True
         if self._consumer is not None:
-            self._consumer.close()
+            with suppress(ClosedError):  # a store that was closed has closed its consumers
+                await self._calls.run(self._consumer.close)
 
     async def __aenter__(self) -> Self:
         await self._opened()

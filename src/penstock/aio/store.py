@@ -12,7 +12,7 @@ from penstock.aio.consumer import AsyncConsumer
 from penstock.aio.joined_writes import JoinedWrites
 from penstock.aio.topic import AsyncTopic
 from penstock.api import Store
-from penstock.api.consumer import Start
+from penstock.api.consumer_options import ConsumerArguments, as_options
 from penstock.api.topic_info import GroupInfo, TopicInfo
 from penstock.clock_guard import ClockStatus
 from penstock.record import Location, Record
@@ -66,10 +66,12 @@ class AsyncStore:
     # Groups of consumers
 
     def consumer(
-        self, group: str, topics: str | Iterable[str], *, start: Start = "earliest"
+        self, group: str, topics: str | Iterable[str], **options: Unpack[ConsumerArguments]
     ) -> AsyncConsumer:
-        """Return a consumer; whether its topics exist shows when it is used."""
-        return AsyncConsumer(lambda: self._store.consumer(group, topics, start=start), self._calls)
+        """Return a consumer; whether its topics exist shows when it is used. It joins its group
+        with its first use. Callbacks are called in a thread of the store."""
+        as_options(**options)  # what is wrong with them is said here
+        return AsyncConsumer(lambda: self._store.consumer(group, topics, **options), self._calls)
 
     async def groups(self) -> list[str]:
         return await self._calls.run(self._store.groups)

@@ -14,6 +14,8 @@ from penstock.adapter.locations import Message
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
 from penstock.clock_guard import ClockStatus
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted
+from penstock.groups.codes import GroupCode
+from penstock.groups.model import Caller, Join, Joined, Sync, Synced
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 
 if TYPE_CHECKING:
@@ -152,10 +154,13 @@ class Backend(Protocol):
         group: str,
         offsets: Mapping[TopicPartition, Offset],
         topic_ids: Mapping[str, str],
+        caller: Caller | None = None,
     ) -> None:
         """Commit offsets, all or none. `topic_ids` says of topics by name which ones are meant:
         `TopicReplacedError` when the name is another's by now. One that is not there is taken by
-        its name."""
+        its name. `caller` is the member that commits: `GroupFencedError` when it is not one any
+        more, or another member has one of the partitions; `RebalanceInProgressError` until the
+        group has decided. Without it the group must have no members: `GroupNotEmptyError`."""
         ...
 
     def committed(
@@ -165,6 +170,21 @@ class Backend(Protocol):
     def reset(self, namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
         """Set offsets, also backwards, so that no commit made before can undo it."""
         ...
+
+    def join_group(self, namespace: str, group: str, request: Join, seconds: float) -> Joined:
+        """Join a group, and wait up to `seconds` until all of its members have; `still_waiting`:
+        join again, with the member's id."""
+        ...
+
+    def sync_group(self, namespace: str, group: str, request: Sync, seconds: float) -> Synced:
+        """Ask for the member's assignment, or bring those of all members, and wait as above."""
+        ...
+
+    def heartbeat_group(self, namespace: str, group: str, caller: Caller) -> GroupCode: ...
+
+    def leave_group(
+        self, namespace: str, group: str, member_id: str, instance_id: str | None
+    ) -> GroupCode: ...
 
     def list_groups(self, namespace: str | None) -> list[GroupInfo]: ...
 

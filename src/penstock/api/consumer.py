@@ -8,22 +8,34 @@
     for message in consumer.follow():       # and waits for more
         ...
 
-The consumer has all partitions of its topics, also those that a topic gets later. Its positions
-move with what it hands out; `commit` makes them the group's. What was handed out and not committed
-is read again by the next consumer of the group: every record is handled at least once.
+Consumers of one group share the partitions of their topics, also those that a topic gets later,
+with the group's members that are Kafka clients. Who reads what is decided anew when a member comes
+or goes; `on_assigned` and `on_revoked` are called then, in the thread that reads. A consumer with
+`assign` is not a member: it reads all partitions, or those it names, and commits only while the
+group has no members.
+
+Positions move with what is handed out; `commit` makes them the group's. What was handed out and not
+committed is read again by the member that has the partition next: every record is handled at least
+once. A consumer that was away too long, and lost its partitions, cannot commit any more:
+`GroupFencedError`.
+
+A partition that cannot be read does not hold up the others: `errors` says which, and why; `skip`
+passes over a damaged record.
 
 A topic that is deleted and created again is another one. Positions belong to one topic and never
 become those of the next that has its name: that one is read from its beginning.
 
-A consumer is used from one thread at a time; a group is as many consumers as there are.
+A consumer is used from one thread at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from threading import Event
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Self
+from weakref import finalize
 
 from penstock.adapter.locations import Message
 from penstock.api.backend import Backend, TopicPartition
@@ -34,20 +46,43 @@ from penstock.api.checks import (
     check_partition,
     check_places,
 )
+from penstock.api.consumer_options import (
+    ConsumerOptions,
+    OnPartitions,
+    Start,
+    assigned_partitions,
+    check_start,
+)
+from penstock.api.membership import SETTLE_S, Membership, Pending
 from penstock.api.moments import as_ms
+from penstock.api.partition_errors import OF_PARTITION, PartitionErrors
+from penstock.api.topic_info import PartitionInfo
 from penstock.api.waiting import SLICE_S
 from penstock.clock import SystemClock
 from penstock.engine.arguments import check_limit, check_offset
 from penstock.engine.contract import SIZE_PER_READ, AdapterOffsetStrategy
-from penstock.errors import BadRequestError, BusyError, ClosedError, TopicReplacedError
+from penstock.errors import (
+    BadRequestError,
+    BusyError,
+    ClosedError,
+    RetryableError,
+    StoreError,
+    TopicReplacedError,
+    UnreadableContentError,
+)
 from penstock.record import Offset, StoredRecord
 
-Start = Literal["earliest", "latest"] | int | datetime
-
 PAGE: Final = 500
+MEMBER_SLICE_S: Final = 1.0
+"""How long a member waits for records before it looks whether the group has changed."""
+RETRY_S: Final = 0.5
 _COMMIT_TRIES: Final = 10
+_CHANGES_MAX: Final = 8
 _NOWHERE: Final = Offset(-1)
 """What no position is."""
+
+
+_PLAIN: Final = ConsumerOptions()
 
 
 class Consumer:
@@ -59,8 +94,7 @@ class Consumer:
         namespace: str,
         group: str,
         topics: Sequence[str],
-        *,
-        start: Start = "earliest",
+        options: ConsumerOptions = _PLAIN,
     ) -> None:
         if not topics:
             raise BadRequestError("a consumer reads at least one topic")
@@ -69,22 +103,46 @@ class Consumer:
             raise BadRequestError("a group has a name")
         for topic in topics:
             check_name(topic, "a topic's name")
-        _check_start(start)
+        check_start(options.start)
         self.group: Final = group
         self.topics: Final = tuple(dict.fromkeys(topics))
         self._backend: Final = backend
         self._namespace: Final = namespace
-        self._start: Final = start
+        self._options: Final = options
+        self._start: Final = options.start
+        self._clock: Final = SystemClock()
+        self._mine: set[TopicPartition] | None = assigned_partitions(options.assign, self.topics)
+        """The partitions of this consumer; None: all."""
         self._positions: dict[TopicPartition, Offset] = {}
+        self._unplaced: dict[TopicPartition, Start] = {}
+        """Partitions without a position: where they begin could not be asked yet."""
+        self._errors: Final = PartitionErrors(self._clock, options.on_error)
         self._committed: dict[TopicPartition, Offset] = {}
         self._topic_ids: dict[str, str] = {}
         """Whose the positions are, by name."""
+        self._first_counts: dict[str, int] = {}
+        """Partitions that a topic had when it was first seen."""
         self._expected: dict[TopicPartition, Offset] = {}
         """The positions as the page that is being handed out left them."""
-        self._clock: Final = SystemClock()
         self._turn = 0
         self._closed = False
+        self._membership: Membership | None = None
+        if options.assign is None:
+            self._join()
         self._assign()
+
+    def _join(self) -> None:
+        for topic in self.topics:
+            self._backend.locate_topic(self._namespace, topic)  # before anything else is changed
+        self._mine = set()
+        membership = Membership(
+            self._backend, self._namespace, self.group, self.topics, self._options.member
+        )
+        self._membership = membership
+        finalize(self, membership.abandon).atexit = False
+        membership.start()
+        membership.wait_settled(SETTLE_S)
+        self._follow_group()
 
     # Reading
 
@@ -98,8 +156,12 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Message]:
         """Iterate until everything that is there was handed out. A position moves when its record
-        is handed out, so that a loop can commit, or seek, in its midst."""
-        return self._messages(0.0)
+        is handed out, so that a loop can commit, or seek, in its midst. Raises the error of a
+        partition that cannot be read, when the others are at their end."""
+        self._errors.retry_now()
+        yield from self._messages(0.0)
+        if not self._closed:
+            self.check_errors()
 
     def follow(self, timeout: float | None = None) -> Iterator[Message]:
         """Iterate for ever, waiting for records; with `timeout`, until none came for so many
@@ -114,8 +176,36 @@ class Consumer:
 
     @property
     def positions(self) -> Mapping[TopicPartition, Offset]:
-        """The next offset to read, by topic and partition."""
+        """The next offset to read, by topic and partition, of the partitions of this consumer."""
         return dict(self._positions)
+
+    def errors(self) -> dict[TopicPartition, StoreError]:
+        """Return why partitions of this consumer cannot be read at the moment. They are tried again
+        with later reads."""
+        return self._errors.all()
+
+    def check_errors(self) -> None:
+        """Raise the first of `errors`, if there is one."""
+        self._errors.check()
+
+    def skip(self, topic: str, partition: int) -> Offset:
+        """Pass over the record that cannot be read, of a partition in `errors`; return the offset
+        from which it is read on."""
+        self._check_open()
+        at = (topic, partition)
+        error = self._errors.get(at)
+        position = self._positions.get(at)
+        if error is None or position is None:
+            raise BadRequestError(
+                f"partition {partition} of {topic!r} has no record to skip; see errors(), or use "
+                "seek()"
+            )
+        following = position + 1
+        if isinstance(error, UnreadableContentError):
+            following = max(following, error.next_offset)
+        self._positions[at] = Offset(following)
+        self._errors.clear(at)
+        return Offset(following)
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Make the positions, or the offsets given, those of the group.
@@ -149,31 +239,38 @@ class Consumer:
             raise BadRequestError(f"this consumer does not read a topic {topic!r}")
         self._assign_topic(topic)  # where to read on is said of the topic that is there now
         at = (topic, partition)
-        if at not in self._positions:
+        if at not in self._positions and at not in self._unplaced:
             raise BadRequestError(f"this consumer does not read partition {partition} of {topic!r}")
+        self._unplaced.pop(at, None)
+        self._errors.clear(at)
         self._positions[at] = Offset(offset)
 
     def seek_to(self, start: Start) -> None:
         """Read on from the beginning, the end or a moment, in all partitions."""
         self._check_open()
-        _check_start(start)
+        check_start(start)
         self._assign()
         for topic in self.topics:
-            partitions = [p for name, p in self._positions if name == topic]
-            self._positions.update(self._starts(topic, partitions, start))
+            known = self._all_mine()
+            self._place(topic, [p for name, p in known if name == topic], start)
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Return how many offsets lie between each position and the end."""
+        """Return how many offsets are between each position and the end; partitions whose end
+        cannot be asked are left out, see `errors`."""
         self._assign()
         found = {}
-        for (topic, partition), offset in self._positions.items():
-            info = self._backend.partition_info(self._namespace, topic, partition)
-            found[topic, partition] = max(0, info.commit - max(offset, info.earliest))
+        for at, offset in list(self._positions.items()):
+            info = self._info(at)
+            if info is not None:
+                found[at] = max(0, info.commit - max(offset, info.earliest))
+        self._errors.check_any_read(self._positions)
         return found
 
     def close(self) -> None:
-        """Stop reading; nothing is committed by this."""
+        """Stop reading and leave the group; nothing is committed by this."""
         self._closed = True
+        if self._membership is not None:
+            self._membership.close()
 
     def __enter__(self) -> Self:
         return self
@@ -203,7 +300,10 @@ class Consumer:
     def hand_out(self, page: Sequence[Message]) -> Iterator[Message]:
         """Yield what `fetch` returned; a position moves when its record is handed out."""
         expected = self._expected = dict(self._positions)
+        membership = self._membership
         for message in page:
+            if membership is not None:
+                membership.last_poll = self._clock.monotonic()
             at = (message.topic, message.partition)
             if self._positions.get(at) != expected.get(at):
                 continue  # sought, or another topic: the rest of this partition is not wanted
@@ -229,43 +329,131 @@ class Consumer:
         deadline = self._clock.monotonic() + timeout
         while True:
             self._check_open()
+            self._follow_group()
+            if self._errors and all(at in self._errors for at in self._all_mine()):
+                self._errors.retry_now()  # an error that is raised is one of now
             self._assign()
             found = self._read(max_records)
             left = deadline - self._clock.monotonic()
             if found or left <= 0:
                 return found
-            slice_s = min(left, SLICE_S)
-            if self._backend.wait_for_records(self._namespace, self._positions, slice_s):
+            if self._wait(left):
+                self._follow_group()
                 found = self._read(max_records)
                 if found:
                     return found
                 self._skip_holes()
 
+    def _wait(self, seconds: float) -> bool:
+        """Wait for records for a while; say whether some are there."""
+        if self._membership is not None:
+            seconds = min(seconds, MEMBER_SLICE_S)
+        if self._errors or self._unplaced:
+            seconds = min(seconds, RETRY_S)
+        readable = {at: one for at, one in self._positions.items() if at not in self._errors}
+        if not readable:
+            self._clock.wait(Event(), min(seconds, RETRY_S))
+            return False
+        try:
+            slice_s = min(seconds, SLICE_S)
+            return self._backend.wait_for_records(self._namespace, readable, slice_s)
+        except RetryableError:
+            # The next read says which partition it is.
+            self._clock.wait(Event(), min(seconds, RETRY_S))
+            return False
+
     def _read(self, max_records: int) -> list[Message]:
         found: list[Message] = []
-        parts = list(self._positions)
-        # Each call begins with another partition, so that a busy one does not starve the others.
-        self._turn = (self._turn + 1) % len(parts)
-        for topic, partition in [*parts[self._turn :], *parts[: self._turn]]:
+        parts = [at for at in self._positions if self._errors.is_due(at)]
+        if parts:
+            # Each call begins with another partition, so that a busy one does not starve the
+            # others.
+            self._turn = (self._turn + 1) % len(parts)
+            parts = [*parts[self._turn :], *parts[: self._turn]]
+        for at in parts:
             if len(found) >= max_records:
                 break
-            page = self._read_partition(topic, partition, max_records - len(found))
-            found += [Message(topic, partition, record) for record in page]
+            page = self._read_partition(at, max_records - len(found))
+            found += [Message(*at, record) for record in page]
+        if not found:
+            self._errors.check_any_read(self._all_mine())
         return found
 
-    def _read_partition(self, topic: str, partition: int, max_records: int) -> list[StoredRecord]:
-        position = self._positions[topic, partition]
-        return self._backend.read(
-            self._namespace, topic, partition, position, max_records, SIZE_PER_READ
-        )
+    def _all_mine(self) -> list[TopicPartition]:
+        return [*self._positions, *self._unplaced]
+
+    def _read_partition(self, at: TopicPartition, max_records: int) -> list[StoredRecord]:
+        """Return records of a partition; none when it cannot be read, which is noted."""
+        began = self._clock.monotonic()
+        try:
+            page = self._backend.read(
+                self._namespace, *at, self._positions[at], max_records, SIZE_PER_READ
+            )
+        except OF_PARTITION as error:
+            self._errors.note(at, error, began)
+            return []
+        self._errors.clear(at)
+        return page
+
+    def _info(self, at: TopicPartition) -> PartitionInfo | None:
+        began = self._clock.monotonic()
+        try:
+            return self._backend.partition_info(self._namespace, *at)
+        except OF_PARTITION as error:
+            self._errors.note(at, error, began)
+            return None
 
     def _skip_holes(self) -> None:
         """Pass over what was deleted at the end of a partition, or waiting would end at once."""
-        for (topic, partition), position in list(self._positions.items()):
-            end = self._backend.partition_info(self._namespace, topic, partition).commit
-            # Read behind that look: a record that came in between is not passed over.
-            if end > position and not self._read_partition(topic, partition, 1):
-                self._positions[topic, partition] = end
+        for at, position in list(self._positions.items()):
+            info = self._info(at) if at not in self._errors else None
+            # Read after that look: a record that came in between is not passed over.
+            if info is None or info.commit <= position or self._read_partition(at, 1):
+                continue
+            if at not in self._errors:
+                self._positions[at] = info.commit
+
+    # The group
+
+    def _follow_group(self) -> None:
+        """Give up and take over partitions as the group has decided."""
+        membership = self._membership
+        if membership is None:
+            return
+        self._apply_pending(membership)
+        if not self._mine:
+            membership.ask_now(SETTLE_S)
+            self._apply_pending(membership)
+
+    def _apply_pending(self, membership: Membership) -> None:
+        for _ in range(_CHANGES_MAX):
+            pending = membership.pending()
+            if pending is None:
+                return
+            assert self._mine is not None, "a member has partitions of its own"
+            if pending.revoked:
+                self._revoke(pending)
+            self._mine |= pending.assigned
+            membership.hold(self._mine, pending)
+            if pending.assigned:
+                self._assign()
+                self._call(self._options.on_assigned, pending.assigned)
+
+    def _revoke(self, pending: Pending) -> None:
+        options = self._options
+        lost = options.on_lost or options.on_revoked
+        self._call(lost if pending.is_lost else options.on_revoked, pending.revoked)
+        assert self._mine is not None, "a member has partitions of its own"
+        self._mine -= pending.revoked
+        for at in pending.revoked:
+            self._forget_partition(at)
+
+    @staticmethod
+    def _call(callback: OnPartitions | None, partitions: Iterable[TopicPartition]) -> None:
+        if callback is not None:
+            callback(sorted(partitions))
+
+    # Positions of the group
 
     def _commit_positions(self) -> None:
         for _ in range(_COMMIT_TRIES):
@@ -288,65 +476,103 @@ class Consumer:
         )
 
     def _commit(self, news: dict[TopicPartition, Offset], topic_ids: Mapping[str, str]) -> None:
-        self._backend.commit(self._namespace, self.group, news, topic_ids)
+        if self._membership is None:
+            self._backend.commit(self._namespace, self.group, news, topic_ids)
+        else:
+            self._membership.commit(news, topic_ids)
         self._committed.update(news)
 
     def _assign(self) -> None:
-        for topic in self.topics:
-            self._assign_topic(topic)
+        counts = {topic: self._assign_topic(topic) for topic in self.topics}
+        membership = self._membership
+        if membership is not None and membership.note_counts(counts):
+            membership.wait_settled(SETTLE_S)
+            self._apply_pending(membership)
+        self._errors.keep(self._all_mine())
+        for at in [at for at in self._unplaced if self._errors.is_due(at)]:
+            self._place(at[0], [at[1]], self._unplaced[at])
 
-    def _assign_topic(self, topic: str) -> None:
+    def _assign_topic(self, topic: str) -> int:
         """Take partitions that are new, with the group's offset or the start; begin anew with a
-        topic that was deleted and created again."""
+        topic that was deleted and created again. Return how many partitions it has."""
         topic_id, count = self._backend.locate_topic(self._namespace, topic)
         known_id = self._topic_ids.get(topic)
         is_known = known_id == topic_id
-        fresh = [p for p in range(count) if not is_known or (topic, p) not in self._positions]
-        if not fresh:
-            return
-        committed = self._backend.committed(self._namespace, self.group, [topic])
+        fresh = [
+            p
+            for p in range(count)
+            if (self._mine is None or (topic, p) in self._mine)
+            and not (is_known and self._is_placed((topic, p)))
+        ]
+        if is_known and not fresh:
+            return count
+        committed: dict[TopicPartition, Offset] = {}
+        if fresh:
+            committed = self._backend.committed(self._namespace, self.group, [topic])
         known = {at: offset for at, offset in committed.items() if at[1] in fresh}
+        # All of it after the calls that may fail: until then the old positions keep their topic.
+        if not is_known:
+            self._forget(topic)
+            self._first_counts[topic] = count if known_id is None else 0
+        self._topic_ids[topic] = topic_id
+        self._positions.update(known)
+        self._committed.update(known)
         missing = [p for p in fresh if (topic, p) not in known]
         # What came later, a partition or another topic, is read from its beginning, whatever the
         # start was.
-        start = self._start if known_id is None else "earliest"
-        begun = {**known, **self._starts(topic, missing, start)}
-        # All at once: when one of the calls above fails, the old positions keep their topic.
-        if not is_known:
-            self._forget(topic)
-        self._topic_ids[topic] = topic_id
-        self._positions.update(begun)
-        self._committed.update(known)
+        first = self._first_counts[topic]
+        self._place(topic, [p for p in missing if p < first], self._start)
+        self._place(topic, [p for p in missing if p >= first], "earliest")
+        return count
+
+    def _is_placed(self, at: TopicPartition) -> bool:
+        return at in self._positions or at in self._unplaced
 
     def _forget(self, topic: str) -> None:
-        for at in [at for at in self._positions if at[0] == topic]:
-            del self._positions[at]
-            self._committed.pop(at, None)
-            self._expected[at] = _NOWHERE
+        for at in [at for at in (*self._positions, *self._unplaced) if at[0] == topic]:
+            self._forget_partition(at)
 
-    def _starts(
-        self, topic: str, partitions: Sequence[int], start: Start
-    ) -> dict[TopicPartition, Offset]:
+    def _forget_partition(self, at: TopicPartition) -> None:
+        self._positions.pop(at, None)
+        self._unplaced.pop(at, None)
+        self._committed.pop(at, None)
+        self._errors.clear(at)
+        self._expected[at] = _NOWHERE
+
+    def _place(self, topic: str, partitions: Sequence[int], start: Start) -> None:
+        """Read partitions from `start`; those whose bounds cannot be asked now follow later."""
         if not partitions:
-            return {}
+            return
         if isinstance(start, str):
-            infos = {p: self._backend.partition_info(self._namespace, topic, p) for p in partitions}
-            return {
-                (topic, p): info.earliest if start == "earliest" else info.commit
+            infos = {p: self._info((topic, p)) for p in partitions}
+            found = {
+                p: info.earliest if start == "earliest" else info.commit
                 for p, info in infos.items()
+                if info is not None
             }
-        found = self._backend.offsets_at(
-            self._namespace, topic, as_ms(start), AdapterOffsetStrategy.LATEST
-        )
-        return {(topic, p): found[p] for p in partitions}
+        else:
+            found = dict(self._offsets_at(topic, partitions, start))
+        for p in partitions:
+            if p in found:
+                self._unplaced.pop((topic, p), None)
+                self._errors.clear((topic, p))
+                self._positions[topic, p] = found[p]
+            else:
+                self._unplaced[topic, p] = start
+
+    def _offsets_at(
+        self, topic: str, partitions: Sequence[int], moment: int | datetime
+    ) -> Mapping[int, Offset]:
+        began = self._clock.monotonic()
+        try:
+            return self._backend.offsets_at(
+                self._namespace, topic, as_ms(moment), AdapterOffsetStrategy.LATEST
+            )
+        except OF_PARTITION as error:
+            for p in partitions:
+                self._errors.note((topic, p), error, began)
+            return {}
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"this consumer of {self.group!r} was closed")
-
-
-def _check_start(start: object) -> None:
-    if not isinstance(start, str):
-        as_ms(start)
-    elif start not in {"earliest", "latest"}:
-        raise BadRequestError(f'start is "earliest", "latest" or a moment, not {start!r}')

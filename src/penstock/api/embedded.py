@@ -13,11 +13,17 @@ from penstock.adapter.topic_offsets import TopicOffsets
 from penstock.adapter.topic_storage import TopicStorage
 from penstock.api.backend import TopicPartition
 from penstock.api.inherited import belongs_to_this_process
+from penstock.api.live_groups import LiveGroups
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
 from penstock.clock_guard import ClockStatus, GuardedClock
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted, ShardInfo
 from penstock.errors import UnknownGroupError
+from penstock.groups.codes import GroupCode
+from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.model import Caller, Join, Joined, Sync, Synced
+from penstock.groups.routing import GroupRouter
 from penstock.meta.client import MetaClient, Topic
+from penstock.meta.rejections import check_text
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 from penstock.settings import Settings
 
@@ -42,6 +48,8 @@ class RunningNode(Protocol):
     def broker_cache(self) -> BrokerCacheManager: ...
     @property
     def meta(self) -> MetaClient: ...
+    @property
+    def groups(self) -> GroupCoordinator: ...
 
     @property
     def clock(self) -> GuardedClock: ...
@@ -61,6 +69,8 @@ class EmbeddedBackend:
         self._topics: Final = node.topics
         self._admin: Final = node.admin
         self._offsets: Final = node.offsets
+        self._router: Final = GroupRouter(node.groups)
+        self._groups: Final = LiveGroups(self._router)
         belongs_to_this_process(self)
 
     @property
@@ -233,7 +243,9 @@ class EmbeddedBackend:
         group: str,
         offsets: Mapping[TopicPartition, Offset],
         topic_ids: Mapping[str, str],
+        caller: Caller | None = None,
     ) -> None:
+        self._groups.check_commit(namespace, group, offsets, caller)
         self._offsets.commit_offset(group, offsets, namespace=namespace, topic_ids=topic_ids)
 
     def committed(
@@ -242,25 +254,50 @@ class EmbeddedBackend:
         return self._offsets.get_offset_by_group(group, topics, namespace=namespace)
 
     def reset(self, namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        self._groups.check_empty(namespace, group, "a reset of its offsets")
         self._offsets.reset_offsets(group, offsets, namespace=namespace)
+
+    def join_group(self, namespace: str, group: str, request: Join, seconds: float) -> Joined:
+        check_text("a group", group)
+        return self._router.join(namespace, group, request, seconds)
+
+    def sync_group(self, namespace: str, group: str, request: Sync, seconds: float) -> Synced:
+        return self._router.sync(namespace, group, request, seconds)
+
+    def heartbeat_group(self, namespace: str, group: str, caller: Caller) -> GroupCode:
+        return self._router.heartbeat(namespace, group, caller)
+
+    def leave_group(
+        self, namespace: str, group: str, member_id: str, instance_id: str | None
+    ) -> GroupCode:
+        return self._router.leave(namespace, group, Caller(member_id, instance_id=instance_id))
 
     def list_groups(self, namespace: str | None) -> list[GroupInfo]:
         self._offsets.manager.flush()
-        return [
-            GroupInfo(found.group, found.namespace, found.last_commit_ms)
-            for found in self._offsets.manager.list_groups(namespace)
-        ]
+        return self._groups.with_live(
+            namespace,
+            [
+                GroupInfo(found.group, found.namespace, found.last_commit_ms)
+                for found in self._offsets.manager.list_groups(namespace)
+            ],
+        )
 
     def describe_group(self, namespace: str, group: str) -> GroupInfo:
         self._offsets.manager.flush()
         found = self._offsets.manager.get_group(group, namespace=namespace)
         if found is None:
-            raise UnknownGroupError(group)
+            live = self._groups.describe(GroupInfo(group, namespace, 0))
+            if not live.members:
+                raise UnknownGroupError(group)
+            return live
         offsets = self._offsets.get_offset_by_group(group, namespace=namespace)
         lag, problems = lag_of(self._topics, offsets, namespace)
-        return GroupInfo(group, namespace, found.last_commit_ms, offsets, lag, problems)
+        return self._groups.describe(
+            GroupInfo(group, namespace, found.last_commit_ms, offsets, lag, problems)
+        )
 
     def delete_group(self, namespace: str, group: str) -> None:
+        self._groups.check_empty(namespace, group, "its deletion")
         self._offsets.manager.delete_group(group, namespace=namespace)
 
     # The store

@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
+from weakref import WeakSet
 
 from penstock.adapter.topic_options import TopicOptions
 from penstock.api.backend import Backend
 from penstock.api.checks import as_list, check_name, check_places
-from penstock.api.consumer import Consumer, Start
+from penstock.api.consumer import Consumer
+from penstock.api.consumer_options import ConsumerArguments, as_options
 from penstock.api.topic import Topic, as_record
 from penstock.api.topic_info import GroupInfo, TopicInfo
 from penstock.clock_guard import ClockStatus
@@ -31,9 +33,16 @@ from penstock.record import Location, Offset, Record
 class Store:
     """Use `penstock.open`."""
 
-    def __init__(self, backend: Backend, namespace: str = DEFAULT_NAMESPACE) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        namespace: str = DEFAULT_NAMESPACE,
+        consumers: WeakSet[Consumer] | None = None,
+    ) -> None:
         self._backend: Final = backend
         self._namespace: Final = namespace
+        self._consumers: Final[WeakSet[Consumer]] = WeakSet() if consumers is None else consumers
+        """Closed with the store, so that their groups need not wait for them."""
 
     def __repr__(self) -> str:
         inside = "" if self._namespace == DEFAULT_NAMESPACE else f" namespace={self._namespace!r}"
@@ -109,30 +118,39 @@ class Store:
     # Groups of consumers
 
     def consumer(
-        self, group: str, topics: str | Iterable[str], *, start: Start = "earliest"
+        self, group: str, topics: str | Iterable[str], **options: Unpack[ConsumerArguments]
     ) -> Consumer:
-        """Return a consumer of all partitions of `topics`, which goes on where its group last
-        committed, or begins at `start`: "earliest", "latest" or a moment."""
+        """Return a member of `group`, which shares the partitions of `topics` with the group's
+        other members. It goes on where the group last committed, or begins at `start`: "earliest",
+        "latest" or a moment.
+
+        Options: start, assign ("all" partitions, or pairs of topic and partition, without being a
+        member), on_assigned, on_revoked, on_lost, on_error, session_timeout, max_poll_interval,
+        instance_id; see `ConsumerArguments`.
+        """
         names = [topics] if isinstance(topics, str) else as_list(topics, "topics")
-        return Consumer(self._backend, self._namespace, group, names, start=start)
+        consumer = Consumer(self._backend, self._namespace, group, names, as_options(**options))
+        self._consumers.add(consumer)
+        return consumer
 
     def groups(self) -> list[str]:
-        """Return the names of the groups that have committed something."""
+        """Return the names of the groups that have members or have committed something."""
         return [found.group for found in self._backend.list_groups(self._namespace)]
 
     def describe_group(self, group: str) -> GroupInfo:
-        """Return how far a group has read, and how far it is behind."""
+        """Return how far a group has read, how much is left, and its members."""
         return self._backend.describe_group(self._namespace, group)
 
     def reset_group(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
         """Set a group's offsets by topic and partition, also backwards; no commit that was made
-        before undoes it."""
+        before undoes it. Raises `GroupNotEmptyError` while the group has members."""
         check_places(offsets)
         self._backend.reset(
             self._namespace, group, {at: Offset(offset) for at, offset in offsets.items()}
         )
 
     def delete_group(self, group: str) -> None:
+        """Forget a group and its offsets. Raises `GroupNotEmptyError` while it has members."""
         self._backend.delete_group(self._namespace, group)
 
     # The store
@@ -141,7 +159,7 @@ class Store:
         """Return the same store with the topics and groups of another namespace. Closing either
         closes both."""
         check_name(name, "a namespace")
-        return Store(self._backend, name)
+        return Store(self._backend, name, self._consumers)
 
     def allocate_producer_id(self) -> int:
         """Return an id for `Producer` that nobody had."""
@@ -161,7 +179,10 @@ class Store:
         return self._backend.confirm_clock()
 
     def close(self) -> None:
-        """Put everything on the device and let go. Closing twice does nothing."""
+        """Close the consumers, put everything on the device and release it. Closing twice does
+        nothing."""
+        for consumer in tuple(self._consumers):
+            consumer.close()
         self._backend.close()
 
     def __enter__(self) -> Self:

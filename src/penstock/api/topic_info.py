@@ -63,6 +63,17 @@ class TopicInfo(Struct, frozen=True):
         return sum(one.size for one in self.partitions)
 
 
+class GroupMember(Struct, frozen=True):
+    """A live member of a group."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+    instance_id: str | None = None
+    partitions: tuple[tuple[str, int], ...] = ()
+    """Topics and partitions that it reads; none while the group rebalances."""
+
+
 class GroupInfo(Struct, frozen=True):
     """A group of consumers and how far it has read."""
 
@@ -75,6 +86,11 @@ class GroupInfo(Struct, frozen=True):
     """Offsets that can be read and are not committed; partitions in `problems` are left out."""
     problems: dict[tuple[str, int], str] = {}
     """Partitions whose end is not known now, and why: their node is away, say."""
+    state: str = "Empty"
+    """As Kafka's tools name it: Empty, PreparingRebalance, CompletingRebalance, Stable."""
+    protocol: str = ""
+    """How partitions are assigned: range, cooperative-sticky, …"""
+    members: tuple[GroupMember, ...] = ()
 
     @property
     def total_lag(self) -> int:

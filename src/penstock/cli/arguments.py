@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
 
+from penstock.cli.quantities import read_duration_ms
 from penstock.engine.arguments import INT64_MAX
 from penstock.errors import BadRequestError, StoreError
 from penstock.record import ShardId
@@ -101,6 +103,22 @@ def read_time(text: str | None) -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)
+
+
+def read_ago(text: str) -> int | None:
+    """Return the milliseconds of a text such as -90m or -7d; None for one that is not negative."""
+    return read_duration_ms(text[1:]) if text.startswith("-") else None
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something that cannot be undone; refuse where there is no one to answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadRequestError(
+            f"{question} There is no terminal to confirm it: give --yes. Nothing was done"
+        )
+    typer.confirm(question, abort=True)
 
 
 def read_key(text: str | None, hexadecimal: str | None) -> bytes | None:

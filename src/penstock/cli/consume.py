@@ -12,7 +12,7 @@ import typer
 from msgspec import Struct
 
 from penstock.adapter.locations import Message
-from penstock.api import Consumer, Topic
+from penstock.api import Consumer, Store, Topic
 from penstock.cli.arguments import AsJson, TopicName, read_key, read_offset, read_time
 from penstock.cli.output import json_bytes, print_json
 from penstock.cli.stopping import Interrupts, interrupts
@@ -97,7 +97,7 @@ def consume(
         open_target(server, data, namespace) as store,
     ):
         if group is not None:
-            _print_for_group(store.consumer(group, [topic]), output, signals, follow=follow)
+            _print_for_group(_Reader(store, group, topic), output, signals, follow=follow)
             return
         for message in _of_topic(store.topic(topic), wanted):
             output.take(message)
@@ -110,7 +110,7 @@ def _check(wanted: Wanted) -> None:
         if wanted.offset is not None or wanted.since_ms is not None:
             raise BadRequestError("a group goes on where it stopped; use `penstock groups reset`")
         if wanted.partition is not None:
-            raise BadRequestError("a group reads all partitions; leave --partition out")
+            raise BadRequestError("a group shares all partitions; leave --partition out")
     if wanted.offset is None:
         return
     if wanted.since_ms is not None:
@@ -170,6 +170,8 @@ class _Progress:
             self.save()
 
     def save(self) -> None:
+        """Commit what is out; a member that was away too long has lost its partitions, whose
+        records are printed again by the others."""
         if self._saved != self._printed:
             if not self._consumer.commit_handled(self._printed):
                 self._printed = dict(self._consumer.positions)
@@ -177,13 +179,29 @@ class _Progress:
         self._count, self._saved_at = 0, time.monotonic()
 
 
+class _Reader:
+    """A consumer of a group that saves what is out before its partitions go to another member."""
+
+    def __init__(self, store: Store, group: str, topic: str) -> None:
+        self._begun = False
+        self.consumer: Final = store.consumer(
+            group, [topic], on_revoked=self._save, on_lost=lambda _: None
+        )
+        self.progress: Final = _Progress(self.consumer)
+        self._begun = True
+
+    def _save(self, _partitions: list[tuple[str, int]]) -> None:
+        if self._begun:
+            self.progress.save()
+
+
 def _print_for_group(
-    consumer: Consumer, output: _Output, signals: Interrupts, *, follow: bool
+    reader: _Reader, output: _Output, signals: Interrupts, *, follow: bool
 ) -> None:
     """Print what a group has not had yet, and commit it: a record that could not be printed is
     not committed."""
+    consumer, progress = reader.consumer, reader.progress
     with consumer:
-        progress = _Progress(consumer)
         try:
             while page := _next_page(consumer, progress, follow=follow):
                 for message in page:
@@ -201,6 +219,8 @@ def _next_page(consumer: Consumer, progress: _Progress, *, follow: bool) -> list
     while True:
         page = consumer.poll(COMMIT_S if follow else 0.0)
         progress.begin(page)
+        if not page and not follow:
+            consumer.check_errors()
         if page or not follow:
             return page
         progress.save()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Final
 
 import typer
 
 from penstock.api import Store
 from penstock.api.topic_info import GroupInfo
-from penstock.cli.arguments import AsJson, TopicName, read_offset, read_time
+from penstock.cli.arguments import AsJson, TopicName, confirm, read_ago, read_offset, read_time
 from penstock.cli.output import print_json, print_line, print_table, time_text
 from penstock.cli.target import Data, Namespace, Server, open_target
-from penstock.errors import BadRequestError
+from penstock.clock import SystemClock
+from penstock.errors import BadRequestError, GroupNotEmptyError, UnknownGroupError
 
 app: Final = typer.Typer(help="Show and reset groups of consumers.", no_args_is_help=True)
 
@@ -28,13 +30,18 @@ def list_groups(
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """List the groups that have committed something."""
+    """List the groups that have members or have committed something."""
     with open_target(server, data, namespace) as store:
-        found = [store.describe_group(name) for name in store.groups()]
+        found = _describe_all(store)
     if as_json:
         print_json(
             [
-                {"group": info.group, "lag": info.total_lag}
+                {
+                    "group": info.group,
+                    "lag": info.total_lag,
+                    "state": info.state,
+                    "members": len(info.members),
+                }
                 | ({"unknown": len(info.problems)} if info.problems else {})
                 for info in found
             ]
@@ -43,13 +50,23 @@ def list_groups(
     rows = [
         (
             info.group,
+            info.state,
+            len(info.members),
             f">= {info.total_lag}" if info.problems else info.total_lag,
-            time_text(info.last_commit_ms),
+            time_text(info.last_commit_ms) if info.last_commit_ms else "",
         )
         for info in found
     ]
-    print_table(("group", "#lag", "last commit"), rows)
+    print_table(("group", "state", "#members", "#lag", "last commit"), rows)
     _print_problems(found)
+
+
+def _describe_all(store: Store) -> list[GroupInfo]:
+    found: list[GroupInfo] = []
+    for name in store.groups():
+        with suppress(UnknownGroupError):  # its last member has gone meanwhile
+            found.append(store.describe_group(name))
+    return found
 
 
 @app.command()
@@ -60,19 +77,40 @@ def describe(
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Show how far a group has read, and how far it is behind."""
+    """Show a group's state and members, how far it has read, and its lag."""
     with open_target(server, data, namespace) as store:
         info = store.describe_group(group)
+    readers = {at: one.member_id for one in info.members for at in one.partitions}
     rows = [
-        (topic, partition, offset, info.lag.get((topic, partition)))
-        for (topic, partition), offset in sorted(info.offsets.items())
+        (
+            topic,
+            partition,
+            info.offsets.get((topic, partition)),
+            info.lag.get((topic, partition)),
+            readers.get((topic, partition)),
+        )
+        for topic, partition in sorted({*info.offsets, *readers})
     ]
     if as_json:
-        names = ("topic", "partition", "offset", "lag")
+        names = ("topic", "partition", "offset", "lag", "member")
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
-    shown = [(*row[:3], "?" if row[3] is None else row[3]) for row in rows]
-    print_table(("topic", "#partition", "#offset", "#lag"), shown, title=group)
+    state = f"{group}: {info.state}" + (f", {info.protocol}" if info.protocol else "")
+    shown = [
+        (topic, partition, offset, "?" if (topic, partition) in info.problems else lag, member)
+        for topic, partition, offset, lag, member in rows
+    ]
+    print_table(
+        ("topic", "#partition", "#offset", "#lag", "member"),
+        [tuple("" if cell is None else cell for cell in row) for row in shown],
+        title=state,
+    )
+    if info.members:
+        members = [
+            (one.member_id, one.client_host, one.instance_id or "", len(one.partitions))
+            for one in info.members
+        ]
+        print_table(("member", "host", "instance", "#partitions"), members)
     _print_problems([info])
 
 
@@ -83,32 +121,68 @@ def _print_problems(found: Sequence[GroupInfo]) -> None:
         print_line(f"lag of {topic}/{partition} is not known: {problem}")
 
 
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
 @app.command()
 def reset(
     group: Group,
     topic: TopicName,
     to: Annotated[
         str,
-        typer.Option("--to", help="earliest, latest, an offset, or a time after `@`: @2026-01-31."),
-    ] = "earliest",
+        typer.Option(
+            "--to",
+            help="earliest, latest, an offset, a time after `@` (@2026-01-31), or how long ago "
+            "(-90m, -12h, -7d).",
+            show_default=False,
+        ),
+    ],
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be set, and set nothing.")
+    ] = False,
+    yes: Yes = False,
     server: Server = None,
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Let a group read again, or skip: no commit made before can undo it.
+    """Set a group's offsets, so that it reads again or skips records: no commit made before can
+    undo it. Refused while the group has members.
 
     penstock groups reset billing orders --to @2026-01-31T12:00
     """
     with open_target(server, data, namespace) as store:
         offsets = _targets(store, topic, to, partition)
+        known = _offsets_without_members(store, group)
+        rows = [
+            (*at, known.get(at, ""), offset, _moved(known.get(at), offset))
+            for at, offset in sorted(offsets.items())
+        ]
+        print_table(("topic", "#partition", "#offset", "#new offset", "#records"), rows)
+        if dry_run:
+            print_line("dry run: nothing was set")
+            return
+        confirm(f"Set {len(offsets)} offsets of group {group}?", yes=yes)
         store.reset_group(group, offsets)
-    print_table(
-        ("topic", "#partition", "#offset"),
-        [(name, one, offset) for (name, one), offset in sorted(offsets.items())],
-    )
+    print_line(f"set {len(offsets)} offsets of {group}")
+
+
+def _offsets_without_members(store: Store, group: str) -> dict[tuple[str, int], int]:
+    """Return what the group has committed; refuse one that has members before anything is asked."""
+    try:
+        info = store.describe_group(group)
+    except UnknownGroupError:
+        return {}
+    if info.members:
+        members = ", ".join(f"{one.member_id} ({one.client_host})" for one in info.members)
+        raise GroupNotEmptyError(group, members=members, action="a reset of its offsets")
+    return {at: int(offset) for at, offset in info.offsets.items()}
+
+
+def _moved(known: int | None, offset: int) -> str:
+    return "" if known is None else f"{offset - known:+d}"
 
 
 def _targets(
@@ -123,21 +197,32 @@ def _targets(
         assert moment is not None
         at = store.topic(topic).offsets_at(moment)
         return {(topic, one.partition): int(at[one.partition]) for one in chosen}
+    if (ago_ms := read_ago(to)) is not None:
+        at = store.topic(topic).offsets_at(SystemClock().now_ms() - ago_ms)
+        return {(topic, one.partition): int(at[one.partition]) for one in chosen}
     if to == "earliest":
         return {(topic, one.partition): int(one.earliest) for one in chosen}
     if to == "latest":
         return {(topic, one.partition): int(one.commit) for one in chosen}
     offset = read_offset(to)
     if offset is None:
-        raise BadRequestError(f"{to!r} is no place; say earliest, latest, an offset or @time")
+        raise BadRequestError(
+            f"{to!r} is no place; say earliest, latest, an offset, @time, or how long ago: -12h"
+        )
     return {(topic, one.partition): offset for one in chosen}
 
 
 @app.command()
 def delete(
-    group: Group, server: Server = None, data: Data = None, namespace: Namespace = "default"
+    group: Group,
+    yes: Yes = False,
+    server: Server = None,
+    data: Data = None,
+    namespace: Namespace = "default",
 ) -> None:
-    """Forget a group and its offsets."""
+    """Delete a group and its offsets. Refused while the group has members."""
     with open_target(server, data, namespace) as store:
+        info = store.describe_group(group)
+        confirm(f"Delete group {group} and its {len(info.offsets)} offsets?", yes=yes)
         store.delete_group(group)
     print_line(f"deleted {group}")

@@ -337,6 +337,19 @@ class OffsetClient(Protocol):
         """Remove all groups' offsets of a deleted topic; return how many there were."""
         ...
 
+    def save_group_state(self, namespace: str, group: str, generation: int, state: bytes) -> None:
+        """Keep the members of a group's generation over a restart or a move of its coordinator; an
+        empty `state` removes them. Raises `StaleWriteError` when a later generation is kept."""
+        ...
+
+    def get_group_state(self, namespace: str, group: str) -> bytes | None:
+        """Return the members that were kept last, or None."""
+        ...
+
+    def list_group_states(self) -> list[tuple[str, str, bytes]]:
+        """Return what is kept of all groups: namespace, group, members."""
+        ...
+
 
 @runtime_checkable
 class ListenerAnnouncer(Protocol):

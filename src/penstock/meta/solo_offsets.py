@@ -26,8 +26,10 @@ from penstock.meta.state.offset_rows import (
     CommittedOffset,
     Group,
     read_group,
+    read_members,
     read_offset,
     scan_groups,
+    scan_members,
     scan_offsets,
 )
 
@@ -218,6 +220,17 @@ class SoloOffsets:
                     rows += self._ask(home, command, cmd.Removed).rows
         return rows
 
+    def save_group_state(self, namespace: str, group: str, generation: int, state: bytes) -> None:
+        command = cmd.SaveGroupState(namespace, group, generation, state)
+        self._ask(self._home(namespace, group), command, cmd.Saved)
+
+    def get_group_state(self, namespace: str, group: str) -> bytes | None:
+        found = read_members(self._home(namespace, group).reader, namespace, group)
+        return None if found is None else found[1]
+
+    def list_group_states(self) -> list[tuple[str, str, bytes]]:
+        return [one for home in self._offset_groups for one in scan_members(home.reader)]
+
     def _expire(
         self, home: OffsetGroup, names: list[cmd.GroupName], before_ms: int
     ) -> list[cmd.GroupName]:
@@ -253,10 +266,8 @@ class SoloOffsets:
         kind: type[ResultT],
         request_id: str = "",
     ) -> ResultT:
-        if not isinstance(command, cmd.SaveOffsets | cmd.CompareAndSet):
-            request_id = self._offset_request_id(
-                request_id
-            )  # those two can be repeated as they are
+        if not isinstance(command, cmd.SaveOffsets | cmd.CompareAndSet | cmd.SaveGroupState):
+            request_id = self._offset_request_id(request_id)  # those can be repeated as they are
         return _asked(home, self._offset_request(command, request_id), kind)
 
     def _offset_request(self, command: cmd.OffsetCommand, request_id: str = "") -> bytes:

@@ -8,7 +8,7 @@ a producer, because the first one may have arrived.
 from __future__ import annotations
 
 import contextlib
-import math
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,11 +41,13 @@ from penstock.errors import (
     DeadlineError,
     UnknownTopicError,
 )
-from penstock.meta.state.model import TieringPolicy
+from penstock.groups.codes import GroupCode
+from penstock.groups.model import Caller, Join, Joined, Sync, Synced
 from penstock.record import Location, Offset, Producer, Record, ShardId, StoredRecord
+from penstock.remote import group_wire, wire
 from penstock.remote import storage_pb2 as pb
-from penstock.remote import wire
 from penstock.remote.failover import REPEATABLE, Server, Servers, UnansweredError
+from penstock.remote.option_checks import check_option
 from penstock.remote.service import SERVICE, WAIT_S_MAX
 from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
 from penstock.remote.wire_errors import ERROR_KEY, error_from_wire, error_of_call
@@ -57,10 +59,10 @@ DEADLINE_S: Final = 30.0
 _DEADLINE_S_MAX: Final = 365 * 24 * 3600.0
 """gRPC counts nanoseconds in 64 bits: a deadline of centuries would be in the past."""
 _WAIT_MARGIN_S: Final = 5.0
+_LEAVE_S: Final = 2.0
 _PAUSE_S: Final = 0.1
 _INT64_MAX: Final = (1 << 63) - 1
 _NONE: Final = ()
-_OPTION_TYPES: Final = (str, int, float, bool, type(None))
 
 Q = TypeVar("Q", bound=WireMessage)
 R = TypeVar("R", bound=WireMessage)
@@ -121,6 +123,9 @@ class RemoteBackend:
                 reply = call(request, timeout=seconds, wait_for_ready=waits)
             except grpc.RpcError as error:
                 raise _failure(error, server, request) from error
+            except ValueError:
+                self._check_open()  # it was closed by another thread meanwhile
+                raise
             assert isinstance(reply, reply_type)
             return reply
 
@@ -403,8 +408,12 @@ class RemoteBackend:
         group: str,
         offsets: Mapping[TopicPartition, Offset],
         topic_ids: Mapping[str, str],
+        caller: Caller | None = None,
     ) -> None:
-        self._call("Commit", _group_offsets(namespace, group, offsets, topic_ids), pb.Nothing)
+        request = _group_offsets(namespace, group, offsets, topic_ids)
+        if caller is not None:
+            request.caller.CopyFrom(group_wire.caller_to_wire(None, caller))
+        self._call("Commit", request, pb.Nothing)
 
     def committed(
         self, namespace: str, group: str, topics: Sequence[str] | None
@@ -420,13 +429,42 @@ class RemoteBackend:
     def reset(self, namespace: str, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
         self._call("Reset", _group_offsets(namespace, group, offsets, {}), pb.Nothing)
 
+    def join_group(self, namespace: str, group: str, request: Join, seconds: float) -> Joined:
+        join = group_wire.join_to_wire(_group(namespace, group), request, seconds)
+        join.client_host = socket.gethostname()
+        deadline_s = seconds + _WAIT_MARGIN_S
+        reply = self._call("JoinGroup", join, pb.GroupJoined, deadline_s=deadline_s)
+        return group_wire.joined_from_wire(reply)
+
+    def sync_group(self, namespace: str, group: str, request: Sync, seconds: float) -> Synced:
+        sync = group_wire.sync_to_wire(_group(namespace, group), request, seconds)
+        deadline_s = seconds + _WAIT_MARGIN_S
+        reply = self._call("SyncGroup", sync, pb.GroupSynced, deadline_s=deadline_s)
+        return group_wire.synced_from_wire(reply)
+
+    def heartbeat_group(self, namespace: str, group: str, caller: Caller) -> GroupCode:
+        request = group_wire.caller_to_wire(_group(namespace, group), caller)
+        reply = self._call("HeartbeatGroup", request, pb.GroupCodeReply, deadline_s=_WAIT_MARGIN_S)
+        return group_wire.code_from_wire(reply.code)
+
+    def leave_group(
+        self, namespace: str, group: str, member_id: str, instance_id: str | None
+    ) -> GroupCode:
+        caller = Caller(member_id, instance_id=instance_id)
+        request = group_wire.caller_to_wire(_group(namespace, group), caller)
+        # Not again: a program that ends does not wait for a server that is gone.
+        reply = self._call(
+            "LeaveGroup", request, pb.GroupCodeReply, deadline_s=_LEAVE_S, again=False
+        )
+        return group_wire.code_from_wire(reply.code)
+
     def list_groups(self, namespace: str | None) -> list[GroupInfo]:
         reply = self._call("ListGroups", _listing(namespace), pb.GroupsReply)
-        return [wire.group_from_wire(group) for group in reply.groups]
+        return [group_wire.info_from_wire(group) for group in reply.groups]
 
     def describe_group(self, namespace: str, group: str) -> GroupInfo:
         name = _group(namespace, group)
-        return wire.group_from_wire(self._call("DescribeGroup", name, pb.GroupReply))
+        return group_wire.info_from_wire(self._call("DescribeGroup", name, pb.GroupReply))
 
     def delete_group(self, namespace: str, group: str) -> None:
         name = _group(namespace, group)
@@ -529,29 +567,12 @@ def _topic_request(
 ) -> pb.TopicRequest:
     name = _name(namespace, topic)
     for option, value in options.items():
-        _check_option(option, value)
+        check_option(option, value)
     try:
         text = msgspec.json.encode(dict(options)).decode()
         return pb.TopicRequest(name=name, partitions=partitions, options=text)
     except (TypeError, ValueError) as error:
         raise BadRequestError(f"such a topic cannot be asked for: {error}") from error
-
-
-def _check_option(option: str, value: object) -> None:
-    """Refuse what JSON has no word for, where it would say something else: no store takes it."""
-    if isinstance(value, TieringPolicy):
-        for field in TieringPolicy.__struct_fields__:
-            _check_option(f"{option}.{field}", getattr(value, field))
-    elif isinstance(value, list | tuple):
-        for one in value:
-            _check_option(option, one)
-    elif not isinstance(value, _OPTION_TYPES):
-        raise BadRequestError(f"{option}: {value!r} is no value of an option")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise BadRequestError(
-            f"{option} must be a finite number, None (the node's default) or, for a retention, "
-            f"-1 (no limit), got {value!r}"
-        )
 
 
 def _group_offsets(

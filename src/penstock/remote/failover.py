@@ -35,6 +35,8 @@ REPEATABLE: Final = frozenset(
         "Committed",
         "DescribeGroup",
         "DescribeTopic",
+        "HeartbeatGroup",
+        "JoinGroup",
         "ListGroups",
         "ListTopics",
         "LocateTopic",
@@ -45,6 +47,7 @@ REPEATABLE: Final = frozenset(
         "ReadByKey",
         "ReadByTag",
         "ReadColumns",
+        "SyncGroup",
         "WaitForRecords",
     }
 )

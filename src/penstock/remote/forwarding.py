@@ -105,6 +105,11 @@ class NodeForwarder:
         reply_type = storage_pb2.JsonReply
         return self.call(node_id, "CoordinateOffsets", request, reply_type, timeout_s=seconds).json
 
+    def ask_group(self, node_id: int, question: bytes) -> bytes:
+        """Ask the coordinator of a group."""
+        request = pb.GroupQuestion(packed=question)
+        return self.call(node_id, "AskGroup", request, pb.GroupAnswer).packed
+
     def call(
         self,
         node_id: int,

@@ -125,13 +125,10 @@ class Server:
         try:
             backend = EmbeddedBackend(self.node)
             self._meta: Final = self.node.meta.service()
-            offsets = self.node.offset_manager
+            offsets, groups = self.node.offset_manager, self.node.groups
             self._meta.commit_groups = offsets.commit_new_offsets
-            shards = (
-                shard_handlers(self.node.handler, self.node.clock, offsets.take_step)
-                if isinstance(offsets, ClusterOffsetManager)
-                else shard_handlers(self.node.handler, self.node.clock)
-            )
+            steps = offsets.take_step if isinstance(offsets, ClusterOffsetManager) else None
+            shards = shard_handlers(self.node.handler, self.node.clock, groups, steps)
             also = [meta_handlers(self._meta, self._pools), shards]
             self._rpc, self.port = start_server(
                 backend,
@@ -177,6 +174,7 @@ class Server:
         if self._forwarder is None or not isinstance(meta, ClusterNode):
             return
         self._forwarder.follow(meta)
+        self.node.groups.ask_other = self._forwarder.ask_group
         host = bare_host(listen.advertised_host or listen.host)
         if host in _ALL_ADDRESSES:
             host = socket.gethostname()

@@ -7,8 +7,10 @@ one.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Final, TypeVar
 
@@ -32,8 +34,8 @@ from penstock.errors import (
 from penstock.grpc_methods import WaitingPools, service_handlers, when_ended
 from penstock.log import get_logger
 from penstock.record import Offset
+from penstock.remote import group_wire, wire
 from penstock.remote import storage_pb2 as pb
-from penstock.remote import wire
 from penstock.remote.call_threads import CallThreads
 from penstock.remote.read_budget import ReadBudget, Share
 from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
@@ -54,6 +56,7 @@ READ_MEMORY_MAX: Final = 1 << 30
 BATCH_SIZE: Final = 64 << 20
 """What one batch may inflate to (`kafka.batch_inflated_size_max`)."""
 RECORD_SIZE: Final = 4 << 20
+GROUP_WAIT_S_MAX: Final = 5.0
 
 _log: Final = get_logger(__name__)
 
@@ -327,7 +330,9 @@ class StorageService:
     def commit(self, request: pb.GroupOffsets) -> pb.Nothing:
         positions = wire.positions_from_wire(request.positions)
         topic_ids = wire.topic_ids_from_wire(request.positions)
-        self._backend.commit(request.name.namespace, request.name.group, positions, topic_ids)
+        caller = group_wire.caller_from_wire(request.caller) if request.HasField("caller") else None
+        name = request.name
+        self._backend.commit(name.namespace, name.group, positions, topic_ids, caller)
         return pb.Nothing()
 
     def committed(self, request: pb.CommittedRequest) -> pb.GroupOffsets:
@@ -342,14 +347,54 @@ class StorageService:
 
     def list_groups(self, request: pb.ListRequest) -> pb.GroupsReply:
         found = self._backend.list_groups(_namespace(request))
-        return pb.GroupsReply(groups=[wire.group_to_wire(info) for info in found])
+        return pb.GroupsReply(groups=[group_wire.info_to_wire(info) for info in found])
 
     def describe_group(self, name: pb.GroupName) -> pb.GroupReply:
-        return wire.group_to_wire(self._backend.describe_group(name.namespace, name.group))
+        return group_wire.info_to_wire(self._backend.describe_group(name.namespace, name.group))
 
     def delete_group(self, name: pb.GroupName) -> pb.Nothing:
         self._backend.delete_group(name.namespace, name.group)
         return pb.Nothing()
+
+    # Members of groups
+
+    def join_group(self, request: pb.GroupJoin) -> pb.GroupJoined:
+        name = request.caller.name
+        join = group_wire.join_from_wire(request)
+        with self._may_wait(request.wait_s) as seconds:
+            joined = self._backend.join_group(name.namespace, name.group, join, seconds)
+        return group_wire.joined_to_wire(joined)
+
+    def sync_group(self, request: pb.GroupSync) -> pb.GroupSynced:
+        name = request.caller.name
+        sync = group_wire.sync_from_wire(request)
+        with self._may_wait(request.wait_s) as seconds:
+            synced = self._backend.sync_group(name.namespace, name.group, sync, seconds)
+        return group_wire.synced_to_wire(synced)
+
+    def heartbeat_group(self, request: pb.GroupCaller) -> pb.GroupCodeReply:
+        caller = group_wire.caller_from_wire(request)
+        name = request.name
+        code = self._backend.heartbeat_group(name.namespace, name.group, caller)
+        return pb.GroupCodeReply(code=code)
+
+    def leave_group(self, request: pb.GroupCaller) -> pb.GroupCodeReply:
+        caller = group_wire.caller_from_wire(request)
+        code = self._backend.leave_group(
+            request.name.namespace, request.name.group, caller.member_id, caller.instance_id
+        )
+        return pb.GroupCodeReply(code=code)
+
+    @contextmanager
+    def _may_wait(self, seconds: float) -> Iterator[float]:
+        """Yield how long a call may wait: beyond the bound of those that do, not at all."""
+        may_wait = self._waits.acquire(blocking=False)
+        try:
+            wanted = seconds if math.isfinite(seconds) else 0.0
+            yield min(max(0.0, wanted), GROUP_WAIT_S_MAX) if may_wait else 0.0
+        finally:
+            if may_wait:
+                self._waits.release()
 
     # The store
 

@@ -18,12 +18,9 @@ from penstock.clock_guard import GuardedClock
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation, ShardConfig
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.storage_cache import ShardEntry
-from penstock.errors import (
-    BadRequestError,
-    DeadlineError,
-    NotLeaderError,
-    NotSupportedError,
-)
+from penstock.errors import BadRequestError, DeadlineError, NotLeaderError, NotSupportedError
+from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.routing import answer_packed
 from penstock.grpc_methods import service_handlers
 from penstock.record import Offset, Producer, ShardId, StoredRecord
 from penstock.remote import shards_pb2 as pb
@@ -50,11 +47,13 @@ class ShardService:
         self,
         handler: StorageEngineHandler,
         clock: GuardedClock | None = None,
-        take_offset_step: TakeStep = _no_offsets,
+        groups: GroupCoordinator | None = None,
+        take_offset_step: TakeStep | None = None,
     ) -> None:
         self._handler: Final = handler
         self._clock: Final = clock if clock is not None else GuardedClock(handler.clock)
-        self._take_offset_step: Final = take_offset_step
+        self._groups: Final = groups
+        self._take_offset_step: Final = take_offset_step or _no_offsets
 
     def clock(self, _: pb.ClockRequest) -> storage_pb2.JsonReply:
         return storage_pb2.JsonReply(json=msgspec.json.encode(self._clock.status()).decode())
@@ -169,6 +168,11 @@ class ShardService:
     def coordinate_offsets(self, request: pb.OffsetStep) -> storage_pb2.JsonReply:
         return storage_pb2.JsonReply(json=self._take_offset_step(request.json))
 
+    def ask_group(self, request: pb.GroupQuestion) -> pb.GroupAnswer:
+        if self._groups is None:
+            raise NotSupportedError("this node coordinates no groups")
+        return pb.GroupAnswer(packed=answer_packed(self._groups, request.packed))
+
     def _led(self, shard: str) -> ShardEntry:
         entry = self._handler.cache.shards.get(shard)
         if entry is None:
@@ -195,8 +199,9 @@ def _records(found: Sequence[StoredRecord]) -> storage_pb2.RecordsReply:
 def shard_handlers(
     handler: StorageEngineHandler,
     clock: GuardedClock | None = None,
-    take_offset_step: TakeStep = _no_offsets,
+    groups: GroupCoordinator | None = None,
+    take_offset_step: TakeStep | None = None,
 ) -> grpc.GenericRpcHandler:
     """Return the service as a gRPC server takes it."""
-    service = ShardService(handler, clock, take_offset_step)
+    service = ShardService(handler, clock, groups, take_offset_step)
     return service_handlers(pb, SERVICE, service, abort)

@@ -335,12 +335,122 @@ class GroupName(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class GroupOffsets(_message.Message):
-    __slots__ = ("name", "positions")
+    __slots__ = ("name", "positions", "caller")
     NAME_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
     name: GroupName
     positions: _containers.RepeatedCompositeFieldContainer[TopicPosition]
-    def __init__(self, name: _Optional[_Union[GroupName, _Mapping]] = ..., positions: _Optional[_Iterable[_Union[TopicPosition, _Mapping]]] = ...) -> None: ...
+    caller: GroupCaller
+    def __init__(self, name: _Optional[_Union[GroupName, _Mapping]] = ..., positions: _Optional[_Iterable[_Union[TopicPosition, _Mapping]]] = ..., caller: _Optional[_Union[GroupCaller, _Mapping]] = ...) -> None: ...
+
+class GroupCaller(_message.Message):
+    __slots__ = ("name", "member_id", "generation", "instance_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    name: GroupName
+    member_id: str
+    generation: int
+    instance_id: str
+    def __init__(self, name: _Optional[_Union[GroupName, _Mapping]] = ..., member_id: _Optional[str] = ..., generation: _Optional[int] = ..., instance_id: _Optional[str] = ...) -> None: ...
+
+class GroupProtocol(_message.Message):
+    __slots__ = ("name", "metadata")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    metadata: bytes
+    def __init__(self, name: _Optional[str] = ..., metadata: _Optional[bytes] = ...) -> None: ...
+
+class GroupJoin(_message.Message):
+    __slots__ = ("caller", "client_id", "session_timeout_ms", "rebalance_timeout_ms", "protocol_type", "protocols", "wait_s", "client_host")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOLS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_HOST_FIELD_NUMBER: _ClassVar[int]
+    caller: GroupCaller
+    client_id: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: _containers.RepeatedCompositeFieldContainer[GroupProtocol]
+    wait_s: float
+    client_host: str
+    def __init__(self, caller: _Optional[_Union[GroupCaller, _Mapping]] = ..., client_id: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocols: _Optional[_Iterable[_Union[GroupProtocol, _Mapping]]] = ..., wait_s: _Optional[float] = ..., client_host: _Optional[str] = ...) -> None: ...
+
+class GroupPart(_message.Message):
+    __slots__ = ("member_id", "instance_id", "data")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    instance_id: str
+    data: bytes
+    def __init__(self, member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class GroupJoined(_message.Message):
+    __slots__ = ("code", "member_id", "generation", "protocol", "leader", "members")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    member_id: str
+    generation: int
+    protocol: str
+    leader: str
+    members: _containers.RepeatedCompositeFieldContainer[GroupPart]
+    def __init__(self, code: _Optional[int] = ..., member_id: _Optional[str] = ..., generation: _Optional[int] = ..., protocol: _Optional[str] = ..., leader: _Optional[str] = ..., members: _Optional[_Iterable[_Union[GroupPart, _Mapping]]] = ...) -> None: ...
+
+class GroupSync(_message.Message):
+    __slots__ = ("caller", "assignments", "protocol_type", "protocol", "wait_s")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    caller: GroupCaller
+    assignments: _containers.RepeatedCompositeFieldContainer[GroupPart]
+    protocol_type: str
+    protocol: str
+    wait_s: float
+    def __init__(self, caller: _Optional[_Union[GroupCaller, _Mapping]] = ..., assignments: _Optional[_Iterable[_Union[GroupPart, _Mapping]]] = ..., protocol_type: _Optional[str] = ..., protocol: _Optional[str] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class GroupSynced(_message.Message):
+    __slots__ = ("code", "assignment")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    assignment: bytes
+    def __init__(self, code: _Optional[int] = ..., assignment: _Optional[bytes] = ...) -> None: ...
+
+class GroupCodeReply(_message.Message):
+    __slots__ = ("code",)
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    def __init__(self, code: _Optional[int] = ...) -> None: ...
+
+class GroupMember(_message.Message):
+    __slots__ = ("member_id", "client_id", "client_host", "instance_id", "partitions")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_HOST_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    client_id: str
+    client_host: str
+    instance_id: str
+    partitions: _containers.RepeatedCompositeFieldContainer[TopicPosition]
+    def __init__(self, member_id: _Optional[str] = ..., client_id: _Optional[str] = ..., client_host: _Optional[str] = ..., instance_id: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[TopicPosition, _Mapping]]] = ...) -> None: ...
 
 class CommittedRequest(_message.Message):
     __slots__ = ("name", "topics", "all_topics")
@@ -353,18 +463,24 @@ class CommittedRequest(_message.Message):
     def __init__(self, name: _Optional[_Union[GroupName, _Mapping]] = ..., topics: _Optional[_Iterable[str]] = ..., all_topics: _Optional[bool] = ...) -> None: ...
 
 class GroupReply(_message.Message):
-    __slots__ = ("name", "last_commit_ms", "offsets", "lag", "problems")
+    __slots__ = ("name", "last_commit_ms", "offsets", "lag", "state", "protocol", "members", "problems")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMIT_MS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     name: GroupName
     last_commit_ms: int
     offsets: _containers.RepeatedCompositeFieldContainer[TopicPosition]
     lag: _containers.RepeatedCompositeFieldContainer[TopicPosition]
+    state: str
+    protocol: str
+    members: _containers.RepeatedCompositeFieldContainer[GroupMember]
     problems: _containers.RepeatedCompositeFieldContainer[PartitionProblem]
-    def __init__(self, name: _Optional[_Union[GroupName, _Mapping]] = ..., last_commit_ms: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[TopicPosition, _Mapping]]] = ..., lag: _Optional[_Iterable[_Union[TopicPosition, _Mapping]]] = ..., problems: _Optional[_Iterable[_Union[PartitionProblem, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[_Union[GroupName, _Mapping]] = ..., last_commit_ms: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[TopicPosition, _Mapping]]] = ..., lag: _Optional[_Iterable[_Union[TopicPosition, _Mapping]]] = ..., state: _Optional[str] = ..., protocol: _Optional[str] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., problems: _Optional[_Iterable[_Union[PartitionProblem, _Mapping]]] = ...) -> None: ...
 
 class PartitionProblem(_message.Message):
     __slots__ = ("topic", "partition", "problem")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.adapter.locations import Locations, Message
-from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.api.topic_info import PartitionInfo, TopicInfo
 from penstock.errors import BadRequestError
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 from penstock.remote import storage_pb2 as pb
@@ -205,27 +205,3 @@ def topic_from_wire(text: str) -> TopicInfo:
 
 def partition_from_wire(text: str) -> PartitionInfo:
     return _partitions.decode(text)
-
-
-def group_to_wire(info: GroupInfo) -> pb.GroupReply:
-    return pb.GroupReply(
-        name=pb.GroupName(namespace=info.namespace, group=info.group),
-        last_commit_ms=info.last_commit_ms,
-        offsets=positions_to_wire(info.offsets),
-        lag=positions_to_wire(info.lag),
-        problems=[
-            pb.PartitionProblem(topic=topic, partition=partition, problem=problem)
-            for (topic, partition), problem in info.problems.items()
-        ],
-    )
-
-
-def group_from_wire(reply: pb.GroupReply) -> GroupInfo:
-    return GroupInfo(
-        reply.name.group,
-        reply.name.namespace,
-        reply.last_commit_ms,
-        positions_from_wire(reply.offsets),
-        {at: int(lag) for at, lag in positions_from_wire(reply.lag).items()},
-        {(one.topic, one.partition): one.problem for one in reply.problems},
-    )

@@ -150,6 +150,10 @@ def error_of_call(failed: grpc.RpcError, who: str, request: WireMessage) -> erro
                 f"the answer of {who} is larger than {MESSAGE_SIZE_MAX} bytes, which is what a "
                 "connection carries at once; ask for less, or read it where the store is"
             )
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return errors.NotSupportedError(
+            f"{who} does not know this call: it is older than this program; update the server"
+        )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.DeadlineError(f"{who} did not answer in time; the outcome is unknown")
     return errors.DeadlineError(f"{who}: {call.details()}; the outcome is unknown")

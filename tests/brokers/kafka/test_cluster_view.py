@@ -9,16 +9,16 @@ from types import SimpleNamespace
 from typing import TypeVar, cast
 
 import pytest
-from kio.schema.errors import ErrorCode
 from tests.brokers.kafka.running import Running, WireClient, running
 
 from penstock.brokers.kafka import cluster_view
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import BrokerAddress, ClusterView
-from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
-from penstock.brokers.kafka.groups.model import Caller
 from penstock.clock import SystemClock
 from penstock.errors import DeadlineError
+from penstock.groups.codes import GroupCode
+from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.model import Caller
 from penstock.meta.client import Node, Update
 from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.meta.state.metadata_commands import NodePut
@@ -88,9 +88,9 @@ def test_a_coordinator_without_a_known_address_is_not_named() -> None:
 def test_a_group_of_another_coordinator_is_sent_there() -> None:
     groups = GroupCoordinator(SystemClock(), is_here=lambda name: name == "mine")
     nobody = Caller("m", 1, None)
-    assert groups.heartbeat("mine", nobody) is ErrorCode.unknown_member_id
-    assert groups.heartbeat("other", nobody) is ErrorCode.not_coordinator
-    assert groups.check_commit("other", Caller("", -1, None)) is ErrorCode.not_coordinator
+    assert groups.heartbeat("mine", nobody) is GroupCode.unknown_member_id
+    assert groups.heartbeat("other", nobody) is GroupCode.not_coordinator
+    assert groups.check_commit("other", Caller("", -1, None)) is GroupCode.not_coordinator
 
 
 class Announced:

@@ -15,6 +15,7 @@ from penstock.brokers.kafka.kafka_metrics import KafkaMetrics
 from penstock.brokers.kafka.transactions import NoTransactions, Transactions
 from penstock.clock import Clock
 from penstock.engine.handler import StorageEngineHandler
+from penstock.groups.coordinator import GroupCoordinator
 from penstock.log import get_logger
 from penstock.meta.client import DEFAULT_NAMESPACE, MetaClient, Topic
 from penstock.meta.group_coordinators import GroupCoordinators
@@ -43,6 +44,7 @@ class KafkaBroker:
         self.handler: Final[StorageEngineHandler] = drivers.engine_storage_handler
         self.admin: Final[TopicAdmin] = drivers.admin
         self.offsets: Final[OffsetManager] = drivers.offset_manager
+        self.groups: Final[GroupCoordinator] = drivers.groups
         self.meta: Final = meta
         self.clock: Final = clock
         self.all_settings: Final = settings

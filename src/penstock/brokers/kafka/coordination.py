@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import ClusterView
-from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
-from penstock.brokers.kafka.groups.model import Limits
+from penstock.brokers.kafka.groups.coordinator import KafkaGroups
 from penstock.brokers.kafka.groups.registration import register_groups
 from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.transacting.api import TransactionApi
@@ -18,14 +17,7 @@ from penstock.record import ShardId
 
 
 def register(registry: ApiRegistry, broker: KafkaBroker, cluster: ClusterView) -> None:
-    settings = broker.settings
-    limits = Limits(
-        session_timeout_min_ms=settings.group_session_timeout_min_ms,
-        session_timeout_max_ms=settings.group_session_timeout_max_ms,
-        initial_delay_ms=settings.group_initial_delay_ms,
-        members_max=settings.group_members_max,
-    )
-    groups = GroupCoordinator(broker.clock, limits, cluster.is_coordinator_of)
+    groups = KafkaGroups(broker.groups, broker.namespace)
     transactions = _register_transactions(registry, broker, groups, cluster)
     pending = transactions.pending_offsets if transactions is not None else _nothing_pending
     register_groups(registry, broker, groups, pending, cluster)
@@ -36,7 +28,7 @@ async def _nothing_pending(_group: str) -> tuple[ShardId, ...]:
 
 
 def _register_transactions(
-    registry: ApiRegistry, broker: KafkaBroker, groups: GroupCoordinator, cluster: ClusterView
+    registry: ApiRegistry, broker: KafkaBroker, groups: KafkaGroups, cluster: ClusterView
 ) -> TransactionCoordinator | None:
     """Offer transactions where the meta service keeps their state."""
     if not isinstance(broker.meta, TransactionClient):

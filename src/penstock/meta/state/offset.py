@@ -38,6 +38,7 @@ from penstock.meta.state.offset_commands import (
     Removed,
     ResetOffsets,
     Saved,
+    SaveGroupState,
     SaveOffsets,
     StaleEntry,
     TakeEpochs,
@@ -49,14 +50,17 @@ from penstock.meta.state.offset_rows import (
     CommittedOffset,
     Group,
     delete_group_row,
+    delete_members,
     group_prefix,
     offset_key,
     pack_offset,
     read_group,
+    read_members,
     read_offset,
     unpack_offset,
     unpack_pair,
     write_group,
+    write_members,
 )
 from penstock.meta.state.packing import PackedOffsets, PackedSave, pack_group, put_newer
 from penstock.meta.state.requests import find_answer, remember_answer
@@ -120,6 +124,8 @@ def _change(view: View, request: OffsetRequest, head: Head) -> OffsetResult | Re
             return _reset_offsets(view, command, head, request.time_ms)
         case DeleteOffsets() | DeleteGroup() | PurgeGroup() | ExpireGroups() | ForgetShards():
             return _remove(view, command, head, request.time_ms)
+        case SaveGroupState():
+            return _save_group_state(view, command)
         case _:
             return change_transaction(view, command, request.time_ms)
 
@@ -375,6 +381,22 @@ def _expire_groups(view: View, command: ExpireGroups, head: Head) -> OffsetResul
         delete_group_row(view, name.namespace, name.group)
         gone.append(name)
     return Removed(groups=tuple(gone), rows=rows)
+
+
+def _save_group_state(view: View, command: SaveGroupState) -> OffsetResult | Rejected:
+    kept = read_members(view, command.namespace, command.group)
+    if kept is not None and kept[0] > command.generation:
+        return Rejected(
+            "stale",
+            f"generation {kept[0]} of group {command.group!r} is kept, and {command.generation} "
+            "is older: another node coordinates the group",
+            command.group,
+        )
+    if command.state:
+        write_members(view, command.namespace, command.group, command.generation, command.state)
+    elif kept is not None:
+        delete_members(view, command.namespace, command.group)
+    return Saved()
 
 
 def _forget_shards(view: View, command: ForgetShards) -> OffsetResult:

@@ -28,6 +28,9 @@ from penstock.meta.state.transaction_commands import (
 ROWS_MAX: Final = 5_000
 """Rows that one command may remove; what is left takes another command."""
 
+STATE_SIZE_MAX: Final = 256 << 10
+"""Bytes of the members of one group."""
+
 
 class OffsetEntry(Struct, frozen=True, array_like=True, gc=False):
     """A commit: the next offset to read, and the pair that orders it among all commits."""
@@ -138,6 +141,16 @@ class ForgetShards(Struct, frozen=True, array_like=True, tag="forget-shards"):
     shards: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=ROWS_MAX)]
 
 
+class SaveGroupState(Struct, frozen=True, array_like=True, tag="save-group-state"):
+    """Keep the members of a group's generation, or remove them when `state` is empty; refused when
+    those of a later generation are kept."""
+
+    namespace: Name
+    group: Name
+    generation: Count
+    state: Annotated[bytes, Meta(max_length=STATE_SIZE_MAX)]
+
+
 OffsetCommand = (
     TakeEpochs
     | SaveOffsets
@@ -156,6 +169,7 @@ OffsetCommand = (
     | ForgetAborted
     | ForgetTransactions
     | CommitGroups
+    | SaveGroupState
 )
 
 

@@ -2,6 +2,7 @@
 
     0x20 groups   namespace, group          → epoch, floor, node, times
     0x21 offsets  namespace, group, shard   → offset, pair, leader epoch, time, metadata
+    0x24 members  namespace, group          → generation, members (0x22, 0x23: transactions)
 
 A row of an offset whose epoch lies below its group's floor is hidden: the group was deleted since.
 A row without an offset says that the offset was deleted under that pair; it stays, so that an older
@@ -28,6 +29,7 @@ from penstock.meta.state.view import Reader, View
 
 GROUPS_TABLE: Final = 0x20
 OFFSETS_TABLE: Final = 0x21
+MEMBERS_TABLE: Final = 0x24
 
 NO_OFFSET: Final = -1
 
@@ -52,6 +54,8 @@ GROUP_ROW: Final = Layout(
 )
 
 PAIR_SIZE: Final = 16
+
+_GENERATION_SIZE: Final = 8
 
 _GROUP_KEYS_MAX: Final = 1_024
 """Keys of groups that are kept: every commit needs that of its group twice."""
@@ -180,3 +184,30 @@ def _visible(row: bytes, floor: int) -> CommittedOffset | None:
     committed = unpack_offset(row)
     is_hidden = committed.offset == NO_OFFSET or committed.epoch < floor
     return None if is_hidden else committed
+
+
+def read_members(view: Reader, namespace: str, group: str) -> tuple[int, bytes] | None:
+    """Return the generation whose members are kept, and their state."""
+    row = view.get(encode_key(MEMBERS_TABLE, namespace, group))
+    return None if row is None else _members(row)
+
+
+def write_members(view: View, namespace: str, group: str, generation: int, state: bytes) -> None:
+    key = encode_key(MEMBERS_TABLE, namespace, group)
+    view.put(key, generation.to_bytes(_GENERATION_SIZE, "big") + state)
+
+
+def delete_members(view: View, namespace: str, group: str) -> None:
+    view.delete(encode_key(MEMBERS_TABLE, namespace, group))
+
+
+def scan_members(view: Reader) -> Iterator[tuple[str, str, bytes]]:
+    """Yield (namespace, group, state), in key order."""
+    prefix = encode_key(MEMBERS_TABLE)
+    for key, row in view.scan(prefix, after_prefix(prefix)):
+        namespace, group = decode_texts(key)
+        yield namespace, group, _members(row)[1]
+
+
+def _members(row: bytes) -> tuple[int, bytes]:
+    return int.from_bytes(row[:_GENERATION_SIZE], "big"), row[_GENERATION_SIZE:]

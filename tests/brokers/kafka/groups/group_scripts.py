@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from kio.schema.errors import ErrorCode
-
-from penstock.brokers.kafka.groups.machine import GroupMachine
-from penstock.brokers.kafka.groups.model import (
+from penstock.groups.codes import GroupCode
+from penstock.groups.machine import GroupMachine
+from penstock.groups.model import (
     Answer,
     Caller,
     Join,
@@ -61,7 +60,7 @@ class GroupScript:
                 yield self._ask(word, words, fields).name
         yield from self._collect()
 
-    def _ask(self, word: str, words: list[str], fields: dict[str, str]) -> ErrorCode:
+    def _ask(self, word: str, words: list[str], fields: dict[str, str]) -> GroupCode:
         member_id = "" if not words or words[0] == "nobody" else words[0]
         instance = fields.get("instance")
         if word == "leave":
@@ -124,7 +123,7 @@ def _join(fields: dict[str, str], words: list[str]) -> Join:
 
 
 def _describe(answer: Answer) -> str:
-    if answer.error is not ErrorCode.none:
+    if answer.error is not GroupCode.none:
         id_given = answer.member_id if isinstance(answer, Joined) else ""
         return f"{answer.error.name} {id_given}".strip()
     if not isinstance(answer, Joined):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.schema.errors import ErrorCode
 
-from penstock.brokers.kafka.groups.machine import GroupMachine
-from penstock.brokers.kafka.groups.model import (
+from penstock.groups.codes import GroupCode
+from penstock.groups.machine import GroupMachine
+from penstock.groups.model import (
     Caller,
     GroupState,
     Join,
@@ -105,16 +105,16 @@ class Play:
         for ticket, answer in self.machine.take_answers():
             client = self.waiting.pop(ticket)  # KeyError: answered twice
             if isinstance(answer, Joined) and answer.error in {
-                ErrorCode.none,
-                ErrorCode.member_id_required,
+                GroupCode.none,
+                GroupCode.member_id_required,
             }:
                 self.ids[client] = answer.member_id
-                if answer.error is ErrorCode.none:
+                if answer.error is GroupCode.none:
                     self.generations[client] = answer.generation
                     members = {one.member_id for one in answer.members}
                     if members:
                         assert self.seen.setdefault(answer.generation, members) is not None
-            elif isinstance(answer, Synced) and answer.error is ErrorCode.none:
+            elif isinstance(answer, Synced) and answer.error is GroupCode.none:
                 assert answer.assignment in {b"", *(one.encode() for one in self._all_ids())}
 
     def _all_ids(self) -> set[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.brokers.kafka.groups.group_scripts import play
 
-from penstock.brokers.kafka.groups.model import Limits
+from penstock.groups.model import Limits
 
 SCRIPTS = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
 LIMITS = Limits(initial_delay_ms=3_000, members_max=4, metadata_size_max=100)

@@ -10,12 +10,12 @@ from kio.schema.errors import ErrorCode
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.fields import Answer, Fields
-from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
-from penstock.brokers.kafka.groups.machine import GroupMachine
-from penstock.brokers.kafka.groups.model import GroupState
+from penstock.brokers.kafka.groups.coordinator import KafkaGroups
 from penstock.brokers.kafka.groups.offset_api import commit_code_of
-from penstock.brokers.kafka.groups.subscriptions import CONSUMER
 from penstock.errors import StoreError
+from penstock.groups.consumer_protocol import CONSUMER
+from penstock.groups.machine import GroupMachine
+from penstock.groups.model import GroupState
 
 CLASSIC: Final = "classic"
 _NOT_ASKED: Final = -(1 << 31)
@@ -24,7 +24,7 @@ _SAYS_UNKNOWN_FROM: Final = 6
 
 
 class GroupAdminApi:
-    def __init__(self, broker: KafkaBroker, coordinator: GroupCoordinator) -> None:
+    def __init__(self, broker: KafkaBroker, coordinator: KafkaGroups) -> None:
         self._broker: Final = broker
         self._coordinator: Final = coordinator
 

@@ -9,8 +9,8 @@ from kio.schema.errors import ErrorCode
 from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.fields import Answer, Fields
-from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
-from penstock.brokers.kafka.groups.model import Caller, Join, Sync
+from penstock.brokers.kafka.groups.coordinator import KafkaGroups
+from penstock.groups.model import Caller, Join, Sync
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -19,7 +19,7 @@ _NULL_PROTOCOL_FROM: Final = 7
 
 
 class GroupApi:
-    def __init__(self, cluster: ClusterView, coordinator: GroupCoordinator) -> None:
+    def __init__(self, cluster: ClusterView, coordinator: KafkaGroups) -> None:
         self._cluster: Final = cluster
         self._coordinator: Final = coordinator
 
@@ -71,7 +71,7 @@ class GroupApi:
         )
         nothing = None if context.api_version >= _NULL_PROTOCOL_FROM else ""
         return {
-            "error_code": joined.error,
+            "error_code": ErrorCode(joined.error),
             "generation_id": joined.generation,
             "protocol_type": joined.protocol_type,
             "protocol_name": nothing if joined.protocol is None else joined.protocol,
@@ -103,7 +103,7 @@ class GroupApi:
             ),
         )
         return {
-            "error_code": synced.error,
+            "error_code": ErrorCode(synced.error),
             "protocol_type": synced.protocol_type,
             "protocol_name": synced.protocol,
             "assignment": synced.assignment,

@@ -13,11 +13,11 @@ from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.groups.commit_queue import CommitQueue
-from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
-from penstock.brokers.kafka.groups.model import Caller, GroupState
-from penstock.brokers.kafka.groups.subscriptions import subscribed_topics
+from penstock.brokers.kafka.groups.coordinator import KafkaGroups
 from penstock.brokers.kafka.topic_finder import TopicFinder, named, shard_of
 from penstock.errors import StoreError, UnknownGroupError
+from penstock.groups.model import Caller, GroupState
+from penstock.groups.subscriptions import subscribed_topics
 from penstock.meta.client import CommittedOffset
 from penstock.meta.state.offset_entries import METADATA_SIZE_MAX
 from penstock.offsets.strategy import GroupCommit, OffsetCommit
@@ -32,7 +32,7 @@ Pending = Callable[[str], Awaitable[Collection[ShardId]]]
 
 class OffsetApi:
     def __init__(
-        self, broker: KafkaBroker, coordinator: GroupCoordinator, pending_in_transactions: Pending
+        self, broker: KafkaBroker, coordinator: KafkaGroups, pending_in_transactions: Pending
     ) -> None:
         """`pending_in_transactions` tells, for a group, which offsets a transaction may change."""
         self._broker: Final = broker

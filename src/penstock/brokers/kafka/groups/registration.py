@@ -6,7 +6,7 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.groups.admin_api import GroupAdminApi
 from penstock.brokers.kafka.groups.api import GroupApi
-from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
+from penstock.brokers.kafka.groups.coordinator import KafkaGroups
 from penstock.brokers.kafka.groups.offset_api import OffsetApi, Pending
 from penstock.brokers.kafka.registry import ApiRegistry
 
@@ -14,7 +14,7 @@ from penstock.brokers.kafka.registry import ApiRegistry
 def register_groups(
     registry: ApiRegistry,
     broker: KafkaBroker,
-    coordinator: GroupCoordinator,
+    coordinator: KafkaGroups,
     pending_in_transactions: Pending,
     cluster: ClusterView,
 ) -> None:

@@ -11,12 +11,12 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.fields import Answer, Fields
-from penstock.brokers.kafka.groups.coordinator import GroupCoordinator
-from penstock.brokers.kafka.groups.model import Caller
+from penstock.brokers.kafka.groups.coordinator import KafkaGroups
 from penstock.brokers.kafka.groups.offset_api import collect_commits, refuse_taken
 from penstock.brokers.kafka.topic_finder import TopicFinder, shard_of
 from penstock.brokers.kafka.transacting.coordinator import TransactionCoordinator
 from penstock.errors import RetryableError, StoreError, TransactionRefusedError
+from penstock.groups.model import Caller
 from penstock.meta.state.offset_entries import NewOffset
 from penstock.record import ShardId
 
@@ -37,7 +37,7 @@ class TransactionApi:
         self,
         broker: KafkaBroker,
         coordinator: TransactionCoordinator,
-        groups: GroupCoordinator,
+        groups: KafkaGroups,
     ) -> None:
         self._broker: Final = broker
         self._coordinator: Final = coordinator

@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from kio.schema.errors import ErrorCode
 from msgspec import Struct
+
+from penstock.groups.codes import GroupCode
 
 NO_GENERATION: Final = -1
 
@@ -57,6 +58,10 @@ class Join(Struct, frozen=True):
     """A new member is told its id first and joins with it (since version 4)."""
     can_skip_assignment: bool = False
     """A leader can be told that the assignment stands (since version 9)."""
+    skips_delay: bool = False
+    """The first rebalance of an empty group does not wait for further members."""
+    is_local: bool = False
+    """The member lives in this process and ends with it."""
 
 
 class JoinedMember(Struct, frozen=True):
@@ -68,7 +73,7 @@ class JoinedMember(Struct, frozen=True):
 class Joined(Struct, frozen=True):
     """The answer to a join. Only the leader sees the members."""
 
-    error: ErrorCode = ErrorCode.none
+    error: GroupCode = GroupCode.none
     member_id: str = ""
     generation: int = NO_GENERATION
     protocol_type: str | None = None
@@ -86,7 +91,7 @@ class Sync(Struct, frozen=True):
 
 
 class Synced(Struct, frozen=True):
-    error: ErrorCode = ErrorCode.none
+    error: GroupCode = GroupCode.none
     assignment: bytes = b""
     protocol_type: str | None = None
     protocol: str | None = None
@@ -115,6 +120,8 @@ class Member(Struct):
     """It has never got the answer to a join."""
     must_sync: bool = False
     """It joined this generation and has not asked for its assignment yet."""
+    is_local: bool = False
+    """It lives in this process and ends with it."""
 
     def metadata_of(self, protocol: str) -> bytes:
         return next((data for name, data in self.protocols if name == protocol), b"")

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kio.schema.errors import ErrorCode
-
-from penstock.brokers.kafka.groups.model import Caller, JoinedMember, Member
+from penstock.groups.codes import GroupCode
+from penstock.groups.model import Caller, JoinedMember, Member
 
 
 class MemberTable:
@@ -64,15 +63,15 @@ class MemberTable:
         self.static_ids[member.instance_id] = member_id
         self.by_id = renamed
 
-    def check(self, caller: Caller) -> Member | ErrorCode:
+    def check(self, caller: Caller) -> Member | GroupCode:
         """Return the member who calls, or why it is none."""
         if caller.instance_id is not None:
             known = self.static_ids.get(caller.instance_id)
             if known is None:
-                return ErrorCode.unknown_member_id
+                return GroupCode.unknown_member_id
             if known != caller.member_id:
-                return ErrorCode.fenced_instance_id
-        return self.by_id.get(caller.member_id, ErrorCode.unknown_member_id)
+                return GroupCode.fenced_instance_id
+        return self.by_id.get(caller.member_id, GroupCode.unknown_member_id)
 
     def supports(self, protocol_type: str, names: Sequence[str]) -> bool:
         """Say whether a member with these protocols can be in the group."""

@@ -21,10 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
-from penstock.brokers.kafka.groups.members import MemberTable
-from penstock.brokers.kafka.groups.model import (
+from penstock.groups.codes import GroupCode
+from penstock.groups.members import MemberTable
+from penstock.groups.model import (
     Answer,
     Caller,
     GroupState,
@@ -36,8 +35,9 @@ from penstock.brokers.kafka.groups.model import (
     Synced,
     Ticket,
 )
+from penstock.groups.snapshot import GroupSnapshot, member_of
 
-DEAD_ERROR: Final = ErrorCode.coordinator_not_available
+DEAD_ERROR: Final = GroupCode.coordinator_not_available
 
 
 class GroupMachine:
@@ -54,6 +54,8 @@ class GroupMachine:
         self._is_initial = False
         self._initial_left_ms = 0
         self._has_newcomer = False
+        self._skips_delay = False
+        """The member that joined last does not want to wait for others."""
 
     # What the coordinator does with it
 
@@ -83,14 +85,30 @@ class GroupMachine:
         elif expired and self.state is GroupState.PREPARING:
             self._try_to_complete(now_ms)
 
-    def delete(self) -> ErrorCode:
+    def restore(self, snapshot: GroupSnapshot, now_ms: int) -> None:
+        """Go on with the members of a coordinator that was here, or elsewhere, before: their
+        sessions begin anew."""
+        assert not len(self.members), "only into a new group"
+        members = self.members
+        for one in snapshot.members:
+            deadline_ms = now_ms + one.session_timeout_ms
+            kind = snapshot.protocol_type
+            members.add(member_of(one, deadline_ms=deadline_ms, protocol_type=kind))
+        members.protocol_type = snapshot.protocol_type
+        members.protocol = snapshot.protocol
+        if snapshot.leader in members.by_id:
+            members.leader = snapshot.leader
+        self.generation = snapshot.generation
+        self.state = GroupState.STABLE
+
+    def delete(self) -> GroupCode:
         """End an empty group."""
         if self.state is GroupState.DEAD:
-            return ErrorCode.group_id_not_found
+            return GroupCode.group_id_not_found
         if self.state is not GroupState.EMPTY or self.members.pending:
-            return ErrorCode.non_empty_group
+            return GroupCode.non_empty_group
         self.state = GroupState.DEAD
-        return ErrorCode.none
+        return GroupCode.none
 
     # Joining
 
@@ -105,23 +123,23 @@ class GroupMachine:
         else:
             self._join_again(ticket, request, now_ms)
 
-    def _refusal(self, request: Join) -> ErrorCode | None:
+    def _refusal(self, request: Join) -> GroupCode | None:
         limits = self._limits
         if self.state is GroupState.DEAD:
             return DEAD_ERROR
         timeout_ms = request.session_timeout_ms
         if not limits.session_timeout_min_ms <= timeout_ms <= limits.session_timeout_max_ms:
-            return ErrorCode.invalid_session_timeout
+            return GroupCode.invalid_session_timeout
         size = sum(len(name) + len(metadata) for name, metadata in request.protocols)
         if size > limits.metadata_size_max:
-            return ErrorCode.invalid_request
+            return GroupCode.invalid_request
         if not self.members.supports(request.protocol_type, [n for n, _ in request.protocols]):
-            return ErrorCode.inconsistent_group_protocol
+            return GroupCode.inconsistent_group_protocol
         if self._is_stranger(request):
             if request.member_id:
-                return ErrorCode.unknown_member_id
+                return GroupCode.unknown_member_id
             if len(self.members) + len(self.members.pending) >= limits.members_max:
-                return ErrorCode.group_max_size_reached
+                return GroupCode.group_max_size_reached
         return None
 
     def _is_stranger(self, request: Join) -> bool:
@@ -136,7 +154,7 @@ class GroupMachine:
             self._replace_static(ticket, request, member_id, now_ms)
         elif request.requires_known_id and request.instance_id is None:
             self.members.pending[member_id] = now_ms + request.session_timeout_ms
-            self._answers.append((ticket, Joined(ErrorCode.member_id_required, member_id)))
+            self._answers.append((ticket, Joined(GroupCode.member_id_required, member_id)))
         else:
             self._admit(ticket, request, member_id, now_ms)
 
@@ -152,14 +170,16 @@ class GroupMachine:
             protocols=request.protocols,
             deadline_ms=now_ms + self._limits.new_member_timeout_ms,
             join_ticket=ticket,
+            is_local=request.is_local,
         )
         self.members.add(member)
         self._has_newcomer = True
+        self._skips_delay = request.skips_delay
         self._prepare(now_ms)
 
     def _join_again(self, ticket: Ticket, request: Join, now_ms: int) -> None:
         found = self.members.check(Caller(request.member_id, instance_id=request.instance_id))
-        if isinstance(found, ErrorCode):
+        if isinstance(found, GroupCode):
             self._answers.append((ticket, Joined(found, request.member_id)))
             return
         is_same = found.protocols == request.protocols
@@ -177,7 +197,7 @@ class GroupMachine:
             self._prepare(now_ms)
 
     def _update(self, member: Member, request: Join, now_ms: int) -> None:
-        self._give_up_tickets(member, ErrorCode.rebalance_in_progress)
+        self._give_up_tickets(member, GroupCode.rebalance_in_progress)
         member.protocols = request.protocols
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -191,7 +211,7 @@ class GroupMachine:
         assert request.instance_id is not None, "asked for static members only"
         members = self.members
         member = members.by_id[members.static_ids[request.instance_id]]
-        self._give_up_tickets(member, ErrorCode.fenced_instance_id)
+        self._give_up_tickets(member, GroupCode.fenced_instance_id)
         old_id, was_leader = member.member_id, members.leader == member.member_id
         members.rename(member, member_id)
         self._update(member, request, now_ms)
@@ -217,12 +237,14 @@ class GroupMachine:
             for member in self.members:
                 if self.state is GroupState.COMPLETING:
                     member.assignment = b""
-                self._answer_sync(member, Synced(ErrorCode.rebalance_in_progress))
+                self._answer_sync(member, Synced(GroupCode.rebalance_in_progress))
                 member.must_sync = False
             timeout_ms = self.members.rebalance_timeout_ms()
             self._is_initial = self.state is GroupState.EMPTY
             if self._is_initial:
                 delay_ms = min(self._limits.initial_delay_ms, timeout_ms)
+                if self._skips_delay:
+                    delay_ms = 0
                 self._initial_left_ms = timeout_ms - delay_ms
                 self._phase_at_ms = now_ms + delay_ms
                 self._has_newcomer = False
@@ -300,14 +322,14 @@ class GroupMachine:
 
     def sync(self, ticket: Ticket, request: Sync, now_ms: int) -> None:
         found = self._check_generation(request.caller)
-        if isinstance(found, ErrorCode):
+        if isinstance(found, GroupCode):
             self._answers.append((ticket, Synced(found)))
             return
         problem = self._sync_problem(request)
         if problem is not None:
             self._answers.append((ticket, Synced(problem)))
             return
-        self._answer_sync(found, Synced(ErrorCode.rebalance_in_progress))  # an older try of it
+        self._answer_sync(found, Synced(GroupCode.rebalance_in_progress))  # an older try of it
         found.must_sync = False
         found.sync_ticket = ticket
         self._hear(found, now_ms)
@@ -319,19 +341,19 @@ class GroupMachine:
         if self.state is GroupState.STABLE:
             self._hand_out(now_ms)
 
-    def _sync_problem(self, request: Sync) -> ErrorCode | None:
+    def _sync_problem(self, request: Sync) -> GroupCode | None:
         members = self.members
         for given, known in (
             (request.protocol_type, members.protocol_type),
             (request.protocol, members.protocol),
         ):
             if given is not None and given != known:
-                return ErrorCode.inconsistent_group_protocol
+                return GroupCode.inconsistent_group_protocol
         if self.state is GroupState.PREPARING:
-            return ErrorCode.rebalance_in_progress
+            return GroupCode.rebalance_in_progress
         size = sum(len(assignment) for _, assignment in request.assignments)
         if size > self._limits.metadata_size_max * max(1, len(members)):
-            return ErrorCode.invalid_request
+            return GroupCode.invalid_request
         return None
 
     def _hand_out(self, now_ms: int) -> None:
@@ -352,34 +374,34 @@ class GroupMachine:
 
     # Staying and leaving
 
-    def heartbeat(self, caller: Caller, now_ms: int) -> ErrorCode:
+    def heartbeat(self, caller: Caller, now_ms: int) -> GroupCode:
         found = self._check_generation(caller)
-        if isinstance(found, ErrorCode):
+        if isinstance(found, GroupCode):
             return found
         self._hear(found, now_ms)
         if self.state is GroupState.PREPARING:
-            return ErrorCode.rebalance_in_progress
-        return ErrorCode.none
+            return GroupCode.rebalance_in_progress
+        return GroupCode.none
 
     def check_commit(
         self, caller: Caller, now_ms: int, *, in_transaction: bool = False
-    ) -> ErrorCode:
+    ) -> GroupCode:
         """Say whether a commit of offsets may be taken from `caller`."""
         if self.state is GroupState.DEAD:
             return DEAD_ERROR
         if caller.generation < 0 and (self.state is GroupState.EMPTY or in_transaction):
             is_plain = not caller.member_id and caller.instance_id is None
             if is_plain or self.state is GroupState.EMPTY:
-                return ErrorCode.none  # a program that assigns partitions by itself
+                return GroupCode.none  # a program that assigns partitions by itself
         found = self._check_generation(caller)
-        if isinstance(found, ErrorCode):
+        if isinstance(found, GroupCode):
             return found
         self._hear(found, now_ms)
         if self.state is GroupState.COMPLETING and not in_transaction:
-            return ErrorCode.rebalance_in_progress
-        return ErrorCode.none
+            return GroupCode.rebalance_in_progress
+        return GroupCode.none
 
-    def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
+    def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> GroupCode:
         if self.state is GroupState.DEAD:
             return DEAD_ERROR
         members = self.members
@@ -387,33 +409,33 @@ class GroupMachine:
             del members.pending[member_id]
             if self.state is GroupState.PREPARING:
                 self._try_to_complete(now_ms)
-            return ErrorCode.none
+            return GroupCode.none
         if instance_id is not None and not member_id:
             # An operator removes a static member without knowing its id.
             member_id = members.static_ids.get(instance_id, "")
         found = members.check(Caller(member_id, instance_id=instance_id))
-        if isinstance(found, ErrorCode):
+        if isinstance(found, GroupCode):
             return found
         self._remove(found, now_ms)
-        return ErrorCode.none
+        return GroupCode.none
 
-    def _check_generation(self, caller: Caller) -> Member | ErrorCode:
+    def _check_generation(self, caller: Caller) -> Member | GroupCode:
         if self.state is GroupState.DEAD:
             return DEAD_ERROR
         found = self.members.check(caller)
-        if isinstance(found, ErrorCode):
+        if isinstance(found, GroupCode):
             return found
-        return found if caller.generation == self.generation else ErrorCode.illegal_generation
+        return found if caller.generation == self.generation else GroupCode.illegal_generation
 
     def _remove(self, member: Member, now_ms: int) -> None:
-        self._give_up_tickets(member, ErrorCode.unknown_member_id)
+        self._give_up_tickets(member, GroupCode.unknown_member_id)
         self.members.remove(member)
         self._prepare(now_ms)
 
     def _hear(self, member: Member, now_ms: int) -> None:
         member.deadline_ms = now_ms + member.session_timeout_ms
 
-    def _give_up_tickets(self, member: Member, error: ErrorCode) -> None:
+    def _give_up_tickets(self, member: Member, error: GroupCode) -> None:
         if member.join_ticket is not None:
             self._answers.append((member.join_ticket, Joined(error, member.member_id)))
             member.join_ticket = None

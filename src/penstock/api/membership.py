@@ -1,0 +1,421 @@
+"""The client's side of a group: joins, keeps the session alive, and knows which partitions are this
+consumer's.
+
+A thread of its own sends heartbeats and takes part in rebalances, so that a consumer that handles
+records for long holds nobody up. It never takes a partition away by itself: the consumer does that
+in its own thread, when it reads next (`pending`, `hold`). With the cooperative protocol the thread
+joins again at once and the consumer keeps reading what stays its own; with an eager one (a group
+with Kafka clients that speak no other) it joins again when the consumer has given up all it had.
+
+A consumer that does not read for `max_poll_interval` seconds leaves, and learns with its next call
+that it has lost its partitions.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Final
+from weakref import WeakSet
+
+from msgspec import Struct
+
+from penstock.api.backend import Backend, TopicPartition
+from penstock.clock import Clock, SystemClock
+from penstock.errors import (
+    ClosedError,
+    GroupFencedError,
+    RebalanceInProgressError,
+    RequestError,
+    RetryableError,
+    StoreError,
+    UnknownTopicError,
+)
+from penstock.groups.assignors import ASSIGNORS, COOPERATIVE
+from penstock.groups.codes import GroupCode
+from penstock.groups.consumer_protocol import (
+    CONSUMER,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from penstock.groups.model import NO_GENERATION, Caller, Join, Joined, Sync, Synced
+from penstock.groups.refusals import GONE, LATER, refusal
+from penstock.log import get_logger
+from penstock.record import Offset
+
+SESSION_TIMEOUT_S: Final = 10.0
+HEARTBEAT_S: Final = 0.5
+MAX_POLL_INTERVAL_S: Final = 300.0
+ANSWER_S: Final = 2.0
+"""How long one call waits for the group to decide; then it is made again."""
+SETTLE_S: Final = 5.0
+"""How long a consumer without partitions waits for a rebalance under way."""
+COMMIT_S: Final = 30.0
+"""How long a commit waits for one."""
+_PAUSE_S: Final = 0.1
+_NOTHING: Final[frozenset[TopicPartition]] = frozenset()
+
+_log: Final = get_logger(__name__)
+
+
+class MemberOptions(Struct, frozen=True):
+    session_timeout: float = SESSION_TIMEOUT_S
+    max_poll_interval: float = MAX_POLL_INTERVAL_S
+    instance_id: str | None = None
+    client_id: str = "penstock"
+
+
+class Pending(Struct, frozen=True):
+    """What the consumer has to give up and to take over."""
+
+    revoked: frozenset[TopicPartition] = _NOTHING
+    assigned: frozenset[TopicPartition] = _NOTHING
+    is_lost: bool = False
+    """Others may have the revoked partitions already."""
+
+
+class Membership:
+    def __init__(
+        self,
+        backend: Backend,
+        namespace: str,
+        group: str,
+        topics: Sequence[str],
+        options: MemberOptions,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._backend: Final = backend
+        self._namespace: Final = namespace
+        self._group: Final = group
+        self._topics: Final = tuple(topics)
+        self._options: Final = options
+        self._clock: Final = clock if clock is not None else SystemClock()
+        self._changed: Final = threading.Condition()
+        self._wakes: Final[SimpleQueue[None]] = SimpleQueue()  # also from a finalizer
+        self._pid: Final = os.getpid()
+        self._is_closed = False
+        self._failure: StoreError | None = None
+        self._member_id = ""
+        self._generation = NO_GENERATION
+        self._protocol = ""
+        self._is_leader = False
+        self._counts: dict[str, int] = {}
+        """Partitions by topic, as this leader saw them when it assigned them."""
+        self._must_join = True
+        self._is_lost = False
+        self._target = _NOTHING
+        self._owned = _NOTHING
+        self._started = self._finished = 0
+        self.last_poll = self._clock.monotonic()
+        self._thread: Final = threading.Thread(
+            target=self._run, name=f"penstock-member-{group}", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+        _open.add(self)
+
+    # For the consumer, in its own thread
+
+    def pending(self) -> Pending | None:
+        """Return what the consumer has to do before it reads on."""
+        self.last_poll = self._clock.monotonic()
+        with self._changed:
+            if self._failure is not None:
+                raise self._failure
+            if self._is_lost:
+                return Pending(revoked=self._owned, is_lost=True)
+            if self._must_join:
+                if self._owned and self._protocol != COOPERATIVE:
+                    return Pending(revoked=self._owned)
+                return None
+            if self._owned == self._target:
+                return None
+            return Pending(self._owned - self._target, self._target - self._owned)
+
+    def hold(self, owned: Iterable[TopicPartition], done: Pending) -> None:
+        """Say what the consumer has after it did what was pending."""
+        with self._changed:
+            self._owned = frozenset(owned)
+            if done.is_lost:
+                self._is_lost = False
+                self._must_join = True
+            elif done.revoked and self._protocol == COOPERATIVE:
+                self._must_join = True  # another member waits for what was given up
+            self._changed.notify_all()
+        self._wake()
+
+    def note_counts(self, counts: dict[str, int]) -> bool:
+        """Compare the topics with what this leader assigned; True: it assigns anew."""
+        with self._changed:
+            if not self._is_leader or self._must_join:
+                return False
+            if all(self._counts.get(topic) == count for topic, count in counts.items()):
+                return False
+            self._must_join = True
+        self._wake()
+        return True
+
+    def wait_settled(self, seconds: float) -> bool:
+        """Wait until the group has decided what this consumer reads."""
+        with self._changed:
+            return self._changed.wait_for(self._is_settled, seconds)
+
+    def ask_now(self, seconds: float) -> None:
+        """Ask for the group's state without waiting for the next heartbeat, and wait for a
+        rebalance under way."""
+        until = self._clock.monotonic() + seconds
+        with self._changed:
+            before = self._started
+            self._wake()
+            self._changed.wait_for(lambda: self._finished > before or self._is_over(), seconds)
+        self.wait_settled(max(0.0, until - self._clock.monotonic()))
+
+    def _caller(self) -> Caller:
+        """Return who commits; raise `GroupFencedError` when this consumer is a member no more."""
+        with self._changed:
+            if self._is_lost:
+                raise GroupFencedError(
+                    self._group, "this consumer was away too long and lost its partitions"
+                )
+            return Caller(self._member_id, self._generation, self._options.instance_id)
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, Offset], topic_ids: Mapping[str, str]
+    ) -> None:
+        """Commit as a member; wait for a rebalance under way, which changes the generation."""
+        deadline = self._clock.monotonic() + COMMIT_S
+        while True:
+            caller = self._caller()
+            try:
+                self._backend.commit(self._namespace, self._group, offsets, topic_ids, caller)
+            except (GroupFencedError, RebalanceInProgressError):
+                left = deadline - self._clock.monotonic()
+                is_moving = (self._must_join and not self._is_over()) or self._caller() != caller
+                if left <= 0 or not is_moving:
+                    raise
+                self.wait_settled(min(left, SETTLE_S))
+            else:
+                return
+
+    def close(self) -> None:
+        """Leave the group. Closing twice does nothing."""
+        if self._is_closed or os.getpid() != self._pid:
+            return
+        self.abandon()
+        _open.discard(self)
+        self._leave()
+        with self._changed:
+            self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """Let the thread leave the group; safe in a finalizer."""
+        self._is_closed = True
+        self._wakes.put(None)
+
+    # In the thread
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            self._started += 1
+            pause_s = HEARTBEAT_S
+            try:
+                if self._may_join():
+                    pause_s = self._join()
+                else:
+                    self._beat()
+            except ClosedError:
+                break
+            except RetryableError as error:
+                _log.debug("group_member_waits", group=self._group, reason=str(error))
+            except StoreError as error:
+                self._fail(error)
+                return
+            with self._changed:
+                self._finished = self._started
+                self._changed.notify_all()
+            if pause_s and not (pause_s == HEARTBEAT_S and self._may_join()):
+                self._pause(pause_s)
+        self._is_closed = True
+        with self._changed:
+            self._changed.notify_all()
+        self._leave()
+
+    def _pause(self, seconds: float) -> None:
+        with suppress(Empty):
+            self._wakes.get(timeout=seconds)
+            while not self._wakes.empty():
+                self._wakes.get_nowait()
+
+    def _may_join(self) -> bool:
+        with self._changed:
+            if not self._must_join or self._is_lost:
+                return False
+            return not self._owned or self._protocol == COOPERATIVE
+
+    def _beat(self) -> None:
+        with self._changed:
+            caller = Caller(self._member_id, self._generation, self._options.instance_id)
+            if self._generation == NO_GENERATION or self._is_lost:
+                return
+        if self._clock.monotonic() - self.last_poll > self._options.max_poll_interval:
+            _log.warning("group_member_idle", group=self._group, member=caller.member_id)
+            self._lose()
+            self._leave()
+            return
+        code = self._backend.heartbeat_group(self._namespace, self._group, caller)
+        if code is GroupCode.rebalance_in_progress:
+            with self._changed:
+                self._must_join = True
+        elif code in GONE:
+            if code is GroupCode.unknown_member_id:
+                self._member_id = ""
+            self._lose()
+        elif code not in LATER and code is not GroupCode.none:
+            raise refusal(code, self._group)
+
+    def _lose(self) -> None:
+        with self._changed:
+            self._generation = NO_GENERATION
+            self._target = _NOTHING
+            self._is_lost = bool(self._owned)
+            self._must_join = not self._is_lost
+
+    def _join(self) -> float:
+        """Join, or go on with it; return how long to pause."""
+        options = self._options
+        joined = self._backend.join_group(
+            self._namespace,
+            self._group,
+            Join(
+                member_id=self._member_id,
+                instance_id=options.instance_id,
+                client_id=options.client_id,
+                client_host="/local",
+                session_timeout_ms=round(options.session_timeout * 1000),
+                rebalance_timeout_ms=round(options.max_poll_interval * 1000),
+                protocol_type=CONSUMER,
+                protocols=self._protocols(),
+                requires_known_id=True,
+                skips_delay=True,
+                is_local=True,
+            ),
+            ANSWER_S,
+        )
+        match joined.error:
+            case GroupCode.none:
+                return self._sync(joined)
+            case GroupCode.member_id_required:
+                self._member_id = joined.member_id
+            case GroupCode.still_waiting | GroupCode.rebalance_in_progress:
+                pass
+            case GroupCode.unknown_member_id:
+                self._member_id = ""
+                self._lose()
+            case code if code in LATER:
+                return _PAUSE_S
+            case code:
+                raise refusal(code, self._group)
+        return 0.0
+
+    def _protocols(self) -> tuple[tuple[str, bytes], ...]:
+        with self._changed:
+            wanted = Subscription(self._topics, self._owned, self._generation)
+        plain = encode_subscription(wanted, version=0)
+        owning = encode_subscription(wanted, version=1)
+        return tuple((name, owning if name == COOPERATIVE else plain) for name in ASSIGNORS)
+
+    def _released(self, joined: Joined) -> bool:
+        """Wait until the consumer has given up all it had, if the group's protocol is an eager one;
+        meanwhile it can still commit. False: it is a member no more."""
+        caller = Caller(joined.member_id, joined.generation, self._options.instance_id)
+        while joined.protocol != COOPERATIVE and not self._is_closed:
+            with self._changed:
+                if self._changed.wait_for(lambda: not self._owned, HEARTBEAT_S):
+                    return True
+            if self._clock.monotonic() - self.last_poll > self._options.max_poll_interval:
+                return False
+            if self._backend.heartbeat_group(self._namespace, self._group, caller) in GONE:
+                return False
+        return True
+
+    def _sync(self, joined: Joined) -> float:
+        is_leader = joined.leader == joined.member_id
+        with self._changed:
+            self._generation, self._protocol = joined.generation, joined.protocol or ""
+            self._is_leader = is_leader
+        if not self._released(joined):
+            self._lose()
+            return HEARTBEAT_S
+        assignments = self._assign(joined) if is_leader else ()
+        caller = Caller(joined.member_id, joined.generation, self._options.instance_id)
+        request = Sync(caller, assignments, CONSUMER, joined.protocol)
+        self._member_id = joined.member_id
+        synced = Synced(GroupCode.still_waiting)
+        while synced.error is GroupCode.still_waiting and not self._is_closed:
+            synced = self._backend.sync_group(self._namespace, self._group, request, ANSWER_S)
+        if synced.error is GroupCode.none:
+            with self._changed:
+                self._must_join = False
+                self._target = decode_assignment(synced.assignment)
+                self._changed.notify_all()
+            return HEARTBEAT_S
+        if synced.error is GroupCode.unknown_member_id:
+            self._member_id = ""
+            self._lose()
+        return _PAUSE_S if synced.error in LATER else 0.0
+
+    def _assign(self, joined: Joined) -> tuple[tuple[str, bytes], ...]:
+        members = {one.member_id: decode_subscription(one.metadata) for one in joined.members}
+        counts: dict[str, int] = {}
+        for topic in sorted({topic for one in members.values() for topic in one.topics}):
+            with suppress(UnknownTopicError):
+                counts[topic] = self._backend.locate_topic(self._namespace, topic)[1]
+        assign = ASSIGNORS[joined.protocol or ""]
+        self._counts = counts
+        return tuple(
+            (member, encode_assignment(partitions))
+            for member, partitions in assign(members, counts).items()
+        )
+
+    def _leave(self) -> None:
+        member_id = self._member_id
+        if member_id and self._options.instance_id is None:
+            self._member_id = ""
+            with suppress(StoreError):
+                self._backend.leave_group(self._namespace, self._group, member_id, None)
+
+    def _fail(self, error: StoreError) -> None:
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+    def _is_settled(self) -> bool:
+        return self._is_over() or (not self._must_join and self._generation != NO_GENERATION)
+
+    def _is_over(self) -> bool:
+        return self._is_closed or self._failure is not None
+
+    def _wake(self) -> None:
+        self._wakes.put(None)
+
+
+_open: Final[WeakSet[Membership]] = WeakSet()
+
+
+def _leave_all() -> None:
+    """A program that ends without closing its consumers does not keep others waiting."""
+    for member in tuple(_open):
+        with suppress(RequestError):
+            member.close()
+
+
+atexit.register(_leave_all)

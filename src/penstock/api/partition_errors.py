@@ -1,0 +1,104 @@
+"""Partitions that cannot be read at the moment: why, and when to try again.
+
+A consumer goes on with its other partitions meanwhile. Each failure doubles the pause before the
+next try, which also grows with the time that the failure took: a node that does not answer must
+not slow the others down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from penstock.api.backend import TopicPartition
+from penstock.clock import Clock
+from penstock.errors import (
+    CorruptionError,
+    DiskFailedError,
+    NotSupportedError,
+    RetryableError,
+    ShardLostError,
+    StoreError,
+    UnknownShardError,
+)
+from penstock.log import get_logger
+
+PAUSE_S_MIN: Final = 0.5
+PAUSE_S_MAX: Final = 30.0
+
+OF_PARTITION: Final = (
+    RetryableError,
+    CorruptionError,
+    DiskFailedError,
+    NotSupportedError,
+    ShardLostError,
+    UnknownShardError,
+)
+"""Errors that say something about one partition only."""
+
+OnError = Callable[[TopicPartition, StoreError], None]
+_log: Final = get_logger(__name__)
+
+
+class PartitionErrors:
+    def __init__(self, clock: Clock, on_error: OnError | None) -> None:
+        self._clock: Final = clock
+        self._on_error: Final = on_error
+        self._errors: dict[TopicPartition, StoreError] = {}
+        self._pauses: dict[TopicPartition, tuple[float, float]] = {}
+        """When to try again, and the pause until then."""
+
+    def all(self) -> dict[TopicPartition, StoreError]:
+        return dict(self._errors)
+
+    def get(self, at: TopicPartition) -> StoreError | None:
+        return self._errors.get(at)
+
+    def __contains__(self, at: TopicPartition) -> bool:
+        return at in self._errors
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+    def is_due(self, at: TopicPartition) -> bool:
+        pause = self._pauses.get(at)
+        return pause is None or self._clock.monotonic() >= pause[0]
+
+    def note(self, at: TopicPartition, error: StoreError, began: float) -> None:
+        """A read that began at `began` failed."""
+        known = self._errors.get(at)
+        self._errors[at] = error
+        now = self._clock.monotonic()
+        last = self._pauses.get(at, (0.0, PAUSE_S_MIN / 2))[1]
+        pause = min(PAUSE_S_MAX, max(2 * last, 4 * (now - began)))
+        self._pauses[at] = (now + pause, pause)
+        if known is not None and str(known) == str(error):
+            return
+        topic, partition = at
+        _log.warning("partition_not_read", topic=topic, partition=partition, reason=str(error))
+        if self._on_error is not None:
+            self._on_error(at, error)
+
+    def clear(self, at: TopicPartition) -> None:
+        if at in self._errors:
+            del self._errors[at]
+            self._pauses.pop(at, None)
+
+    def retry_now(self) -> None:
+        """Try all partitions again with the next read."""
+        self._pauses = {at: (0.0, pause) for at, (_, pause) in self._pauses.items()}
+
+    def check_any_read(self, partitions: Collection[TopicPartition]) -> None:
+        """Raise when none of the partitions can be read."""
+        if partitions and all(at in self._errors for at in partitions):
+            self.check()
+
+    def check(self) -> None:
+        """Raise the first error, if there is one."""
+        for error in self._errors.values():
+            raise error
+
+    def keep(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget the partitions that are not read any more."""
+        for at in [at for at in self._errors if at not in partitions]:
+            self.clear(at)

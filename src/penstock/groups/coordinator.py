@@ -1,0 +1,486 @@
+"""The groups of this node: machines with a clock, threads, requests that wait, and bounds.
+
+Methods may be called from any thread and never wait for a device or a network; `join` and `sync`
+call back when the group has decided, `join_within` and `sync_within` wait for that.
+
+With a `GroupStateClient` a generation is saved before any member gets its assignment, and removed
+with its last member: a restarted or another coordinator goes on with the same members and
+generation, whose sessions begin anew. Members of this process (`Join.is_local`) end with it and are
+not saved.
+
+Bounds: `GROUPS_MAX` groups with members; what one group may hold is in `Limits`. A group without
+members is forgotten: its offsets are stored elsewhere.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from heapq import heappop, heappush
+from typing import Final, cast
+from uuid import uuid4
+
+from penstock.clock import Clock
+from penstock.groups.codes import GroupCode
+from penstock.groups.consumer_protocol import TopicPartition, decode_assignment
+from penstock.groups.keeping import GroupKeeper, GroupKey, GroupStateClient
+from penstock.groups.machine import GroupMachine
+from penstock.groups.model import (
+    Answer,
+    Caller,
+    GroupState,
+    Join,
+    Joined,
+    Limits,
+    Sync,
+    Synced,
+    Ticket,
+)
+from penstock.groups.snapshot import GroupSnapshot, snapshot_of
+from penstock.meta.state.vocabulary import DEFAULT_NAMESPACE
+
+GROUPS_MAX: Final = 50_000
+CLIENT_ID_SIZE_MAX: Final = 200
+STOP_S: Final = 5.0
+_KNOWN_MAX: Final = 100_000
+
+Done = Callable[[Answer], None]
+
+
+class _Group:
+    """A machine and the requests that wait for it."""
+
+    __slots__ = ("due_ms", "held", "key", "machine", "saved", "waiting")
+
+    def __init__(self, key: GroupKey, machine: GroupMachine) -> None:
+        self.key: Final = key
+        self.machine: Final = machine
+        self.waiting: Final[dict[Ticket, Done]] = {}
+        self.held: Final[list[tuple[Done, Answer]]] = []
+        """Answers that are given when the generation is saved."""
+        self.saved: tuple[object, ...] = ()
+        self.due_ms: int | None = None
+
+    def mark(self) -> tuple[object, ...]:
+        """Return what differs when the group must be saved again."""
+        return (self.machine.generation, *self.machine.members.by_id)
+
+
+class GroupCoordinator:
+    def __init__(
+        self,
+        clock: Clock,
+        limits: Limits | None = None,
+        is_here: Callable[[str], bool] = lambda _: True,
+        states: GroupStateClient | None = None,
+    ) -> None:
+        """`is_here` says whether this node coordinates a group; another may, in a cluster.
+        `states` keeps the members of groups; without it they live in memory only."""
+        self.is_here = is_here
+        self.node_of: Callable[[str], int | None] = lambda _: None
+        """The node that coordinates a group, in a cluster; None: not known."""
+        self.ask_other: Callable[[int, bytes], bytes] | None = None
+        """Asks the coordinator on another node, in a cluster; see `routing`."""
+        self.lock: Final = threading.RLock()
+        """Guards all groups; whoever looks at a machine for longer than one call takes it."""
+        self._clock: Final = clock
+        self._limits: Final = limits if limits is not None else Limits()
+        self._groups: Final[dict[GroupKey, _Group]] = {}
+        self._last_ticket = 0
+        self._due: Final[list[tuple[int, int, GroupKey]]] = []
+        self._wake: Final = threading.Event()
+        self._timer: threading.Thread | None = None
+        self._is_closed = False
+        self._known: Final[dict[GroupKey, None]] = {}
+        """Groups of which it is known that no members are kept."""
+        self._loads_lazily = False
+        self._keeper: Final = None if states is None else GroupKeeper(states, self, clock)
+
+    # What members ask
+
+    def join(
+        self, group_id: str, request: Join, done: Done, *, namespace: str = DEFAULT_NAMESPACE
+    ) -> None:
+        with self.lock:
+            found = self._find_or_add(GroupKey(namespace, group_id), request)
+            if isinstance(found, GroupCode):
+                done(Joined(found, request.member_id))
+                return
+            machine = found.machine
+            self._ask(found, done, lambda at, now_ms: machine.join(at, request, now_ms))
+
+    def sync(
+        self, group_id: str, request: Sync, done: Done, *, namespace: str = DEFAULT_NAMESPACE
+    ) -> None:
+        with self.lock:
+            found = self._find(GroupKey(namespace, group_id))
+            if isinstance(found, GroupCode):
+                done(Synced(found))
+                return
+            machine = found.machine
+            self._ask(found, done, lambda at, now_ms: machine.sync(at, request, now_ms))
+
+    def join_within(
+        self,
+        group_id: str,
+        request: Join,
+        seconds: float,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> Joined:
+        """As `join`; `still_waiting` when the group has not decided within `seconds`."""
+        waiter = _Waiter()
+        self.join(group_id, request, waiter.take, namespace=namespace)
+        late = Joined(GroupCode.still_waiting, request.member_id)
+        return cast("Joined", waiter.wait(self._clock, seconds, late))
+
+    def sync_within(
+        self,
+        group_id: str,
+        request: Sync,
+        seconds: float,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> Synced:
+        waiter = _Waiter()
+        self.sync(group_id, request, waiter.take, namespace=namespace)
+        return cast("Synced", waiter.wait(self._clock, seconds, Synced(GroupCode.still_waiting)))
+
+    def heartbeat(
+        self, group_id: str, caller: Caller, *, namespace: str = DEFAULT_NAMESPACE
+    ) -> GroupCode:
+        with self.lock:
+            found = self._find(GroupKey(namespace, group_id))
+            if isinstance(found, GroupCode):
+                return found
+            # It only moves a deadline further away: the timer can stay as it is.
+            return found.machine.heartbeat(caller, self._now_ms())
+
+    def leave(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> GroupCode:
+        with self.lock:
+            found = self._find(GroupKey(namespace, group_id))
+            if isinstance(found, GroupCode):
+                return found
+            code = found.machine.leave(member_id, instance_id, self._now_ms())
+            self._settle(found)
+            return code
+
+    def check_commit(
+        self,
+        group_id: str,
+        caller: Caller,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        in_transaction: bool = False,
+        partitions: Collection[TopicPartition] = (),
+    ) -> GroupCode:
+        """Say whether `caller` may commit offsets of a group. With `partitions` those that another
+        member has are refused as of an old generation, and the others are taken also between join
+        and sync, when Kafka's clients have to wait."""
+        if not group_id:
+            return GroupCode.invalid_group_id
+        with self.lock:
+            found = self._find(GroupKey(namespace, group_id))
+            if found is GroupCode.unknown_member_id:
+                return GroupCode.none if caller.generation < 0 else GroupCode.illegal_generation
+            if isinstance(found, GroupCode):
+                return found
+            machine = found.machine
+            code = machine.check_commit(caller, self._now_ms(), in_transaction=in_transaction)
+            if code is GroupCode.rebalance_in_progress and partitions:
+                code = GroupCode.none  # its leader has not assigned them to another yet
+            if code is GroupCode.none and _is_taken(machine, caller.member_id, partitions):
+                return GroupCode.illegal_generation
+            return code
+
+    # What administrators ask
+
+    def find(self, group_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> GroupMachine | None:
+        """Return a group that has, or is about to have, members."""
+        group = self._groups.get(GroupKey(namespace, group_id))
+        return None if group is None else group.machine
+
+    def with_members(self, namespace: str | None = None) -> Iterator[tuple[GroupKey, GroupMachine]]:
+        with self.lock:
+            groups = list(self._groups.items())
+        for key, group in groups:
+            if namespace in (None, key.namespace):
+                yield key, group.machine
+
+    # Keeping members
+
+    def load_all(self) -> None:
+        """Go on with the groups that were here when this node stopped."""
+        if self._keeper is not None:
+            for key, snapshot in self._keeper.read_all():
+                self.restore(key, snapshot)
+
+    def load_when_asked(self) -> None:
+        """Look for the members of a group when it is first asked for: another node may have been
+        its coordinator before."""
+        self._loads_lazily = self._keeper is not None
+
+    def nodes_changed(self) -> None:
+        """Groups may have another coordinator now: forget those that moved away, and look again
+        for those that come."""
+        with self.lock:
+            self._known.clear()
+            for group in list(self._groups.values()):
+                if not self.is_here(group.key.group):
+                    self._abandon(group)
+
+    def restore(self, key: GroupKey, snapshot: GroupSnapshot | None) -> None:
+        """Take over a group as it was kept (None: it was not)."""
+        with self.lock:
+            self._note_known(key)
+            if snapshot is None or key in self._groups or self._is_closed:
+                return
+            if not self.is_here(key.group):
+                return  # it has moved on meanwhile
+            group = self._add(key)
+            group.machine.restore(snapshot, self._now_ms())
+            group.saved = group.mark()
+            self._settle(group)
+
+    def to_save(self, key: GroupKey) -> tuple[GroupSnapshot, tuple[object, ...]] | None:
+        """Return a group that is to be saved, and its mark; None when there is none any more."""
+        with self.lock:
+            group = self._groups.get(key)
+            if group is None:
+                return None
+            if not self._is_unsaved(group):
+                self._release(group, GroupCode.rebalance_in_progress)
+                return None
+            return snapshot_of(group.machine.generation, group.machine.members), group.mark()
+
+    def note_saved(self, key: GroupKey, mark: tuple[object, ...]) -> None:
+        with self.lock:
+            group = self._groups.get(key)
+            if group is None:
+                return
+            group.saved = mark
+            is_current = mark == group.mark()
+            self._release(group, None if is_current else GroupCode.rebalance_in_progress)
+
+    def note_unsaved(self, key: GroupKey, *, is_ours: bool) -> None:
+        """A save failed: members ask again. Not `is_ours`: another node coordinates the group."""
+        with self.lock:
+            group = self._groups.get(key)
+            if group is None:
+                return
+            if is_ours:
+                self._release(group, GroupCode.coordinator_not_available)
+            else:
+                self._abandon(group)
+
+    def close(self) -> None:
+        """Requests that wait are answered: look for another coordinator."""
+        with self.lock:
+            self._is_closed = True
+            for group in list(self._groups.values()):
+                self._abandon(group)
+            timer = self._timer
+        self._wake.set()
+        if timer is not None:
+            timer.join(STOP_S)
+        if self._keeper is not None:
+            self._keeper.close()
+
+    # Groups
+
+    def _find(self, key: GroupKey) -> _Group | GroupCode:
+        if self._is_closed:
+            return GroupCode.coordinator_not_available
+        if not self.is_here(key.group):
+            return GroupCode.not_coordinator
+        group = self._groups.get(key)
+        if group is not None:
+            return group
+        if self._loads_lazily and key not in self._known:
+            assert self._keeper is not None, "only then it loads"
+            self._keeper.load(key)
+            return GroupCode.coordinator_load_in_progress
+        return GroupCode.unknown_member_id
+
+    def _find_or_add(self, key: GroupKey, request: Join) -> _Group | GroupCode:
+        if not key.group:
+            return GroupCode.invalid_group_id
+        found = self._find(key)
+        if found is not GroupCode.unknown_member_id or request.member_id:
+            return found
+        if len(self._groups) >= GROUPS_MAX:
+            return GroupCode.coordinator_load_in_progress
+        return self._add(key)
+
+    def _add(self, key: GroupKey) -> _Group:
+        group = self._groups[key] = _Group(key, GroupMachine(self._limits, _make_member_id))
+        return group
+
+    def _forget(self, group: _Group) -> None:
+        assert not group.waiting, "nobody waits for a group without members"
+        if self._groups.get(group.key) is group:
+            del self._groups[group.key]
+            if group.saved and self._keeper is not None:
+                self._keeper.remove(group.key, group.machine.generation)
+            self._note_known(group.key)
+
+    def _abandon(self, group: _Group) -> None:
+        """Forget a group that another node coordinates, or that is kept for later."""
+        for done in group.waiting.values():
+            # Of which kind it is does not matter here: both answers carry the code.
+            done(Joined(GroupCode.not_coordinator))
+        group.waiting.clear()
+        self._release(group, GroupCode.not_coordinator)
+        if self._groups.get(group.key) is group:
+            del self._groups[group.key]
+
+    def _note_known(self, key: GroupKey) -> None:
+        if not self._loads_lazily:
+            return
+        self._known[key] = None
+        if len(self._known) > _KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+
+    # Time and tickets
+
+    def _ask(self, group: _Group, done: Done, ask: Callable[[Ticket, int], None]) -> None:
+        self._last_ticket += 1
+        ticket = self._last_ticket
+        # The member stays when its connection goes: it may come back, and its session timeout
+        # decides. Then the answer is dropped, which is all that happens.
+        group.waiting[ticket] = done
+        ask(ticket, self._now_ms())
+        self._settle(group)
+
+    def _settle(self, group: _Group) -> None:
+        """Hand out the answers, save a new generation, set the timer to what is due next."""
+        machine = group.machine
+        is_unsaved = self._is_unsaved(group)
+        for ticket, answer in machine.take_answers():
+            done = group.waiting.pop(ticket)
+            if is_unsaved and answer.error is GroupCode.none:
+                group.held.append((done, answer))
+            else:
+                done(answer)
+        if is_unsaved:
+            assert self._keeper is not None, "only then there is something to save"
+            self._keeper.save(group.key)
+        if machine.state is GroupState.EMPTY and not machine.members.pending:
+            self._forget(group)
+            return
+        due_ms = machine.deadline_ms()
+        if due_ms is not None and (group.due_ms is None or due_ms < group.due_ms):
+            self._schedule(group, due_ms)
+
+    def _is_unsaved(self, group: _Group) -> bool:
+        machine = group.machine
+        return (
+            self._keeper is not None
+            and machine.state is GroupState.STABLE
+            and group.saved != group.mark()
+            and not any(member.is_local for member in machine.members)
+        )
+
+    @staticmethod
+    def _release(group: _Group, code: GroupCode | None) -> None:
+        """Give the answers that waited for a save, or `code` in their place."""
+        held, group.held[:] = list(group.held), []
+        for done, answer in held:
+            if code is None:
+                done(answer)
+            elif isinstance(answer, Joined):
+                done(Joined(code, answer.member_id))
+            else:
+                done(Synced(code))
+
+    def _schedule(self, group: _Group, due_ms: int) -> None:
+        group.due_ms = due_ms
+        self._last_ticket += 1
+        heappush(self._due, (due_ms, self._last_ticket, group.key))
+        if self._timer is None:
+            self._timer = threading.Thread(
+                target=self._run_timer, name="penstock-groups", daemon=True
+            )
+            self._timer.start()
+        elif self._due[0][2] is group.key:
+            self._wake.set()
+
+    def _run_timer(self) -> None:
+        while True:
+            with self.lock:
+                if self._is_closed:
+                    return
+                self._wake.clear()
+                while self._due and self._due[0][0] <= self._now_ms():
+                    due_ms, _, key = heappop(self._due)
+                    self._tick(key, due_ms)
+                next_ms = self._due[0][0] if self._due else None
+            wait_s = float("inf") if next_ms is None else (next_ms - self._now_ms()) / 1000
+            if wait_s > 0:
+                self._clock.wait(self._wake, wait_s)
+
+    def _tick(self, key: GroupKey, due_ms: int) -> None:
+        group = self._groups.get(key)
+        if group is None or group.due_ms != due_ms:
+            return  # a later timer stands in its place
+        group.due_ms = None
+        if not self.is_here(key.group):
+            self._abandon(group)
+            return
+        group.machine.tick(self._now_ms())
+        self._settle(group)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+
+class _Waiter:
+    """One answer, waited for by one thread."""
+
+    __slots__ = ("_answer", "_is_there")
+
+    def __init__(self) -> None:
+        self._is_there: Final = threading.Event()
+        self._answer: Answer | None = None
+
+    def take(self, answer: Answer) -> None:
+        self._answer = answer
+        self._is_there.set()
+
+    def wait(self, clock: Clock, seconds: float, late: Answer) -> Answer:
+        if not self._is_there.is_set():
+            clock.wait(self._is_there, seconds)
+        answer = self._answer
+        if answer is None:
+            return late
+        if type(answer) is not type(late):  # a group that was abandoned
+            return Synced(answer.error)
+        return answer
+
+
+def _is_taken(
+    machine: GroupMachine, member_id: str, partitions: Collection[TopicPartition]
+) -> bool:
+    """Say whether another member has one of the partitions."""
+    own = machine.members.by_id.get(member_id)
+    wanted = set(partitions)
+    if own is not None:
+        wanted -= decode_assignment(own.assignment)
+    if not wanted:
+        return False
+    return any(
+        not wanted.isdisjoint(decode_assignment(one.assignment))
+        for one in machine.members
+        if one is not own
+    )
+
+
+def _make_member_id(prefix: str) -> str:
+    return f"{prefix[:CLIENT_ID_SIZE_MAX]}-{uuid4()}"

@@ -1,0 +1,181 @@
+"""Asks the coordinator of a group, on this node or another.
+
+A question is passed on once: a node that does not coordinate the group says so, and the member
+asks again. Which node does is asked at one place, `GroupCoordinator.node_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from msgspec import MsgspecError, Struct
+from msgspec.msgpack import Decoder, Encoder
+
+from penstock.errors import BadRequestError
+from penstock.groups.codes import GroupCode
+from penstock.groups.consumer_protocol import TopicPartition, decode_assignment
+from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.model import Caller, GroupState, Join, Joined, Sync, Synced
+from penstock.meta.state.vocabulary import DEFAULT_NAMESPACE
+
+WAIT_S_MAX: Final = 5.0
+
+
+class MemberView(Struct, frozen=True):
+    member_id: str
+    client_id: str
+    client_host: str
+    instance_id: str | None
+    partitions: tuple[TopicPartition, ...]
+
+
+class GroupView(Struct, frozen=True):
+    """A group as its coordinator sees it."""
+
+    state: str = GroupState.EMPTY.value
+    protocol: str = ""
+    members: tuple[MemberView, ...] = ()
+    pending: tuple[str, ...] = ()
+    """Ids of members that are about to join."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members and not self.pending
+
+
+class Question(Struct, frozen=True):
+    namespace: str
+    group: str
+    join: Join | None = None
+    sync: Sync | None = None
+    heartbeat: Caller | None = None
+    leave: Caller | None = None
+    commit: Caller | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+    seconds: float = 0.0
+
+
+class Reply(Struct, frozen=True):
+    joined: Joined | None = None
+    synced: Synced | None = None
+    code: GroupCode = GroupCode.none
+    view: GroupView | None = None
+
+
+_encoder: Final = Encoder()
+_questions: Final = Decoder(Question)
+_replies: Final = Decoder(Reply)
+
+
+class GroupRouter:
+    """What the store's own interfaces ask of groups."""
+
+    def __init__(self, here: GroupCoordinator) -> None:
+        self._here: Final = here
+
+    def ask(self, question: Question) -> Reply:
+        here = self._here
+        if here.ask_other is None or here.is_here(question.group):
+            return answer(here, question)
+        node = here.node_of(question.group)
+        if node is None:
+            return _refused(question, GroupCode.coordinator_not_available)
+        return _replies.decode(here.ask_other(node, _encoder.encode(question)))
+
+    def join(self, namespace: str, group: str, request: Join, seconds: float) -> Joined:
+        reply = self.ask(Question(namespace, group, join=request, seconds=seconds))
+        return reply.joined or Joined(GroupCode.invalid_request)
+
+    def sync(self, namespace: str, group: str, request: Sync, seconds: float) -> Synced:
+        reply = self.ask(Question(namespace, group, sync=request, seconds=seconds))
+        return reply.synced or Synced(GroupCode.invalid_request)
+
+    def heartbeat(self, namespace: str, group: str, caller: Caller) -> GroupCode:
+        return self.ask(Question(namespace, group, heartbeat=caller)).code
+
+    def leave(self, namespace: str, group: str, caller: Caller) -> GroupCode:
+        return self.ask(Question(namespace, group, leave=caller)).code
+
+    def check_commit(
+        self, namespace: str, group: str, caller: Caller, partitions: Collection[TopicPartition]
+    ) -> GroupCode:
+        here = self._here
+        if here.ask_other is None or here.is_here(group):
+            return here.check_commit(group, caller, namespace=namespace, partitions=partitions)
+        places = tuple(partitions)
+        return self.ask(Question(namespace, group, commit=caller, partitions=places)).code
+
+    def view(self, namespace: str, group: str) -> GroupView:
+        reply = self.ask(Question(namespace, group))
+        return reply.view or GroupView()
+
+    def views(self, namespace: str | None) -> dict[tuple[str, str], GroupView]:
+        """Return the groups of this node that have members."""
+        here = self._here
+        return {
+            (key.namespace, key.group): _view(here, Question(key.namespace, key.group))
+            for key, _ in here.with_members(namespace)
+        }
+
+
+def answer_packed(here: GroupCoordinator, data: bytes) -> bytes:
+    """Answer the question of another node."""
+    try:
+        question = _questions.decode(data)
+    except MsgspecError as error:
+        raise BadRequestError(f"a question about a group cannot be decoded: {error}") from error
+    if not here.is_here(question.group):
+        return _encoder.encode(_refused(question, GroupCode.not_coordinator))
+    return _encoder.encode(answer(here, question))
+
+
+def answer(here: GroupCoordinator, question: Question) -> Reply:
+    """Ask this node's coordinator."""
+    namespace, group = question.namespace or DEFAULT_NAMESPACE, question.group
+    seconds = min(max(0.0, question.seconds), WAIT_S_MAX)
+    if question.join is not None:
+        return Reply(joined=here.join_within(group, question.join, seconds, namespace=namespace))
+    if question.sync is not None:
+        return Reply(synced=here.sync_within(group, question.sync, seconds, namespace=namespace))
+    if question.heartbeat is not None:
+        return Reply(code=here.heartbeat(group, question.heartbeat, namespace=namespace))
+    if question.leave is not None:
+        caller = question.leave
+        code = here.leave(group, caller.member_id, caller.instance_id, namespace=namespace)
+        return Reply(code=code)
+    if question.commit is not None:
+        return Reply(
+            code=here.check_commit(
+                group, question.commit, namespace=namespace, partitions=question.partitions
+            )
+        )
+    return Reply(view=_view(here, question))
+
+
+def _refused(question: Question, code: GroupCode) -> Reply:
+    if question.join is not None:
+        return Reply(joined=Joined(code, question.join.member_id))
+    if question.sync is not None:
+        return Reply(synced=Synced(code))
+    return Reply(code=code)
+
+
+def _view(here: GroupCoordinator, question: Question) -> GroupView:
+    with here.lock:
+        machine = here.find(question.group, namespace=question.namespace)
+        if machine is None:
+            return GroupView()
+        is_stable = machine.state is GroupState.STABLE
+        members = tuple(
+            MemberView(
+                member_id=one.member_id,
+                client_id=one.client_id,
+                client_host=one.client_host.removeprefix("/"),
+                instance_id=one.instance_id,
+                partitions=tuple(sorted(decode_assignment(one.assignment))) if is_stable else (),
+            )
+            for one in machine.members
+        )
+        protocol = machine.members.protocol or ""
+        return GroupView(machine.state.value, protocol, members, tuple(machine.members.pending))
