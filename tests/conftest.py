@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -30,6 +31,11 @@ def _compile_once_for_all_processes() -> None:
 
 
 _compile_once_for_all_processes()
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So a shell starts what runs in the background (`nohup … &`), and processes that tests start
+    # would ignore the interrupts that the tests send them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -177,3 +177,18 @@ def test_a_write_that_fails_says_what_went_before(
     assert (ran.code, told) == (2, "wrote 1 record to t")
     assert "101" in sentence
     assert run("consume", "t", "-d", tmp_path).out == "s\n"
+
+
+def test_following_a_topic_goes_on_with_one_of_the_same_name_from_its_start(
+    address: str, store: penstock.Store
+) -> None:
+    store.create_topic("made-anew").write_many([b"a", b"b", b"c"])
+    with running("consume", "-s", address, "made-anew", "-f") as child:
+        assert child.stdout is not None
+        assert [child.stdout.readline() for _ in "abc"] == ["a\n", "b\n", "c\n"]
+        store.topic("made-anew").delete()
+        store.create_topic("made-anew").write_many([b"1", b"2", b"3", b"4", b"5"])
+        assert [child.stdout.readline() for _ in "12345"] == [f"{one}\n" for one in "12345"]
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=WAIT_S)
+    assert "made-anew was deleted and created again" in errors

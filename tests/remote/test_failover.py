@@ -177,6 +177,7 @@ def _ask_all(store: penstock.Store, addresses: str) -> None:
         store.topics,
         store.groups,
         lambda: store.topic("orders").describe(),
+        lambda: [store.describe_group(group) for group in store.groups()],
     ):
         began = time.monotonic()
         found: object = None

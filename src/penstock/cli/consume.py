@@ -12,15 +12,17 @@ import typer
 from msgspec import Struct
 
 from penstock.adapter.locations import Message
-from penstock.api import Consumer, Store, Topic
+from penstock.api import Consumer, Store, Topic, TopicInfo
 from penstock.cli.arguments import AsJson, TopicName, read_key, read_offset, read_time
 from penstock.cli.output import json_bytes, print_json
 from penstock.cli.stopping import Interrupts, interrupts
 from penstock.cli.target import Data, Namespace, Server, open_target
-from penstock.errors import BadRequestError
+from penstock.errors import BadRequestError, UnknownTopicError
 from penstock.record import Offset
 
 COMMIT_RECORDS: Final = 500
+GONE_S: Final = 5.0
+"""How long a topic that is followed may be missing: it may be made anew."""
 COMMIT_S: Final = 1.0
 """A group is saved after so many records or so long, and at the end: what was printed after the
 last time is printed again when the command is killed."""
@@ -227,14 +229,24 @@ def _next_page(consumer: Consumer, progress: _Progress, *, follow: bool) -> list
 
 
 def _of_topic(topic: Topic, wanted: Wanted) -> Iterator[Message]:
+    topic_id = topic.describe().topic_id
     positions = _starts(topic, wanted)
     for message in topic.records(wanted.partition, start=dict(positions), tag=wanted.tag):
         positions[message.partition] = message.record.offset + 1
         yield message
     while wanted.follow:
-        yield from _new(topic, positions)
+        page, info = _next(topic, positions)
+        if info.topic_id != topic_id:
+            # Offsets of the old topic mean nothing in the new one, nor does what was just read.
+            typer.echo(f"{topic.name} was deleted and created again: read from its start", err=True)
+            topic_id = info.topic_id
+            positions = dict.fromkeys(positions, 0)
+            continue
+        for message in page:
+            positions[message.partition] = message.record.offset + 1
+            yield message
         if wanted.partition is None:
-            for one in range(len(positions), topic.partitions):
+            for one in range(len(positions), info.partition_count):
                 positions[one] = 0
 
 
@@ -257,19 +269,31 @@ def _starts(topic: Topic, wanted: Wanted) -> dict[int, int]:
     return {wanted.partition: found[wanted.partition]}
 
 
-def _new(topic: Topic, positions: dict[int, int]) -> Iterator[Message]:
-    """Wait a moment, and yield what came."""
+def _next(topic: Topic, positions: dict[int, int]) -> tuple[list[Message], TopicInfo]:
+    """Return what came, and the topic after that: one that is gone is waited for, a moment."""
+    until = time.monotonic() + GONE_S
+    while True:
+        try:
+            return _new(topic, positions), topic.describe()
+        except UnknownTopicError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.1)
+
+
+def _new(topic: Topic, positions: dict[int, int]) -> list[Message]:
+    """Wait a moment, and return what came."""
     if not topic.wait(positions, seconds=1.0):
-        return
+        return []
     ends = {one.partition: one.commit for one in topic.describe().bounded}
+    found: list[Message] = []
     for one, position in list(positions.items()):
         records = topic.read(one, position)
-        for record in records:
-            positions[one] = record.offset + 1
-            yield Message(topic.name, one, record)
+        found += [Message(topic.name, one, record) for record in records]
         if not records:
             # What was there is deleted: waiting for it again would end at once.
             positions[one] = max(position, ends.get(one, 0))
+    return found
 
 
 def _print(message: Message, *, as_json: bool) -> None:
