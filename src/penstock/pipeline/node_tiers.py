@@ -12,21 +12,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 import msgspec
 
 from penstock.engine.contract import ShardConfig
 from penstock.engine.segment.view import StoreView
-from penstock.errors import BadRequestError, SetupError
+from penstock.errors import BadRequestError
 from penstock.pipeline.node_directory import meta_of
 from penstock.record import ShardId
 
 if TYPE_CHECKING:
     from penstock.pipeline.tier_origin import TierOrigin
 
-_TIER_URL: Final = "tier-url"
-_TIER_DIRECTORY: Final = "tier"
 _configs: Final = msgspec.msgpack.Decoder(ShardConfig)
 
 
@@ -34,17 +31,10 @@ def own_tier(root: str) -> str | None:
     """Return the tier of the node whose store this is; None where nothing tells."""
     if meta_of(root) is None:
         return None
-    data = Path(root).absolute().parent
-    try:
-        url = (data / _TIER_URL).read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        url = ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise SetupError(f"{data / _TIER_URL} cannot be read: {error}") from error
-    directory = data / _TIER_DIRECTORY
-    if not url and directory.is_dir():
-        return f"file://{quote(str(directory))}"
-    return url or None
+    # Here, so that a directory is read without what only tiers need.
+    from penstock.tiered.directory_tiers import own_tier_url
+
+    return own_tier_url(str(Path(root).absolute().parent))
 
 
 def tier_of(view: StoreView, root: str, stored: ShardId) -> str | None:
