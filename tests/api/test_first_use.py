@@ -17,6 +17,9 @@ def test_objects_show_what_they_are(tmp_path: Path) -> None:
         assert repr(store) == f"<Store {str(path)!r}>"
         assert repr(store.namespace("other")) == f"<Store {str(path)!r} namespace='other'>"
         assert repr(store.create_topic("orders")) == "<Topic 'orders'>"
+        with store.consumer("billing", ["orders"]) as consumer:
+            assert repr(consumer) == "<Consumer 'billing' of orders>"
+        assert repr(consumer) == "<Consumer 'billing' of orders closed>"
 
 
 def test_a_policy_of_tiers_is_imported_from_the_package(tmp_path: Path) -> None:

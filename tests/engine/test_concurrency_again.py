@@ -1,4 +1,4 @@
-"""The concurrent part of the conformance suite, again and again: rare interleavings show only so."""
+"""The concurrent part of the conformance suite, again and again, for rare interleavings."""
 
 from __future__ import annotations
 

@@ -30,6 +30,10 @@ class AsyncConsumer:
         self._consumer: Consumer | None = None
         self._closed = False
 
+    def __repr__(self) -> str:
+        found = "not opened yet" if self._consumer is None else repr(self._consumer)
+        return f"<AsyncConsumer: {found}>"
+
     async def _opened(self) -> Consumer:
         if self._consumer is None:
             consumer = await self._calls.run(self._make)

@@ -131,6 +131,10 @@ class Consumer:
             self._join()
         self._assign()
 
+    def __repr__(self) -> str:
+        closed = " closed" if self._closed else ""
+        return f"<Consumer {self.group!r} of {', '.join(self.topics)}{closed}>"
+
     def _join(self) -> None:
         for topic in self.topics:
             self._backend.locate_topic(self._namespace, topic)  # before anything else is changed
