@@ -39,6 +39,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture(autouse=True)
+def _umask_as_it_was() -> Iterator[None]:
+    """A server that a test runs in this process makes all of its files private."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """Commands that a test runs in this process configure logging for ever, on a stream of that
     test; the next one must not see it."""

@@ -18,8 +18,7 @@ Engines are opened when a topic first needs them, or at start when they hold som
 
 Starting goes upwards: lock, metadata, offsets, engines, caches, upkeep. Stopping goes the other
 way: upkeep and calls under way end, engines put everything on the device, commits are saved, and
-the metadata closes last, for all the others write to it. A start that fails closes what it had
-opened.
+the metadata, which all the others write to, closes last. A failed start closes what it opened.
 """
 
 from __future__ import annotations
@@ -78,6 +77,7 @@ from penstock.engine.storage_cache import StorageCacheManager, share_topics
 from penstock.engine.transaction_limits import TransactionLimits
 from penstock.errors import RetryableError, SetupError
 from penstock.groups.building import build_groups
+from penstock.groups.coordinator import GroupCoordinator
 from penstock.log import get_logger
 from penstock.meta.client import GroupName, TopicConfig, Update
 from penstock.meta.group_coordinators import GroupCoordinators
@@ -176,9 +176,7 @@ class Node:
             self._stack.callback(self.meta.close)
             self.offset_manager: Final = self._open_offsets(forwarder)
             self._stack.callback(self.offset_manager.stop)
-            self.groups: Final = build_groups(
-                settings.kafka, self.clock, self.meta, self.coordinators, self._stack
-            )
+            self.groups: Final = self._build_groups()
             self.storage_cache: Final = StorageCacheManager(self.clock)
             self.broker_cache: Final = BrokerCacheManager(self.clock)
             self._limits: Final = TransactionLimits()
@@ -358,6 +356,10 @@ class Node:
     def coordinators(self) -> GroupCoordinators:
         """Which nodes coordinate consumer groups; follows the metadata."""
         return GroupCoordinators(self.meta.node_id, is_alone=not self.settings.node.peers)
+
+    def _build_groups(self) -> GroupCoordinator:
+        kafka = self.settings.kafka
+        return build_groups(kafka, self.clock, self.meta, self.coordinators, self._stack)
 
     def _open_offsets(self, peers: OffsetPeers | None) -> OffsetManager:
         peers = peers if self.settings.node.peers else None

@@ -154,6 +154,19 @@ def test_compacted_topics_are_compacted_when_something_was_written(bench: Bench)
     assert upkeep.run_once(thorough=True).compacted == 1
 
 
+def test_a_topic_with_a_short_largest_lag_is_compacted_in_every_round(bench: Bench) -> None:
+    upkeep = ShardUpkeep(bench.handler, bench.meta)
+    bench.create("soon", cleanup="compact", kafka_settings=(("max.compaction.lag.ms", "100"),))
+    bench.create("later", cleanup="compact")
+    upkeep.run_once(thorough=True)
+    for topic in ("soon", "later"):
+        for number in range(5):
+            bench.topics.write(topic, Record(b"%d" % number, key=b"k"))
+    bench.clock.advance(1)
+    assert upkeep.run_once().compacted == 4
+    assert upkeep.run_once(thorough=True).compacted == 4
+
+
 def test_a_round_leaves_nothing_to_the_next(bench: Bench) -> None:
     upkeep = ShardUpkeep(bench.handler, bench.meta, UpkeepLimits(roll_size=300))
     bench.create("table", cleanup="compact,delete", retention_ms=100_000)

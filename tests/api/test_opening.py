@@ -58,7 +58,7 @@ def test_a_directory_that_may_not_be_used_is_named(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", [None, 5, b"host:1", ["host:1"], "", "x", ":1", "host:", "host:²", "host:65536"]
+    "address", [None, 5, b"host:1", [b"host:1"], [], "", "x", ":1", "host:", "host:²", "host:65536"]
 )
 def test_what_is_no_address_is_said(address: str) -> None:
     with pytest.raises(BadRequestError, match="address"):

@@ -47,6 +47,7 @@ FAULTS: Final = {
     "penstock_tier_upload_failures",
     "penstock_tier_failing_shards",
     "penstock_tier_damaged_chunks",
+    "penstock_tier_damaged_reads",
     "penstock_clock_held",
     "penstock_clock_offset_seconds",
     "penstock_kafka_connections_refused",

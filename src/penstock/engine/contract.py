@@ -121,6 +121,8 @@ class ShardConfig(Struct, frozen=True):
     """How long compaction leaves a record alone."""
     tag_header: str | None = None
     """The header of a Kafka batch whose values are tags; None: the process's, empty: none."""
+    compaction_lag_max_ms: int | None = None
+    """How long a superseded record may stay; None: until the node's next compaction."""
 
 
 class ShardInfo(Struct, frozen=True):

@@ -127,7 +127,7 @@ class ShardUpkeep:
                 self._try(entry, report, self._roll_if_due)
             is_thorough = thorough or self._clock.monotonic() >= self._next_compaction
             for entry in self._handler.cache.entries():
-                if is_thorough:
+                if is_thorough or self._compacts_often(entry):
                     self._try(entry, report, self._compact)
                 # Behind compaction: what that removed is nothing that a shard may begin with.
                 self._try(entry, report, self._remove_old)
@@ -272,6 +272,11 @@ class ShardUpkeep:
                 entry.removals += 1
             report.compacted += done.records
             entry.compacted = (written, config, done.again_ms)
+
+    def _compacts_often(self, entry: ShardEntry) -> bool:
+        """Say whether a superseded record may not stay until the next thorough round."""
+        lag_max_ms = entry.topic.config.compaction_lag_max_ms
+        return lag_max_ms is not None and lag_max_ms < self._limits.compact_interval_ms
 
     def _may_compact(self, entry: ShardEntry, written: int, config: ShardConfig) -> bool:
         """Say whether a compaction could remove something that the last one did not."""

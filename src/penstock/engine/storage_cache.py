@@ -54,7 +54,14 @@ def shard_config(config: TopicConfig) -> ShardConfig:
         tombstone_retention_ms=config.tombstone_retention_ms,
         compaction_lag_ms=config.compaction_lag_ms,
         tag_header=config.tag_header,
+        compaction_lag_max_ms=_compaction_lag_max(config),
     )
+
+
+def _compaction_lag_max(config: TopicConfig) -> int | None:
+    """Return what a client of Kafka has set; that the value is a number was checked then."""
+    text = dict(config.kafka_settings).get("max.compaction.lag.ms", "")
+    return int(text) if text.isdecimal() else None
 
 
 def _shard_tiering(config: TopicConfig) -> ShardTiering | None:

@@ -6,13 +6,14 @@ asks again. Which node does is asked at one place, `GroupCoordinator.node_of`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from typing import Final
 
 from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from penstock.errors import BadRequestError
+from penstock.errors import BadRequestError, DeadlineError
 from penstock.groups.codes import GroupCode
 from penstock.groups.consumer_protocol import TopicPartition, decode_assignment
 from penstock.groups.coordinator import GroupCoordinator
@@ -63,6 +64,17 @@ class Reply(Struct, frozen=True):
     view: GroupView | None = None
 
 
+ROUTE_S: Final = 6.0
+"""How long a commit looks for the coordinator of its group: a lost node is noticed within three."""
+_PAUSE_S: Final = 0.05
+_PASSING: Final = frozenset(
+    {
+        GroupCode.coordinator_load_in_progress,
+        GroupCode.coordinator_not_available,
+        GroupCode.not_coordinator,
+    }
+)
+
 _encoder: Final = Encoder()
 _questions: Final = Decoder(Question)
 _replies: Final = Decoder(Reply)
@@ -100,11 +112,29 @@ class GroupRouter:
     def check_commit(
         self, namespace: str, group: str, caller: Caller, partitions: Collection[TopicPartition]
     ) -> GroupCode:
-        here = self._here
-        if here.ask_other is None or here.is_here(group):
-            return here.check_commit(group, caller, namespace=namespace, partitions=partitions)
-        places = tuple(partitions)
-        return self.ask(Question(namespace, group, commit=caller, partitions=places)).code
+        """Say whether a member may commit. While a group moves to another coordinator, or is loaded
+        there, this waits: for a commit that is not a member's, too."""
+        question = Question(namespace, group, commit=caller, partitions=tuple(partitions))
+        until = time.monotonic() + ROUTE_S
+        while True:
+            is_last = time.monotonic() >= until
+            try:
+                code = self._check_commit(question)
+            except DeadlineError:
+                if is_last:
+                    raise
+            else:
+                if code not in _PASSING or is_last:
+                    return code
+            time.sleep(_PAUSE_S)
+
+    def _check_commit(self, question: Question) -> GroupCode:
+        here, caller = self._here, question.commit
+        if caller is None or not (here.ask_other is None or here.is_here(question.group)):
+            return self.ask(question).code
+        return here.check_commit(
+            question.group, caller, namespace=question.namespace, partitions=question.partitions
+        )
 
     def view(self, namespace: str, group: str) -> GroupView:
         reply = self.ask(Question(namespace, group))

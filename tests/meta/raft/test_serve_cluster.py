@@ -184,7 +184,7 @@ def test_consumers_of_all_nodes_commit_one_group_and_no_commit_is_lost(servers: 
             wait_until(partial(_has, store, "orders"), "all nodes know the topic")
         groups = [f"group-{number}" for number in range(4)]
         consumers = {
-            (node, group): stores[node].consumer(group, "orders")
+            (node, group): stores[node].consumer(group, "orders", assign="all")
             for node in nodes
             for group in groups
         }

@@ -125,7 +125,7 @@ STORED: Final[Mapping[str, StoredSetting]] = {
         0, LONG_MAX, "How far after the node's clock a producer's timestamp may be."
     ),
     "max.compaction.lag.ms": _long(
-        1, LONG_MAX, "Stored; compaction takes every changed key in its next round."
+        1, LONG_MAX, "A superseded record stays no longer, within a round of upkeep."
     ),
     "compression.gzip.level": StoredSetting("-1", ConfigType.INT, _number(1, 9, -1)),
     "compression.lz4.level": StoredSetting("9", ConfigType.INT, _number(1, 17)),

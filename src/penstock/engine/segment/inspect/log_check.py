@@ -103,6 +103,8 @@ class LogCheck:
         self._derived: Final = _DerivedIndex(self._appender)
         self._cuts: Final = _truncations(snapshot)
         self._size: Final = len(self._files.bases) * self._files.file_size
+        self._ends_damaged = False
+        """No sound record was found after the last damage."""
 
     def run(self) -> int:
         """Check all files; return where the log ends."""
@@ -120,9 +122,9 @@ class LogCheck:
         return position
 
     @property
-    def newest_ms(self) -> int:
-        """When the newest record was stored."""
-        return self._appender.last_store_timestamp_ms
+    def newest_ms(self) -> int | None:
+        """When the newest record was stored; None when the log ends with damage."""
+        return None if self._ends_damaged else self._appender.last_store_timestamp_ms
 
     def _check_file(self, base: int, position: int) -> tuple[int, bool]:
         """Check the records of one file; return where to go on, and whether the log ended."""
@@ -165,6 +167,8 @@ class LogCheck:
             buffer, base, start, stop, True, CONTROL_SUFFIX, groups, self._files.strict
         )
         self._findings.checked.records += records
+        if records:
+            self._ends_damaged = False
         if status == REPLAY_CUT_BATCH_QUEUE:
             position, handle = specials[-1]
             raw = core.decode_raw(buffer, base, position, True)
@@ -179,6 +183,7 @@ class LogCheck:
 
     def _behind_damage(self, buffer: memoryview, base: int, damage: Damage, file_end: int) -> int:
         """Report damage; return where the next whole record begins, or else the log ends."""
+        self._ends_damaged = True
         path = self._files.path_of(base)
         self._findings.add(path, damage.position - base, damage.reason)
         found = core.find_record(buffer, base, damage.position + 1, file_end, self._files.strict)

@@ -38,8 +38,9 @@ class StateCheck:
         # Read before the log is: a writer moves it on while the log is being checked.
         self._rocketmq: Final = read_whole(snapshot.disk, snapshot.paths.checkpoint)
 
-    def run(self, log_end: int, newest_ms: int) -> None:
-        """Check everything; the log was found to end at `log_end`, with a record of `newest_ms`."""
+    def run(self, log_end: int, newest_ms: int | None) -> None:
+        """Check everything; the log was found to end at `log_end`, with a record of `newest_ms`,
+        None: with damage."""
         self._check_rocketmq_checkpoint(log_end, newest_ms)
         self._check_small_files()
         self._check_config()
@@ -150,7 +151,7 @@ class StateCheck:
             reason = f"the log was synced up to {self._snapshot.durable}, but ends at {log_end}"
             self._findings.add(paths.durable, 0, reason)
 
-    def _check_rocketmq_checkpoint(self, log_end: int, newest_ms: int) -> None:
+    def _check_rocketmq_checkpoint(self, log_end: int, newest_ms: int | None) -> None:
         path, data = self._snapshot.paths.checkpoint, self._rocketmq
         if data is None:
             if self._snapshot.is_own and self._closed:
@@ -167,7 +168,9 @@ class StateCheck:
                 self._findings.add(path, CHECKPOINT.position_of(name), reason)
         oldest_ms = self._oldest_ms() if self._closed else None
         for name, value in zip(_TIMES, fields[:3], strict=True):
-            if oldest_ms is not None and value and not oldest_ms <= value <= newest_ms:
+            if oldest_ms is None or newest_ms is None or not value:
+                continue
+            if not oldest_ms <= value <= newest_ms:
                 reason = f"{name} is {value}, records were stored from {oldest_ms} to {newest_ms}"
                 self._findings.add(path, CHECKPOINT.position_of(name), reason)
         rest = data[CHECKPOINT.size :]
