@@ -8,8 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
+from tests.kafka_clients import Producer
 
 from penstock.engine.segment.view import StoreView
 from penstock.engine.transaction_limits import TransactionLimits

@@ -10,10 +10,10 @@ from typing import Final
 from urllib.request import urlopen
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException
 from confluent_kafka.cimpl import NewTopic
 from prometheus_client.parser import text_string_to_metric_families
+from tests.kafka_clients import AdminClient, Consumer, Producer
 
 import penstock
 from penstock.meta.state.model import TieringPolicy

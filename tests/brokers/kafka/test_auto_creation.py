@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from confluent_kafka import Producer
 from tests.brokers.kafka.running import WireClient, running
+from tests.kafka_clients import Producer
 
 from penstock.brokers.kafka.creation_limits import BURST_S, CONNECTIONS_MAX, CreationLimits
 from penstock.testing import ManualClock

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from tests.brokers.kafka.test_transactions import read, transactional, write
+from tests.kafka_clients import Consumer, Producer
 
 ROOT = Path(__file__).parents[3]
 WAIT_S = 90.0

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, Message, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 from tests.brokers.kafka.running import Running, running
 from tests.brokers.kafka.waiting import wait_until_ended
+from tests.kafka_clients import AdminClient, Consumer, Producer
 
 from penstock.record import Offset, Record
 

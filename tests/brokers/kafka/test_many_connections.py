@@ -7,8 +7,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from tests.brokers.kafka.test_exactly_once import ServerProcess, serving
+from tests.kafka_clients import Producer
 
 IDLE_CONNECTIONS = 10_000
 KB_PER_CONNECTION_MAX = 16

@@ -17,18 +17,12 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import pytest
-from confluent_kafka import (
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    Producer,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tests.brokers.kafka.running import Running, WireClient, running
+from tests.kafka_clients import AdminClient, Consumer, Producer
 
 from penstock.brokers.kafka.connection import Connection
 from penstock.brokers.kafka.dispatch import Dispatcher

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.cimpl import NewTopic
+from tests.kafka_clients import AdminClient, Consumer, Producer
 from tests.meta.raft.cluster_in_process import free_ports
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]

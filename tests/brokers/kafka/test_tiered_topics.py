@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 from tests.brokers.kafka.running import Running, WireClient, running
 from tests.brokers.kafka.test_transactions import read
 from tests.brokers.kafka.waiting import wait_until_ended
+from tests.kafka_clients import Consumer, Producer
 from tests.meta.raft.cluster_in_process import wait_until
 
 from penstock.brokers.kafka.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED

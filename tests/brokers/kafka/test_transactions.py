@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from tests.brokers.kafka.running import Running, WireClient, running
+from tests.kafka_clients import Consumer, Producer
 
 WAIT_S = 90.0
 

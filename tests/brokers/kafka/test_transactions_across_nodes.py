@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 from msgspec.structs import replace
 from tests.engine.quick_directory import quick_directory
+from tests.kafka_clients import AdminClient, Consumer, Producer
 from tests.meta.raft.cluster_in_process import free_ports
 
 from penstock.remote import server as serving

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from msgspec.structs import replace
 from tests.brokers.kafka.running import Running, running
 from tests.brokers.kafka.waiting import wait_until_ended
+from tests.kafka_clients import Consumer, Producer
 
 from penstock import node as node_module
 from penstock.brokers.kafka.broker import KafkaBroker

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from tests.brokers.kafka.batch_oracle import batch_of
 from tests.brokers.kafka.running import Running, WireClient, running
 from tests.brokers.kafka.test_data_requests import patched
@@ -22,6 +21,7 @@ from tests.brokers.kafka.test_transactions import (
 )
 from tests.brokers.kafka.waiting import wait_until_ended
 from tests.engine.quick_directory import quick_directory
+from tests.kafka_clients import Producer
 
 from penstock.brokers.kafka.transacting.leading import LeadingPart
 from penstock.engine.contract import Isolation

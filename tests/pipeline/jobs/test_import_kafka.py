@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.brokers.kafka.running import running
+from tests.kafka_clients import AdminClient, Producer
 
 from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, SetupError
@@ -15,7 +16,6 @@ from penstock.pipeline.jobs import importing_kafka
 from penstock.pipeline.publishing import Journal, OpenBatch
 from penstock.record import ShardId, StoredRecord
 
-confluent_kafka = pytest.importorskip("confluent_kafka")
 kafka_admin = pytest.importorskip("confluent_kafka.admin")
 pytest.importorskip("kio")
 FIRST_MS = 1_700_000_000_000
@@ -23,7 +23,7 @@ DEADLINE_S = 60
 
 
 def produce(address: str, partition: int, numbers: range) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": address})
+    producer = Producer({"bootstrap.servers": address})
     for number in numbers:
         producer.produce(
             "orders",
@@ -50,7 +50,7 @@ def test_a_topic_of_kafkas_that_was_created_again_is_not_gone_on_with(
 ) -> None:
     store = str(tmp_path / "store")
     with running(tmp_path / "kafka") as kafka:
-        admin = kafka_admin.AdminClient({"bootstrap.servers": kafka.address})
+        admin = AdminClient({"bootstrap.servers": kafka.address})
         wanted = [kafka_admin.NewTopic("orders", 1, 1)]
         admin.create_topics(wanted)["orders"].result(DEADLINE_S)
         produce(kafka.address, 0, range(10))
@@ -73,7 +73,7 @@ def test_records_come_once_and_only_what_is_new_also_after_a_kill(
     monkeypatch.setattr(importing_kafka, "_OFFSETS_PER_TASK", 40)
     store = tmp_path / "store"
     with running(tmp_path / "kafka") as kafka:
-        admin = kafka_admin.AdminClient({"bootstrap.servers": kafka.address})
+        admin = AdminClient({"bootstrap.servers": kafka.address})
         made = admin.create_topics([kafka_admin.NewTopic("orders", 3, 1)])
         made["orders"].result(DEADLINE_S)
         produce(kafka.address, 0, range(100))

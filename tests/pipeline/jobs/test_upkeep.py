@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from confluent_kafka import Producer
+from tests.kafka_clients import Producer
 from tests.segment.view.sample_store import QUIET
 
 import penstock

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from kio.schema.errors import ErrorCode
 from tests.brokers.kafka.running import Running, WireClient, running
+from tests.kafka_clients import AdminClient, Producer
 
 from penstock.record import Offset, Record
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaException, Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewTopic
 from tests.brokers.kafka.admin.test_admin_clients import TIMEOUT, configs_of, create
 from tests.brokers.kafka.running import Running, WireClient, running
 from tests.brokers.kafka.test_data_requests import batch, make, read, write
+from tests.kafka_clients import AdminClient, Consumer, Producer
 
 from penstock.brokers.kafka.admin.stored_settings import STORED
 from penstock.brokers.kafka.admin.topic_configs import KEYS

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
 from kafka import KafkaConsumer
 from tests.brokers.kafka.running import Running, running
+from tests.kafka_clients import AdminClient, Consumer, Producer
 
 WAIT_S = 90.0
 PARTITIONS = 4
@@ -57,7 +57,7 @@ class Member:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def _assigned(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+    def _assigned(self, _consumer: object, _partitions: list[TopicPartition]) -> None:
         self.rebalances += 1
 
     def _run(self) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
 from kafka import KafkaConsumer
 from tests.brokers.kafka.running import Running, running
+from tests.kafka_clients import AdminClient, Consumer
 
 import penstock
 from penstock.api import EmbeddedBackend, Store
