@@ -19,7 +19,12 @@ use crate::kafka_pieces::{SnappyBlocks, ZstdPieces, PIECE_SIZE};
 use crate::record::Reason;
 
 const CHECKED_FROM: usize = 21;
+const MAGIC: u8 = 2;
 const CODEC: i16 = 7;
+const LOG_APPEND_TIME: i16 = 8;
+const CONTROL: i16 = 32;
+/// Messages that one record of the log can hold.
+const COUNT_MAX: i32 = 32_767;
 /// A limit up to which inflating takes too little time to be worth a change of threads.
 const ATTACHED_LIMIT_MAX: u64 = 64 << 10;
 const REPORTED_MAX: usize = 1_000;
@@ -107,6 +112,68 @@ pub fn check_object<'py>(
             let Problem { flaw, reason, indexes } = problem;
             (flaw as i32, reason, indexes, 0, 0, -1, -1).into_pyobject(py)
         }
+    }
+}
+
+/// Check a batch that is not compressed, its head included: (attributes, count, largest time
+/// that the head claims, producer id, epoch, sequence, size, size of the largest record, oldest
+/// and newest time). None: it is compressed or has a flaw, and `check_batch` says which.
+#[pyfunction]
+pub fn check_plain<'py>(
+    py: Python<'py>,
+    batch: &Bound<'py, PyAny>,
+    size_max: usize,
+    needs_keys: bool,
+) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let view = View::readable(batch)?;
+    let bytes = view.bytes();
+    let Some(head) = PlainHead::of(bytes).filter(|_| bytes.len() <= size_max) else {
+        return Ok(None);
+    };
+    let checked = match bytes.len() <= ATTACHED_SIZE_MAX {
+        true => check(bytes, 0, needs_keys),
+        false => py.detach(|| check(bytes, 0, needs_keys)),
+    };
+    let Ok(found) = checked else { return Ok(None) };
+    let fields = (head.attributes, head.count, head.max_ms, head.producer_id, head.epoch);
+    let sizes = (found.size, found.largest, found.oldest_ms, found.newest_ms);
+    let (attributes, count, max_ms, producer_id, epoch) = fields;
+    let (size, largest, oldest_ms, newest_ms) = sizes;
+    let sequence = head.sequence;
+    (attributes, count, max_ms, producer_id, epoch, sequence, size, largest, oldest_ms, newest_ms)
+        .into_pyobject(py)
+        .map(Some)
+}
+
+/// What the head of a batch says that is not compressed.
+struct PlainHead {
+    attributes: i16,
+    count: i32,
+    max_ms: i64,
+    producer_id: i64,
+    epoch: i16,
+    sequence: i32,
+}
+
+impl PlainHead {
+    /// None for a head with any flaw; `batch_check.py` names it.
+    fn of(batch: &[u8]) -> Option<Self> {
+        let head = Self {
+            attributes: i16_at(batch, CHECKED_FROM)?,
+            count: i32_at(batch, 57)?,
+            max_ms: i64_at(batch, 35)?,
+            producer_id: i64_at(batch, 43)?,
+            epoch: i16_at(batch, 51)?,
+            sequence: i32_at(batch, 53)?,
+        };
+        let is_whole = usize::try_from(i32_at(batch, 8)?).ok()?.checked_add(12)? == batch.len();
+        let is_counted = (1..=COUNT_MAX).contains(&head.count)
+            && i32_at(batch, 23)?.checked_add(1)? == head.count;
+        let is_ordered = head.producer_id < 0 || (head.epoch >= 0 && head.sequence >= 0);
+        let is_sound = batch.get(16) == Some(&MAGIC)
+            && i64_at(batch, 0)? == 0
+            && head.attributes & (CODEC | LOG_APPEND_TIME | CONTROL) == 0;
+        (is_whole && is_counted && is_ordered && is_sound).then_some(head)
     }
 }
 

@@ -25,6 +25,7 @@ mod kafka;
 mod kafka_build;
 mod kafka_check;
 mod kafka_pieces;
+mod kafka_produce;
 mod kafka_rewrite;
 mod kafka_wire;
 mod message;
@@ -79,6 +80,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(offsets::put_newer, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_build::build_batch, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_check::check_object, module)?)?;
+    module.add_function(wrap_pyfunction!(kafka_check::check_plain, module)?)?;
+    module.add_function(wrap_pyfunction!(kafka_produce::parse_object, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_rewrite::rewrite_batch, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(kafka_wire::set_tag_header, module)?)?;

@@ -17,6 +17,7 @@ from penstock.brokers.kafka.batch_head import (
     HEAD_SIZE,
     LOG_APPEND_TIME,
     MAGIC,
+    TRANSACTIONAL,
     BatchHead,
 )
 from penstock.engine.segment.twin_kafka import BatchFlaw, CheckBatch
@@ -41,7 +42,13 @@ class BadBatchError(Exception):
 class Checked(NamedTuple):
     """A batch that may be stored, and what its records turned out to be."""
 
-    head: BatchHead
+    attributes: int
+    record_count: int
+    head_max_ms: int
+    """The newest time, as the head claims."""
+    producer_id: int
+    producer_epoch: int
+    sequence: int
     size: int
     """Bytes of all records, inflated."""
     largest: int
@@ -50,6 +57,14 @@ class Checked(NamedTuple):
     newest_ms: int
     is_heavy: bool = False
     """Whether it grew too much to be handled on the event loop."""
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL != 0
 
 
 def check_head(records: memoryview, size_max: int) -> BatchHead:
@@ -118,7 +133,11 @@ def check_records(
     found = check(records, limit, needs_keys)
     flaw, reason, indexes, size, largest, oldest_ms, newest_ms = found
     if flaw == BatchFlaw.NONE:
-        return Checked(head, size, largest, oldest_ms, newest_ms)
+        return Checked(
+            *(head.attributes, head.record_count, head.max_ms),
+            *(head.producer_id, head.producer_epoch, head.sequence),
+            *(size, largest, oldest_ms, newest_ms),
+        )
     if flaw == BatchFlaw.TOO_LARGE:
         return None
     code = ErrorCode.invalid_record

@@ -39,7 +39,8 @@ class Closable(Protocol):
 
 class Connection:
     __slots__ = (
-        "_asked",
+        "_asked_key",
+        "_asked_s",
         "_busy",
         "_closed",
         "_dispatch",
@@ -48,7 +49,6 @@ class Connection:
         "_is_writing",
         "_loop",
         "_metrics",
-        "_monotonic",
         "_on_close",
         "_out",
         "_owed",
@@ -74,7 +74,6 @@ class Connection:
         dispatch: Dispatch,
         on_close: Callable[[Connection], None],
         metrics: KafkaMetrics,
-        monotonic: Callable[[], float],
     ) -> None:
         self.id: Final = number
         self.socket: Final = connected
@@ -90,9 +89,10 @@ class Connection:
         self._dispatch: Final = dispatch
         self._on_close: Final = on_close
         self._metrics: Final = metrics
-        self._monotonic: Final = monotonic
-        self._asked = (0, 0.0)
-        """The API that is asked for, and since when."""
+        self._asked_key = 0
+        """The API that is asked for."""
+        self._asked_s = 0.0
+        """Since when, by the clock of the loop."""
         self._loop: Final = asyncio.get_running_loop()
         self._pending: list[Part] = []
         self._busy = False
@@ -170,9 +170,9 @@ class Connection:
                 request = self._in.next_request()
                 if request is None:
                     break
-                self.last_active = self._loop.time()
+                self.last_active = self._asked_s = self._loop.time()
                 self._partial_since = None
-                self._asked = key_of(request), self._monotonic()
+                self._asked_key = key_of(request)
                 if self._dispatch(self, request):
                     self._note_end()
                 else:
@@ -213,8 +213,7 @@ class Connection:
             self.process()
 
     def _note_end(self) -> None:
-        key, since = self._asked
-        self._metrics.note_request(key, self._monotonic() - since)
+        self._metrics.note_request(self._asked_key, self._loop.time() - self._asked_s)
 
     def on_failure(self, task: asyncio.Task[None]) -> None:
         """Close the connection when the task that should answer fails."""

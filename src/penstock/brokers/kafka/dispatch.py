@@ -33,6 +33,8 @@ _HEAD: Final = Struct(">hhih")
 _SIZE_AND_ID: Final = Struct(">ii")
 _log: Final = get_logger(__name__)
 
+UNFORESEEN: Final = (StoreError, AssertionError, LookupError, ValueError, TypeError, OSError)
+
 
 class RawHandler(Protocol):
     """Answers requests of one API from their bytes."""
@@ -61,6 +63,9 @@ class Dispatcher:
         except MalformedRequestError as error:
             self._metrics.note_refused(key_of(request))
             _refuse(connection, str(error))
+            return True
+        except UNFORESEEN as error:
+            self._end(connection, key_of(request), error)
             return True
 
     def _begin(self, connection: Connection, request: memoryview) -> bool:
@@ -135,17 +140,18 @@ class Dispatcher:
             self._metrics.note_refused(api.key)
             _refuse(connection, str(error))
             return
-        except (StoreError, AssertionError, LookupError, ValueError, TypeError, OSError) as error:
-            # The edge of the protocol: whatever a handler did not foresee ends this connection,
-            # and no other.
-            _log.error(
-                "kafka_request_failed", cause=error, api=api.key, version=context.api_version
-            )
-            self._metrics.note_codes(api.key, [int(ErrorCode.unknown_server_error)])
-            connection.close()
+        except UNFORESEEN as error:
+            self._end(connection, api.key, error)
             return
         self._metrics.note_codes(api.key, codes_in(answer))
         connection.answer([encode_answer(api, context.api_version, correlation_id, answer)])
+
+    def _end(self, connection: Connection, key: int, error: Exception) -> None:
+        """The edge of the protocol: what a handler did not foresee ends this connection, whose
+        client then asks again, and no other."""
+        _log.error("kafka_request_failed", cause=error, api=key, peer=connection.peer)
+        self._metrics.note_codes(key, [int(ErrorCode.unknown_server_error)])
+        connection.close()
 
     async def close(self) -> None:
         """Cancel requests that still wait."""

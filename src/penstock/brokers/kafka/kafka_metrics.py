@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 
 BUCKETS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 UNKNOWN: Final = "unknown"
+UNKNOWN_KEY: Final = -1
 API_NAMES: Final[Mapping[int, str]] = {
     0: "Produce",
     1: "Fetch",
@@ -76,7 +77,8 @@ class KafkaMetrics(Collector):
         self.connections_opened = 0
         self.connections_refused = 0
         self.connection_count: Callable[[], int] = lambda: 0
-        self._latencies: Final[dict[str, _Latency]] = {}
+        self._latencies: Final[dict[int, _Latency]] = {}
+        """By the key of an API."""
         self._errors: Final[Counter[tuple[str, str]]] = Counter()
         if registry is not None:
             registry.register(self)
@@ -85,10 +87,11 @@ class KafkaMetrics(Collector):
 
     def note_request(self, key: int, seconds: float) -> None:
         """A request was answered, or ended its connection."""
-        name = API_NAMES.get(key, UNKNOWN)
-        latency = self._latencies.get(name)
+        latency = self._latencies.get(key)
         if latency is None:
-            latency = self._latencies[name] = _Latency()
+            name = API_NAMES.get(key, UNKNOWN)
+            key = key if name != UNKNOWN else UNKNOWN_KEY
+            latency = self._latencies.setdefault(key, _Latency())
         latency.counts[bisect_left(BUCKETS_S, seconds)] += 1
         latency.seconds += seconds
 
@@ -104,7 +107,9 @@ class KafkaMetrics(Collector):
     # Showing
 
     def collect(self) -> Iterator[Metric]:
-        latencies = dict(self._latencies)
+        latencies = {
+            API_NAMES.get(key, UNKNOWN): latency for key, latency in dict(self._latencies).items()
+        }
         requests = CounterMetricFamily(
             "penstock_kafka_requests", "requests of Kafka clients", labels=["api"]
         )

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from msgspec.structs import replace
 
 from penstock.brokers.kafka.batch_check import BadBatchError, Checked, check_head, check_records
-from penstock.brokers.kafka.batch_head import CODEC_MASK, BatchHead
+from penstock.brokers.kafka.batch_head import CODEC_MASK
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.inflation import batch_limit, quick_limit
@@ -49,6 +49,7 @@ class PartitionWriter:
         self._handler: Final = broker.handler
         self._size_max: Final = broker.all_settings.engine.record_size_max
         self._inflated_size_max: Final = broker.settings.batch_inflated_size_max
+        self._check_plain: Final = native_only().check_plain
         self._check: Final = native_only().check_batch
         self._rewrite: Final = native_only().rewrite_batch
 
@@ -59,6 +60,9 @@ class PartitionWriter:
     ) -> Verdict | None:
         """Check a batch on the event loop; None when it must be inflated further than that, or
         than `budget`."""
+        plain = self._check_plain(records, self._size_max, partition.checks_keys)
+        if plain is not None:
+            return Checked(*plain)
         try:
             head = check_head(records, self._size_max)
             codec = head.attributes & CODEC_MASK
@@ -102,19 +106,23 @@ class PartitionWriter:
         """Write a batch that passed the check."""
         if isinstance(verdict, BadBatchError):
             return Result(verdict.code, message=str(verdict), indexes=verdict.indexes)
-        head = verdict.head
         now_ms = self._broker.clock.now_ms()
+        settings = partition.settings
+        producer_id = verdict.producer_id
         try:
-            self._check_times(partition, verdict, records, now_ms)
-            if head.is_transactional:
+            if not settings.has_append_time and not settings.is_timely(
+                verdict.oldest_ms, verdict.newest_ms, now_ms
+            ):
+                self._check_times(partition, records, now_ms)
+            if verdict.is_transactional:
                 code = self._broker.transactions.check_write(
-                    partition.shard, head, transactional_id
+                    partition.shard, producer_id, verdict.producer_epoch, transactional_id
                 )
                 if code:
                     return Result(code)
                 written = self._append_in_transaction(partition, verdict, records, now_ms)
-            elif head.producer_id != NO_PRODUCER and self._broker.transactions.is_open(
-                partition.shard, head.producer_id
+            elif producer_id != NO_PRODUCER and self._broker.transactions.is_open(
+                partition.shard, producer_id
             ):
                 # As Kafka: what it writes meanwhile would end with the transaction.
                 return Result(int(ErrorCode.invalid_txn_state))
@@ -126,17 +134,14 @@ class PartitionWriter:
             return Result(int(ErrorCode.not_leader_or_follower))
         except StoreError as error:
             return Result(int(code_of(error)), message=str(error))
-        append_ms = now_ms if partition.settings.has_append_time else -1
-        return Result(0, written.first, append_ms=append_ms)
+        if settings.has_append_time:
+            return Result(0, written.first, append_ms=now_ms)
+        return Result(0, written.first)
 
     @staticmethod
-    def _check_times(partition: Partition, checked: Checked, body: memoryview, now_ms: int) -> None:
+    def _check_times(partition: Partition, body: memoryview, now_ms: int) -> None:
         """Refuse records whose producer's time is too far from the node's clock."""
         settings = partition.settings
-        if settings.has_append_time or settings.is_timely(
-            checked.oldest_ms, checked.newest_ms, now_ms
-        ):
-            return
         times = timestamps_of(body)
         late = [
             index
@@ -160,14 +165,13 @@ class PartitionWriter:
             if not written.repeated:
                 first = written.first
         finally:
-            self._broker.transactions.note_written(partition.shard, checked.head, first)
+            self._broker.transactions.note_written(partition.shard, checked.producer_id, first)
         return written
 
     def _append(
         self, partition: Partition, checked: Checked, body: memoryview, now_ms: int
     ) -> Written:
-        head = checked.head
-        producer = _producer_of(head)
+        producer = _producer_of(checked)
         if not partition.is_raw:
             if checked.largest > self._size_max:
                 raise BadBatchError(
@@ -179,34 +183,41 @@ class PartitionWriter:
                 records = [replace(record, timestamp_ms=now_ms) for record in records]
             self._handler.check_led(partition.entry)
             return self._handler.batch_write(partition.shard, records, producer=producer)
-        stored, newest = self._stored_form(partition, checked, body, now_ms)
+        stored: bytes | memoryview = body
+        newest = checked.newest_ms
+        if not partition.settings.keeps_batches or newest != checked.head_max_ms:
+            stored, newest = self._stored_form(partition, checked, body, now_ms)
+        if newest < 0:
+            newest = now_ms
         return self._handler.write_batch(
-            partition.entry, stored, head.record_count, timestamp_ms=newest, producer=producer
+            partition.entry, stored, checked.record_count, timestamp_ms=newest, producer=producer
         )
 
     def _stored_form(
         self, partition: Partition, checked: Checked, body: memoryview, now_ms: int
     ) -> tuple[bytes | memoryview, int]:
-        """Return a batch as its topic keeps it, mostly as it came, and its newest time."""
-        head, settings, newest = checked.head, partition.settings, checked.newest_ms
+        """Return a batch as its topic keeps it, and its newest time."""
+        settings, newest = partition.settings, checked.newest_ms
         codec = settings.codec
-        if codec == head.attributes & CODEC_MASK:
+        if codec == checked.codec:
             codec = None
         append_ms = now_ms if settings.has_append_time else None
         if append_ms is not None:
             newest = append_ms
-        if codec is None and newest == head.max_ms and append_ms is None:
-            return body, newest if newest >= 0 else now_ms
+        if codec is None and newest == checked.head_max_ms and append_ms is None:
+            return body, newest
         # The newest time as Kafka sets it: retention and searches go by the records, not by what
         # a head claims.
         try:
             stored = self._rewrite(body, codec, append_ms, newest)
         except ValueError as error:
             raise BadBatchError(ErrorCode.invalid_record, str(error)) from error
-        return stored, newest if newest >= 0 else now_ms
+        return stored, newest
 
 
-def _producer_of(head: BatchHead) -> Producer | None:
-    if head.producer_id == NO_PRODUCER:
+def _producer_of(checked: Checked) -> Producer | None:
+    if checked.producer_id == NO_PRODUCER:
         return None
-    return Producer(head.producer_id, head.producer_epoch, head.sequence, head.is_transactional)
+    return Producer(
+        checked.producer_id, checked.producer_epoch, checked.sequence, checked.is_transactional
+    )

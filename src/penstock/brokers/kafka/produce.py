@@ -1,4 +1,4 @@
-"""Produce: parsed here, byte by byte, for it is what a broker does most.
+"""Produce: parsed and checked by native functions, for it is what a broker does most.
 
 request   transactional id · acks 2 · timeout 4 · topics [name · partitions [index 4 · batch]]
 answer    topics [name · partitions [index 4 · error 2 · base offset 8 · append time 8 ·
@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from struct import Struct, error
+from struct import Struct
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.batch_check import BadBatchError, Checked
-from penstock.brokers.kafka.batch_head import CODEC_MASK
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.connection import Connection
-from penstock.brokers.kafka.cursor import Cursor, MalformedRequestError
+from penstock.brokers.kafka.cursor import MalformedRequestError
 from penstock.brokers.kafka.inflation import (
     QUICK_SIZE_MAX,
     QUICK_SIZE_MIN,
@@ -27,9 +26,9 @@ from penstock.brokers.kafka.inflation import (
     request_limit,
 )
 from penstock.brokers.kafka.layout import response_layout, write_varint
-from penstock.brokers.kafka.packed import count_of, skip_tags, take, varint
 from penstock.brokers.kafka.partition_writer import PartitionWriter, Result, Verdict
 from penstock.brokers.kafka.partitions import Partition, PartitionTable
+from penstock.engine.segment.twin import native_only
 
 KEY: Final = 0
 MIN_VERSION: Final = 3
@@ -37,8 +36,7 @@ MAX_VERSION: Final = 12
 _FIRST_FLEXIBLE: Final = 9
 _TOO_LARGE: Final = int(ErrorCode.message_too_large)
 
-_INT32: Final = Struct(">i").unpack_from
-_ACKS: Final = Struct(">hi").unpack_from
+_ACKS: Final = frozenset({-1, 0, 1})
 _HEAD: Final = Struct(">ii")
 
 
@@ -68,7 +66,7 @@ class _Written(NamedTuple):
 def _grown(verdict: _Verdict) -> int:
     """Return how many bytes the check of a compressed batch inflated."""
     if isinstance(verdict, Checked):
-        return verdict.size if verdict.head.attributes & CODEC_MASK else 0
+        return verdict.size if verdict.codec else 0
     return QUICK_SIZE_MIN if verdict is None else 0
 
 
@@ -82,6 +80,7 @@ class Producing:
     def __init__(self, broker: KafkaBroker, partitions: PartitionTable) -> None:
         self._broker: Final = broker
         self._partitions: Final = partitions
+        self._parse_request: Final = native_only().parse_produce
         self._writer: Final = PartitionWriter(broker)
         self._inflation: Final = InflationPool()
         broker.on_close(self._inflation.close)
@@ -93,7 +92,7 @@ class Producing:
     ) -> bool:
         try:
             request = self._parse(version, body)
-        except (error, IndexError, UnicodeDecodeError) as bad:
+        except ValueError as bad:
             raise MalformedRequestError(f"Produce: {bad}") from bad
         if request.may_wait:
             self._write_later(connection, version, correlation_id, request, None)
@@ -103,7 +102,7 @@ class Producing:
             self._write_later(connection, version, correlation_id, request, verdicts)
             return False
         results = self._write_all(request, verdicts)
-        self._broker.metrics.note_codes(KEY, (one.code for one in results))
+        self._note_codes(results)
         if request.acks:
             connection.send(_encode(version, correlation_id, request.writes, results))
         elif any(one.code for one in results):
@@ -117,22 +116,23 @@ class Producing:
         budget = QUICK_SIZE_MAX
         verdicts: list[_Verdict] = []
         for one in request.writes:
-            verdict: _Verdict = self._refusal(request, one)
-            if verdict is None and one.partition is not None:
-                verdict = self._writer.check_quickly(one.partition, one.records, budget)
-                budget -= _grown(verdict)
+            partition = one.partition
+            if partition is None or request.acks not in _ACKS:
+                verdicts.append(self._refusal(request, one))
+                continue
+            verdict = self._writer.check_quickly(partition, one.records, budget)
+            budget -= _grown(verdict)
             verdicts.append(verdict)
         return verdicts
 
     @staticmethod
-    def _refusal(request: _Request, one: _Write) -> BadBatchError | None:
-        if request.acks not in {-1, 0, 1}:
+    def _refusal(request: _Request, one: _Write) -> BadBatchError:
+        if request.acks not in _ACKS:
             return BadBatchError(
                 ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {request.acks}"
             )
-        if one.partition is None:
-            return BadBatchError(ErrorCode.unknown_topic_or_partition, "no such partition")
-        return None
+        assert one.partition is None, "a write that can be checked"
+        return BadBatchError(ErrorCode.unknown_topic_or_partition, "no such partition")
 
     def _check_step(self, request: _Request, verdicts: list[_Verdict], budget: int) -> int:
         """Check batches that are still open, until it is the turn of another connection; return
@@ -160,6 +160,11 @@ class Producing:
             assert isinstance(verdict, BadBatchError), "refused before"
             return Result(verdict.code)
         return self._writer.write(one.partition, verdict, one.records, request.transactional_id)
+
+    def _note_codes(self, results: list[Result]) -> None:
+        for one in results:
+            if one.code:
+                self._broker.metrics.note_codes(KEY, (one.code,))
 
     def _write_all(self, request: _Request, verdicts: Sequence[_Verdict]) -> list[Result]:
         return [self._write(request, at, verdict) for at, verdict in enumerate(verdicts)]
@@ -190,7 +195,7 @@ class Producing:
                 results = await self._finish(copy, verdicts, size)
             finally:
                 self._kept_size -= size
-            self._broker.metrics.note_codes(KEY, (one.code for one in results))
+            self._note_codes(results)
             if copy.acks:
                 connection.answer([_encode(version, correlation_id, copy.writes, results)])
             elif any(one.code for one in results):
@@ -242,51 +247,16 @@ class Producing:
     # Parsing
 
     def _parse(self, version: int, body: memoryview) -> _Request:
-        if version >= _FIRST_FLEXIBLE:
-            return self._parse_flexible(body)
-        cursor = Cursor(body)
-        transactional_id = cursor.text(flexible=False, nullable=True)
-        acks = cursor.int16()
-        cursor.int32()
+        found = self._parse_request(body, version >= _FIRST_FLEXIBLE)
+        transactional_id, acks, topics = found
         writes: list[_Write] = []
         may_wait = False
-        for _ in range(cursor.item_count(flexible=False)):
-            name = bytes(cursor.take(cursor.int16()))
+        for name, batches in topics:
             topic = self._partitions.by_name(name)
-            for _ in range(cursor.item_count(flexible=False)):
-                index = cursor.int32()
-                records = cursor.take(max(cursor.int32(), 0))
+            for index, start, end in batches:
                 partition = None if topic is None else topic.get(index)
                 may_wait |= partition is not None and partition.may_wait
-                writes.append(_Write(name, index, partition, records))
-        return _Request(transactional_id, acks, writes, may_wait)
-
-    def _parse_flexible(self, body: memoryview) -> _Request:
-        size, at = varint(body, 0)
-        transactional_id = None
-        if size:
-            transactional_id = str(take(body, at, size - 1), "utf-8")
-            at += size - 1
-        acks, _ = _ACKS(body, at)
-        topics, at = varint(body, at + 6)
-        writes: list[_Write] = []
-        may_wait = False
-        for _ in range(count_of(topics, body, at)):
-            size, at = varint(body, at)
-            name = bytes(take(body, at, size - 1))
-            at += size - 1
-            topic = self._partitions.by_name(name)
-            partitions, at = varint(body, at)
-            for _ in range(count_of(partitions, body, at)):
-                (index,) = _INT32(body, at)
-                size, at = varint(body, at + 4)
-                size = max(size - 1, 0)
-                records = take(body, at, size)
-                at = skip_tags(body, at + size)
-                partition = None if topic is None else topic.get(index)
-                may_wait |= partition is not None and partition.may_wait
-                writes.append(_Write(name, index, partition, records))
-            at = skip_tags(body, at)
+                writes.append(_Write(name, index, partition, body[start:end]))
         return _Request(transactional_id, acks, writes, may_wait)
 
 

@@ -178,7 +178,6 @@ class KafkaServer:
             self._dispatcher,
             self._forget,
             self._broker.metrics,
-            self._broker.clock.monotonic,
         )
         self._broker.metrics.connections_opened += 1
         assert self._loop is not None

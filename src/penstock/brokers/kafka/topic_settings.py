@@ -24,6 +24,8 @@ class TopicSettings(NamedTuple):
     """Whether records have the time of their storing, not their producer's."""
     before_max_ms: int
     after_max_ms: int
+    keeps_batches: bool
+    """Whether batches are stored as they came."""
 
     def is_timely(self, oldest_ms: int, newest_ms: int, now_ms: int) -> bool:
         return oldest_ms >= now_ms - self.before_max_ms and newest_ms <= now_ms + self.after_max_ms
@@ -41,9 +43,12 @@ def settings_of(stored: tuple[tuple[str, str], ...]) -> TopicSettings:
         except BadRequestError:
             return setting.default
 
+    codec = _CODECS.get(value(COMPRESSION_TYPE))
+    has_append_time = value(TIMESTAMP_TYPE) == "LogAppendTime"
     return TopicSettings(
-        _CODECS.get(value(COMPRESSION_TYPE)),
-        value(TIMESTAMP_TYPE) == "LogAppendTime",
+        codec,
+        has_append_time,
         int(value(BEFORE_MAX_MS)),
         int(value(AFTER_MAX_MS)),
+        codec is None and not has_append_time,
     )

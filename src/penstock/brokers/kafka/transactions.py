@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from penstock.brokers.kafka.batch_head import BatchHead
-
 
 class AbortedTransaction(NamedTuple):
     producer_id: int
@@ -16,7 +14,9 @@ class AbortedTransaction(NamedTuple):
 class Transactions(Protocol):
     """What the data path asks. Methods are called from any thread and only touch memory."""
 
-    def check_write(self, shard: str, head: BatchHead, transactional_id: str | None) -> int:
+    def check_write(
+        self, shard: str, producer_id: int, epoch: int, transactional_id: str | None
+    ) -> int:
         """Return an error code for a batch that says it belongs to a transaction, 0 to take it."""
         ...
 
@@ -24,7 +24,7 @@ class Transactions(Protocol):
         """Say whether a producer may write to a shard in a transaction now."""
         ...
 
-    def note_written(self, shard: str, head: BatchHead, first_offset: int | None) -> None:
+    def note_written(self, shard: str, producer_id: int, first_offset: int | None) -> None:
         """What `check_write` let through is done: the batch was written, or (None) it was not."""
         ...
 
@@ -40,13 +40,15 @@ class Transactions(Protocol):
 class NoTransactions:
     """Stands in until a coordinator takes the place: batches of transactions are refused."""
 
-    def check_write(self, shard: str, head: BatchHead, transactional_id: str | None) -> int:
+    def check_write(
+        self, shard: str, producer_id: int, epoch: int, transactional_id: str | None
+    ) -> int:
         return 48  # INVALID_TXN_STATE
 
     def is_open(self, shard: str, producer_id: int) -> bool:
         return False
 
-    def note_written(self, shard: str, head: BatchHead, first_offset: int | None) -> None:
+    def note_written(self, shard: str, producer_id: int, first_offset: int | None) -> None:
         raise AssertionError("nothing was let through")
 
     def stable_until(self, shard: str) -> int | None:

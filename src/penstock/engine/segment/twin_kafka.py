@@ -33,6 +33,31 @@ class CheckBatch(Protocol):
         ...
 
 
+PlainBatch = tuple[int, int, int, int, int, int, int, int, int, int]
+"""Attributes, count, newest time by the head, producer id, epoch and sequence; then size, size of
+the largest record, oldest and newest time."""
+
+
+class CheckPlain(Protocol):
+    def __call__(self, batch: Buffer, size_max: int, needs_keys: bool, /) -> PlainBatch | None:
+        """Check the head, the checksum and each record of a batch that is not compressed; None
+        when it is compressed or has any flaw."""
+        ...
+
+
+ProduceTopics = list[tuple[bytes, list[tuple[int, int, int]]]]
+"""For each topic its name and (partition, start, end) of its batches."""
+
+
+class ParseProduce(Protocol):
+    def __call__(
+        self, request: Buffer, is_flexible: bool, /
+    ) -> tuple[str | None, int, ProduceTopics]:
+        """Return the transactional id, acks and topics of a Produce request; `ValueError` for
+        bytes that are not one."""
+        ...
+
+
 class RewriteBatch(Protocol):
     def __call__(
         self,
@@ -50,6 +75,12 @@ class RewriteBatch(Protocol):
 class KafkaFunctions(Protocol):
     @property
     def check_batch(self) -> CheckBatch: ...
+
+    @property
+    def check_plain(self) -> CheckPlain: ...
+
+    @property
+    def parse_produce(self) -> ParseProduce: ...
 
     @property
     def rewrite_batch(self) -> RewriteBatch: ...

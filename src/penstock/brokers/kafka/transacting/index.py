@@ -22,7 +22,6 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 from msgspec import Struct
 
-from penstock.brokers.kafka.batch_head import BatchHead
 from penstock.brokers.kafka.transactions import AbortedTransaction
 from penstock.engine.transaction_limits import TransactionLimits
 from penstock.errors import BusyError, TransactionRefusedError
@@ -68,35 +67,37 @@ class TransactionIndex:
 
     # What Produce and Fetch ask
 
-    def check_write(self, shard: str, head: BatchHead, transactional_id: str | None) -> int:
+    def check_write(
+        self, shard: str, producer_id: int, epoch: int, transactional_id: str | None
+    ) -> int:
         with self._lock:
-            known = self._known.get(head.producer_id)
-            if known is not None and head.producer_epoch < known.epoch:
+            known = self._known.get(producer_id)
+            if known is not None and epoch < known.epoch:
                 return int(ErrorCode.invalid_producer_epoch)
-            writer = self._writers.get(head.producer_id)
+            writer = self._writers.get(producer_id)
             if writer is None or not writer.is_open or shard not in writer.bounds:
                 return int(ErrorCode.invalid_txn_state)
-            if head.producer_epoch != writer.epoch:
+            if epoch != writer.epoch:
                 return int(ErrorCode.invalid_producer_epoch)
             if transactional_id is not None and transactional_id != writer.transactional_id:
                 return int(ErrorCode.invalid_txn_state)
-            self._limits.hold(shard, head.producer_id, writer.bounds[shard])
-            self._writing[head.producer_id] = self._writing.get(head.producer_id, 0) + 1
+            self._limits.hold(shard, producer_id, writer.bounds[shard])
+            self._writing[producer_id] = self._writing.get(producer_id, 0) + 1
             return 0
 
     def is_open(self, shard: str, producer_id: int) -> bool:
         writer = self._writers.get(producer_id)  # without the lock: asked for every plain batch
         return writer is not None and shard in writer.bounds
 
-    def note_written(self, shard: str, head: BatchHead, first_offset: int | None) -> None:
+    def note_written(self, shard: str, producer_id: int, first_offset: int | None) -> None:
         if first_offset is not None:
-            self._limits.note_first(shard, head.producer_id, first_offset)
+            self._limits.note_first(shard, producer_id, first_offset)
         with self._lock:
-            left = self._writing[head.producer_id] - 1
+            left = self._writing[producer_id] - 1
             if left:
-                self._writing[head.producer_id] = left
+                self._writing[producer_id] = left
             else:
-                del self._writing[head.producer_id]
+                del self._writing[producer_id]
                 self._written.notify_all()
 
     def stable_until(self, shard: str) -> int | None:
