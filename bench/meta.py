@@ -23,12 +23,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.clock import SystemClock
 from penstock.errors import RetryableError
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient
 from penstock.meta.watch import Update
+from penstock.platform.clock import SystemClock
 
 
 class Cluster:

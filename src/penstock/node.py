@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from penstock.adapter.blocking_pool import BlockingPool
 from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.adapter.lag_metrics import GroupLagMetrics
 from penstock.adapter.node_links import NodeLinks
@@ -42,12 +41,6 @@ from penstock.adapter.topic_cache import BrokerCacheManager
 from penstock.adapter.topic_offsets import TopicOffsets
 from penstock.adapter.topic_routes import TopicRoutes
 from penstock.adapter.topic_storage import TopicStorage
-from penstock.clock import Clock, SystemClock
-from penstock.clock_guard import CLOCK_FILE, ClockStatus, GuardedClock
-from penstock.clock_metrics import ClockMetrics
-from penstock.data_directory import LOCK, check_path, lock_directory
-from penstock.disk import Disk
-from penstock.disk_local import LocalDisk
 from penstock.engine.contract import StorageEngine
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
@@ -78,7 +71,6 @@ from penstock.engine.transaction_limits import TransactionLimits
 from penstock.errors import RetryableError, SetupError
 from penstock.groups.building import build_groups
 from penstock.groups.coordinator import GroupCoordinator
-from penstock.log import get_logger
 from penstock.meta.client import GroupName, TopicConfig, Update
 from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
@@ -86,10 +78,18 @@ from penstock.meta.raft.founding import parse_peers
 from penstock.meta.raft.loading import require_core
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.state.vocabulary import QUEUE_ALIASES, STORAGE_ALIASES
-from penstock.metrics import SegmentMetrics
 from penstock.node_settings import segment_settings, tier_config, tier_limits
 from penstock.offsets.cluster import OffsetPeers, open_offsets
 from penstock.offsets.manager import OffsetManager
+from penstock.platform.blocking_pool import BlockingPool
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.clock_guard import CLOCK_FILE, ClockStatus, GuardedClock
+from penstock.platform.clock_metrics import ClockMetrics
+from penstock.platform.data_directory import LOCK, check_path, lock_directory
+from penstock.platform.disk import Disk
+from penstock.platform.local_disk import LocalDisk
+from penstock.platform.log import get_logger
+from penstock.platform.metrics import SegmentMetrics
 from penstock.settings import EMBEDDED, Settings
 from penstock.settings.secret_file import read_secrets
 from penstock.tiered.building import build_tiered_engine

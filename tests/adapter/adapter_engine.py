@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from tests.meta.simulated_database import SimulatedDatabase
 
-from penstock.adapter.blocking_pool import BlockingPool
 from penstock.adapter.engine_adapter import EngineStorageAdapter
 from penstock.engine.arguments import check_shard
 from penstock.engine.contract import (
@@ -37,6 +36,7 @@ from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.state.metadata_commands import SegmentPut, ShardDeleted, ShardPut, TopicPut
 from penstock.offsets.config import CACHE_FAMILY
 from penstock.offsets.manager import OffsetManager
+from penstock.platform.blocking_pool import BlockingPool
 from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 from penstock.testing.conformance import EngineHarness
 from penstock.testing.conformance.engines import ENGINES

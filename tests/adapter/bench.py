@@ -10,7 +10,6 @@ from typing import Self
 
 from tests.meta.simulated_database import SimulatedDatabase
 
-from penstock.adapter.blocking_pool import BlockingPool
 from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.adapter.topic_admin import TopicAdmin
 from penstock.adapter.topic_cache import BrokerCacheManager
@@ -28,6 +27,7 @@ from penstock.meta.client import Update
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.offsets.config import CACHE_FAMILY
 from penstock.offsets.manager import OffsetManager
+from penstock.platform.blocking_pool import BlockingPool
 from penstock.record import ShardId
 from penstock.testing import ManualClock
 

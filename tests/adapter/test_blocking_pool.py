@@ -8,9 +8,9 @@ import threading
 import pytest
 from tests.adapter.bench import Bench, until
 
-from penstock.adapter.blocking_pool import BlockingPool
 from penstock.engine.contract import Written
 from penstock.errors import BusyError, ClosedError
+from penstock.platform.blocking_pool import BlockingPool
 from penstock.record import Record
 
 

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 import penstock
 from penstock.api import EmbeddedBackend, Store
-from penstock.disk import Usage
-from penstock.disk_local import LocalDisk
 from penstock.engine.contract import FOREVER_MS
 from penstock.engine.storage_cache import shard_config
 from penstock.meta.state.model import UNLIMITED, TieringPolicy, TopicConfig
 from penstock.node import Node
+from penstock.platform.disk import Usage
+from penstock.platform.local_disk import LocalDisk
 from penstock.settings import EMBEDDED, Settings
 from penstock.testing import ManualClock
 

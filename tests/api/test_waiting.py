@@ -12,9 +12,10 @@ from typing import Final
 import pytest
 
 import penstock
-from penstock import Store, aio, clock
+from penstock import Store, aio
 from penstock.api.waiting import wait_for_records
-from penstock.clock import SystemClock
+from penstock.platform import clock
+from penstock.platform.clock import SystemClock
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings
 from penstock.testing import ManualClock

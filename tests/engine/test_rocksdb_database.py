@@ -14,9 +14,6 @@ import pytest
 from rocksdict import Rdict
 from tests.engine.quick_directory import quick_directory
 
-from penstock.clock import SystemClock
-from penstock.disk import Usage
-from penstock.disk_local import LocalDisk
 from penstock.engine.contract import ShardConfig
 from penstock.engine.rocksdb import (
     DB_COLUMN_FAMILY_BROKER,
@@ -33,9 +30,12 @@ from penstock.errors import (
     LockedError,
     NotAStoreError,
 )
+from penstock.platform.clock import SystemClock
+from penstock.platform.disk import Usage
+from penstock.platform.local_disk import LocalDisk
+from penstock.platform.rocksdb.changes import Changes, Fill
+from penstock.platform.rocksdb.family import Family
 from penstock.record import Flush, Offset, Producer, Record, ShardId
-from penstock.rocks.changes import Changes, Fill
-from penstock.rocks.family import Family
 
 SHARD = ShardId("orders", 0)
 FAMILY = "rows"

@@ -23,8 +23,8 @@ from penstock.engine.rocksdb.rows import (
 )
 from penstock.engine.rocksdb.shard_rows import ShardRows
 from penstock.errors import BusyError
+from penstock.platform.rocksdb.changes import CHANGES_SIZE_MAX, Changes, Fill
 from penstock.record import Flush, Offset, Producer, Record, ShardId
-from penstock.rocks.changes import CHANGES_SIZE_MAX, Changes, Fill
 from penstock.testing.manual_clock import ManualClock
 
 SHARD = ShardId("orders", 0)

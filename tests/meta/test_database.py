@@ -10,9 +10,6 @@ from typing import cast
 import pytest
 from rocksdict import Rdict
 
-from penstock.clock import SystemClock
-from penstock.disk import Usage
-from penstock.disk_local import LocalDisk
 from penstock.errors import (
     BusyError,
     ClosedError,
@@ -23,6 +20,9 @@ from penstock.errors import (
     NotAStoreError,
 )
 from penstock.meta.database import Batch, RocksDatabase
+from penstock.platform.clock import SystemClock
+from penstock.platform.disk import Usage
+from penstock.platform.local_disk import LocalDisk
 
 
 def open_database(path: Path) -> RocksDatabase:

@@ -31,7 +31,7 @@ from penstock.meta.state.offset_commands import (
     OffsetRequest,
     SaveOffsets,
 )
-from penstock.rocks.durable_point import DURABLE_POINT
+from penstock.platform.rocksdb.durable_point import DURABLE_POINT
 
 HERE = Path(__file__).parent
 DESIGN = HERE.parents[1] / "docs" / "designs" / "2026-11-15-solo-log.md"

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import penstock
-from penstock.addresses import bare_host, bracketed, find_problem, resolve, with_port
 from penstock.engine.segment.twin import IS_NATIVE
 from penstock.errors import SetupError
+from penstock.platform.addresses import bare_host, bracketed, find_problem, resolve, with_port
 from penstock.remote.http import MonitoringServer
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, Settings, merge_settings

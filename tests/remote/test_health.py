@@ -15,14 +15,14 @@ import pytest
 
 import penstock
 from penstock import Store
-from penstock.clock import SystemClock
-from penstock.disk import Usage
-from penstock.disk_local import LocalDisk
 from penstock.engine.rocksdb import Database
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.errors import DiskFailedError, DiskFullError, StoreError
 from penstock.meta.database import RocksDatabase
 from penstock.meta.solo_client import SoloMetaClient
+from penstock.platform.clock import SystemClock
+from penstock.platform.disk import Usage
+from penstock.platform.local_disk import LocalDisk
 from penstock.remote import health as health_module
 from penstock.remote import server as server_module
 from penstock.remote.health import Reason

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.remote.test_forwarding import HERE, THERE, Pair
 
-from penstock.clock import SystemClock
-from penstock.clock_guard import GuardedClock
 from penstock.errors import DeadlineError
+from penstock.platform.clock import SystemClock
+from penstock.platform.clock_guard import GuardedClock
 from penstock.remote.forwarding import NodeForwarder
 from penstock.remote.peer_clocks import PeerClocks
 from penstock.testing import FaultyDisk, ManualClock

@@ -16,8 +16,6 @@ import pytest
 
 import penstock
 from penstock import Record, Store
-from penstock.disk import Usage
-from penstock.disk_local import LocalDisk
 from penstock.errors import (
     BadRequestError,
     ClosedError,
@@ -29,6 +27,8 @@ from penstock.errors import (
     UnknownGroupError,
     UnknownTopicError,
 )
+from penstock.platform.disk import Usage
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import Producer
 from penstock.remote import storage_pb2 as pb
 from penstock.remote import wire

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.rocks.group_sync import GroupSync
+from penstock.platform.rocksdb.group_sync import GroupSync
 
 
 class SlowSync:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.rocks.database import Database
+from penstock.platform.rocksdb.database import Database
 
 
 def test_filters_and_indexes_are_in_parts_that_fit_a_shard_of_the_cache(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from penstock.clock import Clock, SystemClock
+from penstock.platform.clock import Clock, SystemClock
 from penstock.testing import ManualClock
 
 

@@ -7,9 +7,9 @@ import errno
 import pytest
 from prometheus_client import CollectorRegistry
 
-from penstock.clock import SystemClock, shows_system_time
-from penstock.clock_guard import GuardedClock, PeerTime
-from penstock.clock_metrics import ClockMetrics
+from penstock.platform.clock import SystemClock, shows_system_time
+from penstock.platform.clock_guard import GuardedClock, PeerTime
+from penstock.platform.clock_metrics import ClockMetrics
 from penstock.testing import FaultyDisk, ManualClock
 from penstock.testing.faults import FOREVER
 

@@ -1,6 +1,6 @@
 """The contract of `Disk`, checked against every implementation.
 
-A sentence of `penstock/disk.py` without a test here is a sentence nobody may rely on. What only
+A sentence of `penstock/platform/disk.py` without a test here is a sentence nobody may rely on. What only
 one of the disks can show (other processes, power cuts) is tested in files of its own.
 """
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.disk import Disk
-from penstock.disk_local import LocalDisk
 from penstock.errors import LockedError
+from penstock.platform.disk import Disk
+from penstock.platform.local_disk import LocalDisk
 from penstock.testing import FaultyDisk
 
 DISKS: dict[str, Callable[[], Disk]] = {"local": LocalDisk, "faulty": FaultyDisk}

@@ -13,14 +13,15 @@ from types import SimpleNamespace
 import pytest
 from tests.ordinary_user import ordinary_user
 
-from penstock import disk_local, file_system_sync
-from penstock.disk_local import LocalDisk
 from penstock.errors import LockedError
+from penstock.platform import file_system_sync
+from penstock.platform import local_disk as disk_local
+from penstock.platform.local_disk import LocalDisk
 
 HOLD = """
 import sys
 from penstock import file_system_sync
-from penstock.disk_local import LocalDisk
+from penstock.platform.local_disk import LocalDisk
 lock = LocalDisk().lock(sys.argv[1])
 print("locked", flush=True)
 sys.stdin.read()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.log import configure, get_logger
+from penstock.platform.log import configure, get_logger
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_a_program_that_logs_json_has_one_form_for_everything() -> None:
     """Of other libraries, of Python's warnings, of what ends a thread."""
     program = """
 import logging, sys, threading, warnings
-from penstock.log import configure_program, get_logger
+from penstock.platform.log import configure_program, get_logger
 configure_program(level="info", as_json=True)
 get_logger("penstock.x").info("ours")
 logging.getLogger("another.library").warning("theirs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from penstock.metrics import LogPositions, SegmentMetrics
+from penstock.platform.metrics import LogPositions, SegmentMetrics
 
 
 def test_two_stores_do_not_share_numbers() -> None:

@@ -14,12 +14,12 @@ from tests.tiered.rig import SHARD, SIZES, fill, memory_config, open_store, reco
 from typer.testing import CliRunner
 
 from penstock.cli import build
-from penstock.disk import Usage
-from penstock.disk_local import LocalDisk
 from penstock.engine.contract import Cleanup, Compacted, ShardConfig, ShardTiering
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, DiskFullError
+from penstock.platform.disk import Usage
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import Offset, Record
 from penstock.testing.manual_clock import ManualClock
 from penstock.tiered.building import build_tiered_engine

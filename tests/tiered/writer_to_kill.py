@@ -24,10 +24,10 @@ from typing import Final
 
 from tests.tiered.s3_server import S3Server
 
-from penstock.disk_local import LocalDisk
 from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import Offset, Record, ShardId, StoredRecord
 from penstock.tiered.building import build_tiered_engine
 from penstock.tiered.engine import TieredSegmentEngine

@@ -23,7 +23,6 @@ from penstock.adapter.batch_parts import (
     check_records_are_records,
     cycle_to,
 )
-from penstock.adapter.blocking_pool import BlockingPool
 from penstock.adapter.engine_adapter import MEMORY, EngineStorageAdapter
 from penstock.adapter.locations import Locations, Message
 from penstock.adapter.partitioning import (
@@ -53,6 +52,7 @@ from penstock.errors import StoreError
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.meta.client import DEFAULT_NAMESPACE, Topic
 from penstock.offsets.manager import OffsetManager
+from penstock.platform.blocking_pool import BlockingPool
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 
 T = TypeVar("T")

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from penstock.adapter.blocking_pool import BlockingPool
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
@@ -35,6 +34,7 @@ from penstock.errors import BadRequestError
 from penstock.meta.client import DEFAULT_NAMESPACE, CommittedOffset
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import OffsetCommit
+from penstock.platform.blocking_pool import BlockingPool
 from penstock.record import Flush, Offset, Producer, Record, ShardId, StoredRecord
 
 T = TypeVar("T")

@@ -37,7 +37,6 @@ from penstock.errors import (
     StoreError,
     UnknownTopicError,
 )
-from penstock.log import get_logger
 from penstock.meta.client import (
     DEFAULT_NAMESPACE,
     MetadataClient,
@@ -50,6 +49,7 @@ from penstock.meta.controller import abandoned_shards
 from penstock.meta.state.model import PARTITIONS_MAX
 from penstock.meta.state.vocabulary import LOST
 from penstock.offsets.manager import OffsetManager
+from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId
 
 TOPIC_TIMEOUT_S: Final = 30.0

@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from penstock.clock import Clock, SystemClock
 from penstock.engine.cache_waiters import CacheWaiters
 from penstock.errors import UnknownTopicError
 from penstock.meta.client import DEFAULT_NAMESPACE, Node, Topic, Update
 from penstock.meta.state import metadata_commands as event
+from penstock.platform.clock import Clock, SystemClock
 
 TopicKey = tuple[str, str]
 

@@ -14,7 +14,7 @@ from penstock.aio.topic import AsyncTopic
 from penstock.api import Store
 from penstock.api.consumer_options import ConsumerArguments, as_options
 from penstock.api.topic_info import GroupInfo, TopicInfo
-from penstock.clock_guard import ClockStatus
+from penstock.platform.clock_guard import ClockStatus
 from penstock.record import Location, Record
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.adapter.locations import Message
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
-from penstock.clock_guard import ClockStatus
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted
 from penstock.groups.codes import GroupCode
 from penstock.groups.model import Caller, Join, Joined, Sync, Synced
+from penstock.platform.clock_guard import ClockStatus
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 
 if TYPE_CHECKING:

@@ -58,7 +58,6 @@ from penstock.api.moments import as_ms
 from penstock.api.partition_errors import OF_PARTITION, PartitionErrors
 from penstock.api.topic_info import PartitionInfo
 from penstock.api.waiting import SLICE_S
-from penstock.clock import SystemClock
 from penstock.engine.arguments import check_limit, check_offset
 from penstock.engine.contract import SIZE_PER_READ, AdapterOffsetStrategy
 from penstock.errors import (
@@ -70,6 +69,7 @@ from penstock.errors import (
     TopicReplacedError,
     UnreadableContentError,
 )
+from penstock.platform.clock import SystemClock
 from penstock.record import Offset, StoredRecord
 
 PAGE: Final = 500

@@ -15,7 +15,6 @@ from penstock.api.backend import TopicPartition
 from penstock.api.inherited import belongs_to_this_process
 from penstock.api.live_groups import LiveGroups
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
-from penstock.clock_guard import ClockStatus, GuardedClock
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted, ShardInfo
 from penstock.errors import UnknownGroupError
 from penstock.groups.codes import GroupCode
@@ -24,6 +23,7 @@ from penstock.groups.model import Caller, Join, Joined, Sync, Synced
 from penstock.groups.routing import GroupRouter
 from penstock.meta.client import MetaClient, Topic
 from penstock.meta.rejections import check_text
+from penstock.platform.clock_guard import ClockStatus, GuardedClock
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 from penstock.settings import Settings
 

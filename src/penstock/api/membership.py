@@ -25,7 +25,6 @@ from weakref import WeakSet
 from msgspec import Struct
 
 from penstock.api.backend import Backend, TopicPartition
-from penstock.clock import Clock, SystemClock
 from penstock.errors import (
     ClosedError,
     GroupFencedError,
@@ -47,7 +46,8 @@ from penstock.groups.consumer_protocol import (
 )
 from penstock.groups.model import NO_GENERATION, Caller, Join, Joined, Sync, Synced
 from penstock.groups.refusals import GONE, LATER, refusal
-from penstock.log import get_logger
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.log import get_logger
 from penstock.record import Offset
 
 SESSION_TIMEOUT_S: Final = 10.0

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from penstock.api.backend import TopicPartition
-from penstock.clock import Clock
 from penstock.errors import (
     CorruptionError,
     DiskFailedError,
@@ -21,7 +20,8 @@ from penstock.errors import (
     StoreError,
     UnknownShardError,
 )
-from penstock.log import get_logger
+from penstock.platform.clock import Clock
+from penstock.platform.log import get_logger
 
 PAUSE_S_MIN: Final = 0.5
 PAUSE_S_MAX: Final = 30.0

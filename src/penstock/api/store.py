@@ -24,9 +24,9 @@ from penstock.api.consumer import Consumer
 from penstock.api.consumer_options import ConsumerArguments, as_options
 from penstock.api.topic import Topic, as_record
 from penstock.api.topic_info import GroupInfo, TopicInfo
-from penstock.clock_guard import ClockStatus
 from penstock.errors import AlreadyExistsError, BadRequestError, UnknownTopicError
 from penstock.meta.client import DEFAULT_NAMESPACE
+from penstock.platform.clock_guard import ClockStatus
 from penstock.record import Location, Offset, Record
 
 

@@ -22,7 +22,6 @@ from penstock.api.checks import as_list, as_seconds, check_partition, check_star
 from penstock.api.moments import as_ms
 from penstock.api.topic_info import TopicInfo
 from penstock.api.waiting import wait_for_records
-from penstock.clock import SystemClock
 from penstock.engine.arguments import check_text
 from penstock.engine.contract import (
     RECORDS_PER_READ,
@@ -31,6 +30,7 @@ from penstock.engine.contract import (
     Compacted,
 )
 from penstock.errors import BadRequestError
+from penstock.platform.clock import SystemClock
 from penstock.record import Header, Location, Offset, Producer, Record, StoredRecord
 
 Headers = Mapping[str, bytes | None] | Iterable[Header]

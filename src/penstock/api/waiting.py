@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.api.backend import Backend, TopicPartition
-from penstock.clock import Clock
+from penstock.platform.clock import Clock
 from penstock.record import Offset
 
 SLICE_S: Final = 10.0

@@ -11,7 +11,7 @@ import typer
 from penstock.cli.arguments import AsJson
 from penstock.cli.output import print_fields, print_json, print_line
 from penstock.cli.target import Data, Server, open_target
-from penstock.clock_guard import ClockStatus
+from penstock.platform.clock_guard import ClockStatus
 
 app: Final = typer.Typer(
     help="Show whether a node believes its clock, and confirm it.", no_args_is_help=True

@@ -12,7 +12,6 @@ import typer
 from penstock.cli.cluster_recovery import recover
 from penstock.cli.output import print_line
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
-from penstock.clock import SystemClock
 from penstock.connecting import check_addresses
 from penstock.errors import (
     BadRequestError,
@@ -27,6 +26,7 @@ from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
 from penstock.meta.state.metadata_rows import NODES, SHARDS
 from penstock.meta.state.vocabulary import LOST
+from penstock.platform.clock import SystemClock
 
 app: Final = typer.Typer(help="The nodes that keep the metadata.", no_args_is_help=True)
 app.command()(recover)

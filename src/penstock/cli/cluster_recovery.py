@@ -9,9 +9,6 @@ from typing import Annotated
 import typer
 
 from penstock.cli.output import print_line
-from penstock.clock import SystemClock
-from penstock.data_directory import LOCK, check_path
-from penstock.disk_local import LocalDisk
 from penstock.errors import BadRequestError, NotAStoreError
 from penstock.meta import log_format as fmt
 from penstock.meta.database import RocksDatabase
@@ -19,6 +16,9 @@ from penstock.meta.leaving import listed
 from penstock.meta.raft.credentials import draw_incarnation
 from penstock.meta.raft.recovery import Outlook, look_ahead
 from penstock.meta.raft.recovery import recover as recover_directory
+from penstock.platform.clock import SystemClock
+from penstock.platform.data_directory import LOCK, check_path
+from penstock.platform.local_disk import LocalDisk
 
 
 def recover(

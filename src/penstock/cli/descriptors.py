@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 from penstock.settings import Settings
 
 WANTED_MAX: Final = 1 << 20

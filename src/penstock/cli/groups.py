@@ -13,8 +13,8 @@ from penstock.api.topic_info import GroupInfo
 from penstock.cli.arguments import AsJson, TopicName, confirm, read_ago, read_offset, read_time
 from penstock.cli.output import print_json, print_line, print_table, time_text
 from penstock.cli.target import Data, Namespace, Server, open_target
-from penstock.clock import SystemClock
 from penstock.errors import BadRequestError, GroupNotEmptyError, UnknownGroupError
+from penstock.platform.clock import SystemClock
 
 app: Final = typer.Typer(help="Show and reset groups of consumers.", no_args_is_help=True)
 

@@ -10,14 +10,14 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from penstock.addresses import with_port
 from penstock.cli.descriptors import fitted, raise_limit
 from penstock.cli.output import print_line
 from penstock.cli.short_pauses import keep_pauses_short
 from penstock.cli.starting import without_collecting
 from penstock.errors import RetryableError
-from penstock.log import configure_program, get_logger
 from penstock.meta.raft.waiting import StartEvent
+from penstock.platform.addresses import with_port
+from penstock.platform.log import configure_program, get_logger
 from penstock.remote.server import Server
 from penstock.settings import Settings, load_settings
 from penstock.settings.redaction import redact_setting

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from penstock.clock import Clock
 from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
+from penstock.platform.clock import Clock
 
 
 class AppendWatch:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from penstock.clock import Clock
+from penstock.platform.clock import Clock
 
 
 class CacheWaiters:

@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.engine.contract import StorageEngine
 from penstock.errors import BadRequestError, ClosedError, StoreError
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 
 EngineFactory = Callable[[], StorageEngine]
 

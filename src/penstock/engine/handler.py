@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from penstock.clock import Clock, SystemClock
 from penstock.engine.append_watch import AppendWatch, wait_for_append
 from penstock.engine.column_reading import read_columns
 from penstock.engine.contract import (
@@ -42,6 +41,7 @@ from penstock.engine.shard_routing import Forwarder, ShardRouting
 from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
 from penstock.engine.transaction_limits import Ranges, TransactionLimits, is_within
 from penstock.errors import BusyError, NotSupportedError, StoreError
+from penstock.platform.clock import Clock, SystemClock
 from penstock.record import Offset, Producer, QueueKind, Record, StoredRecord
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from penstock.disk import Disk
 from penstock.engine.engine_set import EngineSet
 from penstock.errors import CorruptionError
-from penstock.log import get_logger
 from penstock.meta.client import MetaClient
+from penstock.platform.disk import Disk
+from penstock.platform.log import get_logger
 
 KNOWN_ENGINES: Final = "engines"
 _HERE: Final = "here"

@@ -25,8 +25,8 @@ from msgspec import Struct
 
 from penstock.engine.handler import StorageEngineHandler
 from penstock.errors import CorruptionError, RetryableError
-from penstock.log import get_logger
 from penstock.meta.state.vocabulary import LOST
+from penstock.platform.log import get_logger
 from penstock.record import ShardId
 
 _log: Final = get_logger(__name__)

@@ -34,9 +34,9 @@ from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.segment_status import SegmentStatus
 from penstock.engine.storage_cache import ShardEntry
 from penstock.errors import ClosedError, RequestError
-from penstock.log import get_logger
 from penstock.meta.client import MetadataClient
 from penstock.meta.state.model import Segment
+from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId
 
 _log: Final = get_logger(__name__)

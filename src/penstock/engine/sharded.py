@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
-from penstock.clock import Clock, SystemClock
 from penstock.engine.arguments import (
     Checked,
     check_key,
@@ -47,6 +46,7 @@ from penstock.errors import (
     ClosedError,
     UnknownShardError,
 )
+from penstock.platform.clock import Clock, SystemClock
 from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 
 

@@ -19,15 +19,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.clock import Clock, SystemClock
 from penstock.engine.cache_waiters import CacheWaiters
 from penstock.engine.contract import FOREVER_MS, Cleanup, ShardConfig, ShardTiering, StorageEngine
 from penstock.engine.segment_status import Answer, allowed
-from penstock.log import get_logger
 from penstock.meta.state import metadata_commands as event
 from penstock.meta.state.model import UNLIMITED, Segment, Shard, Topic, TopicConfig
 from penstock.meta.state.vocabulary import STORAGE_ALIASES
 from penstock.meta.watch import Update
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.log import get_logger
 from penstock.record import Flush, QueueKind, ShardId
 
 _SEGMENT: Final = STORAGE_ALIASES["segment"]

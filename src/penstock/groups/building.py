@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from penstock.clock import Clock
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Limits
 from penstock.meta.client import ListenerAnnouncer, MetaClient
 from penstock.meta.group_coordinators import GroupCoordinators
+from penstock.platform.clock import Clock
 from penstock.settings import KafkaSettings
 
 

@@ -20,7 +20,6 @@ from heapq import heappop, heappush
 from typing import Final, cast
 from uuid import uuid4
 
-from penstock.clock import Clock
 from penstock.groups.codes import GroupCode
 from penstock.groups.consumer_protocol import TopicPartition, decode_assignment
 from penstock.groups.keeping import GroupKeeper, GroupKey, GroupStateClient
@@ -38,6 +37,7 @@ from penstock.groups.model import (
 )
 from penstock.groups.snapshot import GroupSnapshot, snapshot_of
 from penstock.meta.state.vocabulary import DEFAULT_NAMESPACE
+from penstock.platform.clock import Clock
 
 GROUPS_MAX: Final = 50_000
 CLIENT_ID_SIZE_MAX: Final = 200

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from penstock.clock import Clock
 from penstock.errors import StaleWriteError, StoreError
 from penstock.groups.snapshot import SIZE_MAX, GroupSnapshot, decode_snapshot, encode_snapshot
-from penstock.log import get_logger
+from penstock.platform.clock import Clock
+from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
     from penstock.groups.coordinator import GroupCoordinator

@@ -6,7 +6,7 @@
 A write survives the end of the process when `write` has returned, and a power cut when a later
 `sync` has returned. Batches are kept or lost whole and in order: what survives is a prefix.
 
-`RocksDatabase` is it on a disk; `penstock.rocks` says how RocksDB is handled. It writes and syncs
+`RocksDatabase` is it on a disk; `penstock.platform.rocksdb` says how RocksDB is handled. It writes and syncs
 only when told to. Once the disk was full it takes nothing more until it is opened again: what the
 log of a group holds then must be read anew. `check_room` refuses before it comes to that.
 """
@@ -18,12 +18,12 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from penstock.clock import Clock
-from penstock.disk import Disk
-from penstock.rocks.changes import CHANGES_SIZE_MAX, Batch
-from penstock.rocks.database import ROOM_CHECKED_EVERY
-from penstock.rocks.database import Database as SharedDatabase
-from penstock.rocks.settings import DatabaseSettings
+from penstock.platform.clock import Clock
+from penstock.platform.disk import Disk
+from penstock.platform.rocksdb.changes import CHANGES_SIZE_MAX, Batch
+from penstock.platform.rocksdb.database import ROOM_CHECKED_EVERY
+from penstock.platform.rocksdb.database import Database as SharedDatabase
+from penstock.platform.rocksdb.settings import DatabaseSettings
 
 __all__ = ["BATCH_SIZE_MAX", "ROOM_CHECKED_EVERY", "Batch", "Database", "RocksDatabase", "Row"]
 

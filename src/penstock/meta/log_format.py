@@ -27,7 +27,7 @@ from typing import Final
 from msgspec import Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
-from penstock.layout import Field, Layout
+from penstock.platform.layout import Field, Layout
 
 VERSION: Final = 1
 

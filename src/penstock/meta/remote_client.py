@@ -17,7 +17,6 @@ from google.protobuf.message import Message as WireMessage
 from msgspec.msgpack import Decoder
 
 from penstock import errors
-from penstock.clock import Clock, SystemClock
 from penstock.errors import (
     ClosedError,
     DeadlineError,
@@ -25,7 +24,6 @@ from penstock.errors import (
     RetryableError,
     StoreError,
 )
-from penstock.log import get_logger
 from penstock.meta.controller import (
     OFFLINE,
     Load,
@@ -51,6 +49,8 @@ from penstock.meta.state.answers import Rejected
 from penstock.meta.state.metadata_rows import NODES, SHARDS
 from penstock.meta.state.view import Row
 from penstock.meta.watch import Update, Watch, Watchers
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.log import get_logger
 
 DEADLINE_S: Final = 30.0
 _TRY_S: Final = 10.0

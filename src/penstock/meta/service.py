@@ -23,7 +23,6 @@ from penstock.errors import (
     StaleWriteError,
     StoreError,
 )
-from penstock.grpc_methods import WaitingPools, service_handlers
 from penstock.meta.client import (
     DEFAULT_NAMESPACE,
     GroupName,
@@ -41,6 +40,7 @@ from penstock.meta.solo_group import GroupLog
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.model import Member
 from penstock.meta.watch import Watch
+from penstock.platform.grpc import WaitingPools, service_handlers
 
 SERVICE: Final = "penstock.meta.v1.MetaService"
 ERROR_KEY: Final = "penstock-meta-error-bin"

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from penstock.clock import Clock, SystemClock
 from penstock.errors import StoreError
 from penstock.meta import log_format as fmt
 from penstock.meta.database import Database, RocksDatabase
@@ -29,6 +28,7 @@ from penstock.meta.state.offset_commands import OffsetAnswer, OffsetRequest
 from penstock.meta.state.packing import PackedSave, unpack_save
 from penstock.meta.state.view import View
 from penstock.meta.watch import Watchers
+from penstock.platform.clock import Clock, SystemClock
 
 
 class MetadataMachine:

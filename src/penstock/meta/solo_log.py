@@ -27,10 +27,10 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from penstock.errors import BusyError, ClosedError, DiskFullError, NotAStoreError, StoreError
-from penstock.log import get_logger
 from penstock.meta import log_format as fmt
 from penstock.meta.database import BATCH_SIZE_MAX, Batch, Database
 from penstock.meta.solo_group import GroupName, GroupStatus, LogLimits, Machine, SoloGroup
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 

@@ -7,7 +7,6 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from penstock.clock import Clock
 from penstock.errors import BadRequestError, StoreError, UnknownTopicError
 from penstock.meta.client import NewTopic
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_topic_id
@@ -34,6 +33,7 @@ from penstock.meta.state.vocabulary import (
     storage_type,
 )
 from penstock.meta.watch import Update, Watch, Watchers
+from penstock.platform.clock import Clock
 from penstock.record import ShardId
 
 MetadataGroup = GroupLog[cmd.Answer]

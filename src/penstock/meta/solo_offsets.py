@@ -12,7 +12,6 @@ from operator import attrgetter
 from typing import Final, TypeVar
 from zlib import crc32
 
-from penstock.clock import Clock
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.client import GroupInfo, Takeover
 from penstock.meta.controller import idle_groups
@@ -32,6 +31,7 @@ from penstock.meta.state.offset_rows import (
     scan_members,
     scan_offsets,
 )
+from penstock.platform.clock import Clock
 
 OffsetGroup = GroupLog[cmd.OffsetAnswer]
 ResultT = TypeVar("ResultT", bound=cmd.OffsetResult)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final, Protocol, runtime_checkable
 from zlib import crc32
 
-from penstock.clock import Clock
 from penstock.meta.rejections import encode_checked, error_of
 from penstock.meta.solo_offsets import OffsetGroup
 from penstock.meta.state import offset_commands as cmd
@@ -14,6 +13,7 @@ from penstock.meta.state import transaction_commands as txn
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.keys import encode_key
 from penstock.meta.state.transaction_rows import read_transaction, scan_aborted, scan_transactions
+from penstock.platform.clock import Clock
 
 
 @runtime_checkable

@@ -17,7 +17,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.msgpack import Decoder
 
-from penstock.log import get_logger
 from penstock.meta.state.answers import HEAD, HEAD_TABLE, read_head
 from penstock.meta.state.keys import encode_key
 from penstock.meta.state.metadata_commands import (
@@ -40,6 +39,7 @@ from penstock.meta.state.metadata_rows import (
 from penstock.meta.state.model import Node, Segment, Shard, Topic
 from penstock.meta.state.view import Reader
 from penstock.meta.state.vocabulary import ACTIVE
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 

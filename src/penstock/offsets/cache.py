@@ -27,9 +27,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from penstock.clock import Clock
 from penstock.errors import BadRequestError, BusyError, RequestError, StoreError
-from penstock.log import get_logger
 from penstock.meta.client import CommittedOffset, GroupOffsets, OffsetClient, OffsetEntry
 from penstock.meta.database import ROOM_CHECKED_EVERY, Batch, Database
 from penstock.meta.state.keys import after_prefix, decode_texts, encode_key
@@ -52,6 +50,8 @@ from penstock.offsets.strategy import (
     check_shard,
     not_an_offset,
 )
+from penstock.platform.clock import Clock
+from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId
 
 _log: Final = get_logger(__name__)

@@ -24,9 +24,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
-from penstock.clock import Clock
 from penstock.errors import DeadlineError, StaleWriteError, StoreError
-from penstock.log import get_logger
 from penstock.meta.client import (
     DEFAULT_NAMESPACE,
     CommittedOffset,
@@ -48,6 +46,8 @@ from penstock.offsets.strategy import (
     check_commit,
     check_shard,
 )
+from penstock.platform.clock import Clock
+from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId
 from penstock.settings.tree import OffsetSettings
 

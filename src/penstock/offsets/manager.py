@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from penstock.clock import Clock, SystemClock
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.client import (
     DEFAULT_NAMESPACE,
@@ -43,6 +42,7 @@ from penstock.offsets.strategy import (
     check_offset,
     check_shard,
 )
+from penstock.platform.clock import Clock, SystemClock
 from penstock.record import Offset, ShardId
 
 

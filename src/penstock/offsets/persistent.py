@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.clock import Clock
 from penstock.errors import BadRequestError, RequestError, StaleWriteError, StoreError
 from penstock.meta.client import (
     GroupOffsets,
@@ -25,6 +24,7 @@ from penstock.offsets.strategy import (
     check_commit,
     check_shard,
 )
+from penstock.platform.clock import Clock
 from penstock.record import ShardId
 
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from penstock.disk_local import LocalDisk
 from penstock.errors import SequenceGapError
 from penstock.pipeline.endpoint import connect
 from penstock.pipeline.staging import Chunk
 from penstock.pipeline.staging_area import is_remote
 from penstock.pipeline.targets import Target, records, was_taken, when_unlocked
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import Producer
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

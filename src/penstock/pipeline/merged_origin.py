@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.log import get_logger
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.origins import Edges, Origin
 from penstock.pipeline.planning import TaskPartition
 from penstock.pipeline.ranges import ShardRange
 from penstock.pipeline.source_options import SourceOptions
+from penstock.platform.log import get_logger
 from penstock.record import ShardId
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Final
 
 from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, SetupError
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 from penstock.record import ShardId
 
 _log = get_logger(__name__)

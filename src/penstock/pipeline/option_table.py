@@ -14,8 +14,8 @@ from difflib import get_close_matches
 from typing import Final
 
 from penstock.errors import BadRequestError
-from penstock.log import get_logger
 from penstock.pipeline.positions import Positions
+from penstock.platform.log import get_logger
 
 _log = get_logger(__name__)
 

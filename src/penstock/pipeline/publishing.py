@@ -30,10 +30,10 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.errors import BadRequestError, SetupError
-from penstock.log import get_logger
 from penstock.pipeline.staging import StagedFile, partition_counts
 from penstock.pipeline.staging_area import Area, DirectoryArea
 from penstock.pipeline.targets import Target
+from penstock.platform.log import get_logger
 from penstock.record import Producer, ShardId
 
 _log = get_logger(__name__)

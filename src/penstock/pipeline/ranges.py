@@ -14,10 +14,10 @@ from typing import Final, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from penstock.errors import BadRequestError
-from penstock.log import get_logger
 from penstock.pipeline.option_table import Offsets
 from penstock.pipeline.positions import Positions
 from penstock.pipeline.source_options import EARLIEST, Limit, SourceOptions
+from penstock.platform.log import get_logger
 from penstock.record import ShardId
 
 _log = get_logger(__name__)

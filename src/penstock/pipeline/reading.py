@@ -22,7 +22,6 @@ from penstock.engine.segment.reader import Query
 from penstock.engine.segment.view import StoreView
 from penstock.engine.transaction_limits import Ranges
 from penstock.errors import CorruptionError
-from penstock.log import get_logger
 from penstock.pipeline.columns import BatchMaker, fields_of
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.node_directory import store_root
@@ -30,6 +29,7 @@ from penstock.pipeline.planning import TaskPartition
 from penstock.pipeline.ranges import ShardRange, still_there
 from penstock.pipeline.source_options import SourceOptions
 from penstock.pipeline.worker_garbage import settle_worker
+from penstock.platform.log import get_logger
 from penstock.record import ShardId, StoredRecord
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import SetupError
-from penstock.log import get_logger
 from penstock.pipeline import probe
 from penstock.pipeline.masters import is_connect
+from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from penstock.errors import BadRequestError, LockedError
-from penstock.log import get_logger
 from penstock.pipeline.kept_query import KeptQuery
 from penstock.pipeline.named_view import NamedView
 from penstock.pipeline.stages import Chain
 from penstock.pipeline.tiers import reachable
+from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

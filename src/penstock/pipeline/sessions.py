@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import SetupError
-from penstock.log import get_logger
 from penstock.pipeline.java import find_java
 from penstock.pipeline.launchers import write_launcher
 from penstock.pipeline.masters import (
@@ -31,6 +30,7 @@ from penstock.pipeline.masters import (
 from penstock.pipeline.requirements import require_executors, warn_of_executors
 from penstock.pipeline.worker_python import worker_python
 from penstock.pipeline.worker_sockets import socket_settings
+from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import BadRequestError
-from penstock.log import get_logger
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.origins import Origin, open_origin
 from penstock.pipeline.planning import TaskPartition, within_limit
@@ -29,6 +28,7 @@ from penstock.pipeline.ranges import (
     with_present_ids,
 )
 from penstock.pipeline.source_options import SourceOptions
+from penstock.platform.log import get_logger
 from penstock.record import ShardId
 
 _log = get_logger(__name__)

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import LockedError, SequenceGapError
-from penstock.log import get_logger
 from penstock.pipeline.staging import Chunk, partition_counts
+from penstock.platform.log import get_logger
 from penstock.record import Producer, Record, ShardId
 
 if TYPE_CHECKING:

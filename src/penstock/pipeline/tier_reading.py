@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.clock import SystemClock
 from penstock.engine.segment.deleted_ranges import cover
 from penstock.engine.segment.format import (
     BATCH_UNIT,
@@ -28,6 +27,7 @@ from penstock.pipeline.columns import BatchMaker, fields_of
 from penstock.pipeline.ranges import ShardRange, still_there
 from penstock.pipeline.tier_origin import may_pass
 from penstock.pipeline.tiers import shared_tier
+from penstock.platform.clock import SystemClock
 from penstock.record import QueueKind
 from penstock.tiered.chunk import ChunkEntry, Footer
 from penstock.tiered.manifest import Manifest

@@ -22,7 +22,6 @@ from penstock.adapter.locations import Message
 from penstock.api.backend import TopicPartition
 from penstock.api.checks import check_name, check_partition, check_places, check_start
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
-from penstock.clock_guard import ClockStatus
 from penstock.engine.arguments import (
     check_key,
     check_limit,
@@ -43,6 +42,7 @@ from penstock.errors import (
 )
 from penstock.groups.codes import GroupCode
 from penstock.groups.model import Caller, Join, Joined, Sync, Synced
+from penstock.platform.clock_guard import ClockStatus
 from penstock.record import Location, Offset, Producer, Record, ShardId, StoredRecord
 from penstock.remote import group_wire, wire
 from penstock.remote import storage_pb2 as pb

@@ -18,8 +18,8 @@ from typing import Final, TypeVar
 
 import grpc
 
-from penstock.clock import SystemClock
 from penstock.errors import ClosedError, DeadlineError, StaleReadError, StoreError
+from penstock.platform.clock import SystemClock
 
 CONNECT_S: Final = 5.0
 _TRY_S: Final = 1.0

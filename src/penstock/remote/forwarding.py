@@ -16,7 +16,6 @@ import grpc
 import msgspec
 from google.protobuf.message import Message as WireMessage
 
-from penstock.clock_guard import ClockStatus
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
@@ -33,6 +32,7 @@ from penstock.errors import BusyError, DeadlineError, NotSupportedError, StoreEr
 from penstock.meta.client import MetadataClient, Update, Watch
 from penstock.meta.controller import STORAGE_LISTENER
 from penstock.meta.state.metadata_commands import NodePut, NodeRemoved
+from penstock.platform.clock_guard import ClockStatus
 from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 from penstock.remote import shards_pb2 as pb
 from penstock.remote import storage_pb2, wire

@@ -24,7 +24,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from penstock.addresses import explain, resolve
+from penstock.platform.addresses import explain, resolve
 from penstock.remote.http_pages import Health, Page, Pages, answer
 from penstock.remote.http_request import parse_request
 

@@ -16,7 +16,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 from penstock.remote.http_request import Request
 
 Health = Callable[[], dict[str, object]]

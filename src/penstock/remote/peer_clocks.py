@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from penstock.clock_guard import GuardedClock, PeerTime
 from penstock.errors import StoreError
-from penstock.log import get_logger
+from penstock.platform.clock_guard import GuardedClock, PeerTime
+from penstock.platform.log import get_logger
 from penstock.remote.forwarding import NodeForwarder
 
 INTERVAL_S: Final = 10.0

@@ -22,17 +22,17 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-from penstock.addresses import bare_host, bracketed, with_port
 from penstock.api import EmbeddedBackend
-from penstock.disk_local import LocalDisk
 from penstock.engine.segment.twin import native_only
 from penstock.errors import NotSupportedError, RetryableError, SetupError, StoreError
-from penstock.log import get_logger
 from penstock.meta.client import ClusterNode
 from penstock.meta.controller import STORAGE_LISTENER
 from penstock.meta.service import meta_handlers
 from penstock.node import Node
 from penstock.offsets.cluster import ClusterOffsetManager
+from penstock.platform.addresses import bare_host, bracketed, with_port
+from penstock.platform.local_disk import LocalDisk
+from penstock.platform.log import get_logger
 from penstock.record import QueueKind
 from penstock.remote.call_threads import CallThreads
 from penstock.remote.forwarding import NodeForwarder

@@ -18,7 +18,6 @@ import grpc
 import msgspec
 from google.protobuf.message import Message as WireMessage
 
-from penstock.addresses import find_problem, resolve, with_port
 from penstock.api.backend import Backend
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery
 from penstock.errors import (
@@ -31,8 +30,10 @@ from penstock.errors import (
     SetupError,
     StoreError,
 )
-from penstock.grpc_methods import WaitingPools, service_handlers, when_ended
-from penstock.log import get_logger
+from penstock.platform.addresses import find_problem, resolve, with_port
+from penstock.platform.grpc import WaitingPools, service_handlers, when_ended
+from penstock.platform.log import get_logger
+from penstock.platform.waiting_calls import WaitingThreads
 from penstock.record import Offset
 from penstock.remote import group_wire, wire
 from penstock.remote import storage_pb2 as pb
@@ -40,7 +41,6 @@ from penstock.remote.call_threads import CallThreads
 from penstock.remote.read_budget import ReadBudget, Share
 from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
 from penstock.remote.wire_errors import error_to_metadata, error_to_wire, status_details
-from penstock.waiting_calls import WaitingThreads
 
 R = TypeVar("R", bound=WireMessage)
 SERVICE: Final = "penstock.storage.v1.StorageService"

@@ -14,14 +14,14 @@ from typing import Final, TypeVar
 import grpc
 import msgspec
 
-from penstock.clock_guard import GuardedClock
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation, ShardConfig
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.storage_cache import ShardEntry
 from penstock.errors import BadRequestError, DeadlineError, NotLeaderError, NotSupportedError
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.routing import answer_packed
-from penstock.grpc_methods import service_handlers
+from penstock.platform.clock_guard import GuardedClock
+from penstock.platform.grpc import service_handlers
 from penstock.record import Offset, Producer, ShardId, StoredRecord
 from penstock.remote import shards_pb2 as pb
 from penstock.remote import storage_pb2, wire

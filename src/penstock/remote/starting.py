@@ -13,10 +13,10 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from penstock.adapter.node_links import NodeLinks
-from penstock.clock import Clock, SystemClock
 from penstock.errors import DiskFullError, RetryableError
 from penstock.meta.raft.waiting import Patience, StartEvent
 from penstock.node import Node
+from penstock.platform.clock import Clock, SystemClock
 from penstock.remote.http import MonitoringServer
 from penstock.settings import Settings
 

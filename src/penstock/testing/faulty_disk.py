@@ -32,9 +32,9 @@ from collections.abc import Collection, Sequence
 from itertools import groupby
 from typing import Final
 
-from penstock.clock import Clock
-from penstock.disk import Usage
 from penstock.errors import LockedError
+from penstock.platform.clock import Clock
+from penstock.platform.disk import Usage
 from penstock.testing.faults import FOREVER, OPERATIONS, Call, Faults, Operation, Rule
 from penstock.testing.manual_clock import ManualClock
 from penstock.testing.memory_tree import MemoryDirectory, MemoryFile, MemoryMapping

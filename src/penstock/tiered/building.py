@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.clock import Clock
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import TierSetupError
+from penstock.platform.clock import Clock
 from penstock.tiered.damage import DamageReports
 from penstock.tiered.dispatcher import TieredDispatcher, UploadLease
 from penstock.tiered.engine import TieredSegmentEngine

@@ -8,11 +8,11 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from penstock.clock import Clock
 from penstock.errors import SetupError, StoreError
 from penstock.meta.client import GroupInfo
 from penstock.meta.state.model import Topic
 from penstock.meta.state.offset_rows import CommittedOffset
+from penstock.platform.clock import Clock
 from penstock.record import ShardId
 from penstock.tiered.catalogue import (
     Catalogue,

@@ -20,8 +20,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from penstock.clock import SystemClock
 from penstock.errors import BadRequestError
+from penstock.platform.clock import SystemClock
 from penstock.tiered.chunk import ChunkEntry, Footer
 from penstock.tiered.part_buffers import PartBuffers, SpareBuffers
 

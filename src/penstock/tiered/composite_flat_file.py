@@ -18,7 +18,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.clock import Clock, SystemClock
 from penstock.engine.segment.format import (
     BATCH_UNIT,
     KIND_BATCH,
@@ -41,7 +40,8 @@ from penstock.errors import (
     TierUnavailableError,
     UnreadableContentError,
 )
-from penstock.log import get_logger
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.log import get_logger
 from penstock.record import QueueKind, ShardId, StoredRecord
 from penstock.tiered import manifest_changes as changes
 from penstock.tiered.append_result import AppendResult, BoundaryType

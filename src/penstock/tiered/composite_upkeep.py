@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.clock import Clock
+from penstock.platform.clock import Clock
 from penstock.tiered import manifest_changes as changes
 from penstock.tiered.chunk import ChunkEntry
 from penstock.tiered.manifest import Manifest, SegmentEntry, describe_segment, encode_segment

@@ -10,9 +10,9 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
-from penstock.clock import Clock, SystemClock
 from penstock.errors import TierDamageError
-from penstock.log import get_logger
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.log import get_logger
 from penstock.tiered.tier_metrics import TierMetrics
 
 OBJECTS_MAX: Final = 1024

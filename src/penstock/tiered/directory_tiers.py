@@ -18,13 +18,13 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from penstock.disk import Disk
 from penstock.engine.contract import ShardConfig
 from penstock.engine.segment.view import StoreView
 from penstock.errors import NotAStoreError, SetupError
-from penstock.log import get_logger
 from penstock.meta.beside import read_topics
 from penstock.meta.state.model import Topic
+from penstock.platform.disk import Disk
+from penstock.platform.log import get_logger
 from penstock.record import ShardId
 from penstock.tiered.names import MANIFEST, shard_prefix, topic_prefix
 

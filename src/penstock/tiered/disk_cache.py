@@ -14,8 +14,8 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
-from penstock.disk_local import DIRECTORY_MODE, FILE_MODE
-from penstock.log import get_logger
+from penstock.platform.local_disk import DIRECTORY_MODE, FILE_MODE
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 

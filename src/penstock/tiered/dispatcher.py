@@ -18,7 +18,6 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from penstock.clock import Clock, SystemClock
 from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.store import SegmentStore
@@ -29,7 +28,8 @@ from penstock.errors import (
     StoreError,
     UnknownShardError,
 )
-from penstock.log import get_logger
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.log import get_logger
 from penstock.record import ShardId, StoredRecord
 from penstock.tiered.append_result import AppendResult
 from penstock.tiered.composite_flat_file import CompositeFlatFile

@@ -38,7 +38,7 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.transacted import transacted_in
 from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError, SetupError, UnreadableContentError
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId, StoredRecord
 from penstock.tiered.cold_batches import read_cold_batches
 from penstock.tiered.composite_flat_file import CompositeFlatFile

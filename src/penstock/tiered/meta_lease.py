@@ -6,9 +6,9 @@ import threading
 import uuid
 from typing import Final
 
-from penstock.clock import Clock, SystemClock
 from penstock.errors import StaleWriteError
 from penstock.meta.client import Lease, MetadataClient
+from penstock.platform.clock import Clock, SystemClock
 from penstock.record import ShardId
 
 DURATION_MS: Final = 60_000

@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from penstock.disk_local import DIRECTORY_MODE, FILE_MODE
 from penstock.engine.segment.format import CHECKSUM_MASK, QUEUE_UNIT, Damage, RawRecord
 from penstock.engine.segment.raw_message import stored_from_raw
 from penstock.engine.segment.twin import core
@@ -34,6 +33,7 @@ from penstock.errors import (
     TierSetupError,
     UnreadableContentError,
 )
+from penstock.platform.local_disk import DIRECTORY_MODE, FILE_MODE
 from penstock.record import ShardId, StoredRecord
 from penstock.tiered.append_result import AppendResult
 from penstock.tiered.composite_flat_file import request_of

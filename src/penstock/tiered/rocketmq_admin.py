@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import CorruptionError, TierSetupError, UnreadableContentError
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 from penstock.record import ShardId, StoredRecord
 from penstock.tiered.file_segment import FileSegmentMetadata
 from penstock.tiered.providers import ROCKETMQ

@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 from rocksdict import Options, Rdict, WriteBatch
 
-from penstock.clock import Clock, SystemClock
-from penstock.disk_local import DIRECTORY_MODE, close_to_others
 from penstock.errors import BadRequestError
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.local_disk import DIRECTORY_MODE, close_to_others
 from penstock.record import ShardId
 from penstock.tiered.file_segment import FileSegmentMetadata, FileSegmentType
 from penstock.tiered.metadata_store import QueueMetadata, TopicMetadata

@@ -7,10 +7,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.clock import SystemClock
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, StoreError
+from penstock.platform.clock import SystemClock
 from penstock.record import QueueKind, Record, ShardId, StoredRecord
 from penstock.tiered import rocketmq_admin
 from penstock.tiered.composite_flat_file import CompositeFlatFile

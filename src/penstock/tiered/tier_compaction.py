@@ -20,7 +20,7 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.unreadable import UnitsRead
 from penstock.engine.transaction_limits import Ranges, is_within
 from penstock.errors import CorruptionError, UnreadableContentError
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 from penstock.record import QueueKind, StoredRecord
 from penstock.tiered import manifest_changes as changes
 from penstock.tiered.chunk import (

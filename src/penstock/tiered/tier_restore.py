@@ -20,9 +20,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.clock import SystemClock
-from penstock.data_directory import LOCK, check_path, lock_directory
-from penstock.disk_local import LocalDisk
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.store_sizes import holds_store
@@ -34,6 +31,9 @@ from penstock.meta.state.model import TieringPolicy, TopicConfig
 from penstock.meta.state.offset_commands import ROWS_MAX
 from penstock.meta.state.offset_entries import NewOffset
 from penstock.meta.state.vocabulary import DEFAULT_NAMESPACE, STORAGE_ALIASES
+from penstock.platform.clock import SystemClock
+from penstock.platform.data_directory import LOCK, check_path, lock_directory
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import Flush, QueueKind, ShardId
 from penstock.tiered.catalogue import (
     Catalogue,

@@ -7,9 +7,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.clock import Clock, SystemClock
 from penstock.engine.contract import ShardConfig, ShardTiering
 from penstock.errors import SetupError, TierUnavailableError
+from penstock.platform.clock import Clock, SystemClock
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.damage import DamageReports

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from penstock.engine.contract import FOREVER_MS, ShardConfig
 from penstock.errors import CorruptionError, NotSupportedError, StoreError
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.names import parse_manifest_key

@@ -14,7 +14,6 @@ from tests.brokers.kafka.running import Running, WireClient, running
 from penstock.brokers.kafka import cluster_view
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import BrokerAddress, ClusterView
-from penstock.clock import SystemClock
 from penstock.errors import DeadlineError
 from penstock.groups.codes import GroupCode
 from penstock.groups.coordinator import GroupCoordinator
@@ -22,6 +21,7 @@ from penstock.groups.model import Caller
 from penstock.meta.client import Node, Update
 from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.meta.state.metadata_commands import NodePut
+from penstock.platform.clock import SystemClock
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from penstock.log import configure
 from penstock.meta.raft.client import Place, RaftMetaClient
 from penstock.meta.service import meta_handlers
 from penstock.meta.solo_group import LogLimits
+from penstock.platform.log import configure
 
 SECRET = "the secret of all processes"
 

@@ -8,11 +8,11 @@ from random import Random
 import pytest
 from tests.meta.raft.cluster_in_process import TIMING, ClusterInProcess, wait_until
 
-from penstock.clock import SystemClock
 from penstock.errors import DiskFullError
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
 from penstock.meta.database import Batch
 from penstock.meta.raft.client import Place, RaftMetaClient
+from penstock.platform.clock import SystemClock
 from penstock.record import ShardId
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")

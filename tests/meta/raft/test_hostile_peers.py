@@ -42,7 +42,7 @@ from penstock.meta.raft.wire import (
     pack_frame,
     pack_greeting,
 )
-from penstock.rocks.changes import Batch
+from penstock.platform.rocksdb.changes import Batch
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 

@@ -14,7 +14,6 @@ import pytest
 from msgspec.msgpack import Decoder
 from tests.meta.raft.cluster_in_process import ClusterInProcess, wait_until
 
-from penstock.clock import SystemClock
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -35,6 +34,7 @@ from penstock.meta.state.metadata_commands import TopicPut
 from penstock.meta.state.metadata_rows import SHARDS, TOPICS, read_beats
 from penstock.meta.state.model import Topic
 from penstock.meta.watch import Update
+from penstock.platform.clock import SystemClock
 
 
 def serve(service: MetaService) -> tuple[grpc.Server, str]:

@@ -25,12 +25,12 @@ from zlib import crc32
 
 from tests.meta.raft.cluster_in_process import free_ports
 
-from penstock.clock import SystemClock
 from penstock.errors import AlreadyExistsError, RetryableError
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient
 from penstock.meta.state.keys import encode_key
+from penstock.platform.clock import SystemClock
 
 OFFSET_GROUPS = 2
 """As `meta_process` has them."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.disk_local import LocalDisk
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError
 from penstock.pipeline import jobs
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import Record, ShardId
 
 deltalake = pytest.importorskip("deltalake")

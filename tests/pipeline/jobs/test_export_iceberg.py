@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.disk_local import LocalDisk
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, SetupError
 from penstock.pipeline import jobs
 from penstock.pipeline.jobs.iceberg_table import open_catalog
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import Record, ShardId
 
 pytest.importorskip("pyiceberg")

@@ -24,7 +24,7 @@ from penstock.engine.segment.format import (
     RESERVED_PREFIXES,
     TIME_BLOCK,
 )
-from penstock.layout import Layout
+from penstock.platform.layout import Layout
 from penstock.record import QueueKind
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "format.md"

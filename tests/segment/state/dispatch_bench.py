@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from penstock.engine.segment.dispatch import DispatchPipeline
-from penstock.metrics import SegmentMetrics
+from penstock.platform.metrics import SegmentMetrics
 from penstock.record import Offset, ShardId, StoredRecord
 from penstock.testing import FaultyDisk, ManualClock
 

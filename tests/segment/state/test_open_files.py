@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.disk_local import LocalDisk
 from penstock.engine.segment.unit_files import OpenFiles, UnitFiles
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import QueueKind, ShardId
 
 UNIT = 20

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.disk_local import LocalDisk
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.sidecar import wrap
 from penstock.engine.segment.state_files import (
@@ -23,6 +22,7 @@ from penstock.engine.segment.state_files import (
     bucket_of,
 )
 from penstock.errors import CorruptionError, NotSupportedError
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import Offset, QueueKind, ShardId
 from penstock.testing import FaultyDisk, PowerCut
 

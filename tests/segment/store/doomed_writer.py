@@ -16,10 +16,10 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.disk import File, Mapping
-from penstock.disk_local import LocalDisk
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
+from penstock.platform.disk import File, Mapping
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import Flush, Producer, Record, ShardId
 
 SETTINGS: Final = SegmentSettings(

@@ -10,10 +10,10 @@ import pytest
 from tests.ordinary_user import ordinary_user
 from tests.segment.store.rig import ORDERS, QUIET, Rig, create, fill, record
 
-from penstock.disk_local import LocalDisk, LocalFile
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView
 from penstock.errors import DiskFailedError, ReadOnlyError, StoreError
+from penstock.platform.local_disk import LocalDisk, LocalFile
 from penstock.testing import FOREVER
 
 QUEUE = "consumequeue/orders/0/00000000000000000000"

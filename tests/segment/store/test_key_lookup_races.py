@@ -15,11 +15,11 @@ from typing import Final
 import pytest
 from tests.segment.store.rig import ORDERS, QUIET, SIZES, Rig, create
 
-from penstock.disk import File
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BusyError
+from penstock.platform.disk import File
 from penstock.record import Record
 
 KEY: Final = b"k"

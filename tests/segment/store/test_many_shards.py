@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 from tests.segment.store.rig import QUIET, Rig
 
-from penstock import file_system_sync
 from penstock.engine.segment.store import SegmentStore
+from penstock.platform import file_system_sync
 from penstock.record import Record, ShardId
 
 SHARDS: Final = 300

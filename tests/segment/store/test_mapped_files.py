@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.clock import SystemClock
-from penstock.disk_local import LocalDisk
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.inspect import verify
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
+from penstock.platform.clock import SystemClock
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import Record, ShardId
 
 SIZE = 4096
@@ -211,7 +211,7 @@ def test_a_file_that_is_synced_stays_open_until_it_is_on_the_device(
         with (tmp_path / "other").open("wb"):  # it gets the number of a file that was closed
             synced.append(os.fstat(descriptor).st_ino)
 
-    monkeypatch.setattr("penstock.disk_local._sync", sync_late)
+    monkeypatch.setattr("penstock.platform.local_disk._sync", sync_late)
     files.sync(0, SIZE)
     assert synced == [wanted]
     files.unmap_idle()

@@ -9,11 +9,11 @@ import pytest
 from tests.segment.store.rig import EVENTS, ORDERS, QUIET, Rig, create, fill, record
 from tests.segment.store.shard_model import ShardModel, check_shard
 
-from penstock.disk import Usage
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import CorruptionError, DiskFullError, SettingsError
+from penstock.platform.disk import Usage
 from penstock.record import QueueKind, ShardId
 from penstock.testing import FaultyDisk, ManualClock, PowerCut
 

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from tests.segment.store.rig import EVENTS, ORDERS, QUIET, Rig, create, everything, record
 
-from penstock.clock import SystemClock
 from penstock.engine.segment import write_manager
 from penstock.engine.segment.settings import FileSizes
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BusyError, ClosedError, DiskFailedError, StoreError
+from penstock.platform.clock import SystemClock
 from penstock.record import Flush, Producer, Record
 from penstock.testing import FOREVER, FaultyDisk
 

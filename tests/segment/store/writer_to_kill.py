@@ -14,10 +14,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from penstock.disk import Disk
-from penstock.disk_local import LocalDisk, LocalFile
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
+from penstock.platform.disk import Disk
+from penstock.platform.local_disk import LocalDisk, LocalFile
 from penstock.record import Flush, Record, ShardId
 
 SETTINGS = SegmentSettings(

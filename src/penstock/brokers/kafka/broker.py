@@ -13,13 +13,13 @@ from penstock.brokers.kafka.converted_batches import ConvertedBatches
 from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.kafka_metrics import KafkaMetrics
 from penstock.brokers.kafka.transactions import NoTransactions, Transactions
-from penstock.clock import Clock
 from penstock.engine.handler import StorageEngineHandler
 from penstock.groups.coordinator import GroupCoordinator
-from penstock.log import get_logger
 from penstock.meta.client import DEFAULT_NAMESPACE, MetaClient, Topic
 from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.offsets.manager import OffsetManager
+from penstock.platform.clock import Clock
+from penstock.platform.log import get_logger
 from penstock.settings import KafkaSettings, Settings
 
 T = TypeVar("T")

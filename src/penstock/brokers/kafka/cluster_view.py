@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.errors import StoreError
-from penstock.log import get_logger
 from penstock.meta.client import ListenerAnnouncer, Node
 from penstock.meta.group_coordinators import KAFKA_LISTENER
+from penstock.platform.log import get_logger
 
 LOOK_EVERY_S: Final = 2.0
 _log: Final = get_logger(__name__)

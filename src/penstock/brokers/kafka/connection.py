@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from penstock.brokers.kafka.kafka_metrics import KafkaMetrics
 from penstock.brokers.kafka.receive_buffer import ReceiveBuffer, RequestTooLargeError
 from penstock.brokers.kafka.send_queue import Part, SendQueue
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 
 UNSENT_MAX: Final = 1 << 20
 READS_AT_ONCE: Final = 8

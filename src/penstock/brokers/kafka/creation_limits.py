@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from penstock.clock import Clock
+from penstock.platform.clock import Clock
 
 BURST_S: Final = 10.0
 """For how many seconds of rest a rate may be saved up."""

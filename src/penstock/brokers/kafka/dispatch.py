@@ -23,7 +23,7 @@ from penstock.brokers.kafka.kafka_metrics import KafkaMetrics, codes_in
 from penstock.brokers.kafka.layout import read_message
 from penstock.brokers.kafka.registry import API_VERSIONS, Api, ApiRegistry
 from penstock.errors import StoreError
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 
 SMALL_REQUEST_MAX: Final = 8 << 20
 """Bytes of a request other than Produce: it becomes objects, several times as large."""

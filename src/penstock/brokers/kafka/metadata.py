@@ -17,8 +17,8 @@ from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.topic_ids import uuid_of
 from penstock.brokers.kafka.topic_names import is_legal
 from penstock.errors import AlreadyExistsError, StoreError
-from penstock.log import get_logger
 from penstock.meta.client import Topic
+from penstock.platform.log import get_logger
 
 NO_LEADER: Final = -1
 _log: Final = get_logger(__name__)

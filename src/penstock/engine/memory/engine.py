@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.clock import Clock
 from penstock.engine.arguments import check_limit
 from penstock.engine.contract import Capabilities, ShardConfig, Written
 from penstock.engine.memory.shard import Bounds, MemoryShard
 from penstock.engine.sharded import ShardedEngine
+from penstock.platform.clock import Clock
 from penstock.record import Record, ShardId
 
 RECORDS_MAX: Final = 1_000_000

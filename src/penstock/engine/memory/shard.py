@@ -20,7 +20,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar, cast
 
-from penstock.clock import Clock
 from penstock.engine.arguments import INT64_MAX, Checked
 from penstock.engine.compaction import CompactionPass, CompactionRules
 from penstock.engine.contract import Compacted, ShardConfig, ShardInfo, Written
@@ -32,6 +31,7 @@ from penstock.errors import (
     ShardSealedError,
     UnknownShardError,
 )
+from penstock.platform.clock import Clock
 from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 
 TIME_BLOCK: Final = 1024

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Self
 
-from penstock.clock import Clock
 from penstock.engine.arguments import check_records
 from penstock.engine.contract import Capabilities, ShardConfig, ShardPart, Written
 from penstock.engine.rocksdb.keys import (
@@ -33,10 +32,11 @@ from penstock.engine.rocksdb.rows import (
 from penstock.engine.rocksdb.shard import RocksDBShard
 from penstock.engine.sharded import ShardedEngine
 from penstock.errors import StoreError
+from penstock.platform.clock import Clock
+from penstock.platform.rocksdb.changes import Changes
+from penstock.platform.rocksdb.database import Database
+from penstock.platform.rocksdb.settings import DatabaseSettings
 from penstock.record import Flush, Offset, ShardId
-from penstock.rocks.changes import Changes
-from penstock.rocks.database import Database
-from penstock.rocks.settings import DatabaseSettings
 
 DB_COLUMN_FAMILY_BROKER: Final = "DB_COLUMN_FAMILY_BROKER"
 

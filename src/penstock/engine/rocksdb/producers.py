@@ -12,9 +12,9 @@ from typing import Final
 from penstock.engine.producer_table import PRODUCERS_MAX, WRITES_MAX, ProducerTable, Write
 from penstock.engine.rocksdb.keys import ShardKeys, offset_of
 from penstock.engine.rocksdb.rows import decode_writes, encode_writes
+from penstock.platform.rocksdb.changes import Changes
+from penstock.platform.rocksdb.family import Family
 from penstock.record import Producer
-from penstock.rocks.changes import Changes
-from penstock.rocks.family import Family
 
 
 class StoredProducers:

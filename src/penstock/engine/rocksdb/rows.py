@@ -20,7 +20,7 @@ from msgspec import Struct
 from penstock.engine.arguments import INT64_MAX, INT64_MIN
 from penstock.engine.contract import ShardConfig
 from penstock.engine.producer_table import Write
-from penstock.layout import Field, Layout
+from penstock.platform.layout import Field, Layout
 from penstock.record import Header, Offset, Record, StoredRecord
 
 VERSION: Final = 1

@@ -20,7 +20,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.clock import Clock
 from penstock.engine.arguments import Checked
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import Compacted, ShardConfig, ShardInfo, Written
@@ -37,6 +36,10 @@ from penstock.engine.rocksdb.rows import (
 )
 from penstock.engine.rocksdb.shard_rows import ShardRows
 from penstock.errors import RetryableError, ShardSealedError, UnknownShardError
+from penstock.platform.clock import Clock
+from penstock.platform.rocksdb.changes import CHANGES_SIZE_MAX, Changes
+from penstock.platform.rocksdb.database import Database
+from penstock.platform.rocksdb.family import Family
 from penstock.record import (
     Flush,
     Offset,
@@ -45,9 +48,6 @@ from penstock.record import (
     ShardId,
     StoredRecord,
 )
-from penstock.rocks.changes import CHANGES_SIZE_MAX, Changes
-from penstock.rocks.database import Database
-from penstock.rocks.family import Family
 
 OFFSETS_END: Final = (1 << 64) - 1
 SWEEP_RECORDS: Final = 256

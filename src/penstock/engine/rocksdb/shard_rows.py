@@ -30,9 +30,9 @@ from penstock.engine.rocksdb.rows import (
     decode_record,
     encode_record,
 )
+from penstock.platform.rocksdb.changes import Changes
+from penstock.platform.rocksdb.family import Family
 from penstock.record import Record, StoredRecord
-from penstock.rocks.changes import Changes
-from penstock.rocks.family import Family
 
 BLOCK_BITS: Final = 10
 GROUP_BITS: Final = 20

@@ -27,7 +27,7 @@ from penstock.engine.segment.shard_moves import ShardMoves
 from penstock.engine.segment.sidecar import Kind, read_whole, unwrap, wrap
 from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError, NotSupportedError
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 from penstock.record import QueueKind, ShardId
 
 _log: Final = get_logger(__name__)

@@ -15,10 +15,10 @@ from typing import Final
 
 import msgspec
 
-from penstock.disk import Disk
 from penstock.engine.segment.format import CHECKPOINT
 from penstock.engine.segment.key_index import IndexMark
-from penstock.layout import Field, Layout
+from penstock.platform.disk import Disk
+from penstock.platform.layout import Field, Layout
 
 ROCKETMQ_CHECKPOINT_SIZE: Final = 4096
 

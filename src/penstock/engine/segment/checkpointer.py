@@ -30,7 +30,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.disk import Disk
 from penstock.engine.segment.checkpoint import DerivedPoint, write_derived, write_rocketmq
 from penstock.engine.segment.commit_log import CommitLog
 from penstock.engine.segment.disk_errors import is_full
@@ -45,7 +44,8 @@ from penstock.engine.segment.small_files import sums_of_small_files
 from penstock.engine.segment.state_files import PackableState, StateFiles
 from penstock.engine.segment.unit_files import Unsynced
 from penstock.errors import DiskFullError, StoreError
-from penstock.log import get_logger
+from penstock.platform.disk import Disk
+from penstock.platform.log import get_logger
 from penstock.record import ShardId
 
 _SEALED_TOGETHER: Final = 64

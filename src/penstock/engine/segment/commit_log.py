@@ -27,8 +27,8 @@ from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.twin import Appender, core
 from penstock.engine.segment.twin_numbers import NO_LOG_ROOM
 from penstock.errors import DiskFailedError, DiskFullError, StoreError
-from penstock.log import get_logger
-from penstock.metrics import SegmentMetrics
+from penstock.platform.log import get_logger
+from penstock.platform.metrics import SegmentMetrics
 
 _log: Final = get_logger(__name__)
 P = ParamSpec("P")

@@ -20,11 +20,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.disk import Disk, absolute_path
 from penstock.engine.segment.java_properties import read_properties, write_properties
 from penstock.engine.segment.paths import StorePaths, is_index_name
 from penstock.engine.segment.sidecar import read_whole
 from penstock.errors import NotAStoreError, SettingsError
+from penstock.platform.disk import Disk, absolute_path
 
 MARK: Final = ".penstock"
 """Its files are not to be opened by the way: to close the file of a lock ends the lock."""

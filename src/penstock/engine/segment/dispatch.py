@@ -16,8 +16,6 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from penstock.clock import Clock, SystemClock
-from penstock.disk import Disk
 from penstock.engine.segment.dispatch_positions import DispatchPositions
 from penstock.engine.segment.dispatch_worker import (
     Bounds,
@@ -35,8 +33,10 @@ from penstock.errors import (
     CorruptionError,
     NotSupportedError,
 )
-from penstock.log import get_logger
-from penstock.metrics import SegmentMetrics
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.disk import Disk
+from penstock.platform.log import get_logger
+from penstock.platform.metrics import SegmentMetrics
 from penstock.record import ShardId
 
 __all__ = ["DispatchPipeline", "Dispatcher"]

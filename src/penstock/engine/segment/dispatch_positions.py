@@ -12,10 +12,10 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.disk import Disk
 from penstock.engine.segment.sidecar import Kind, read_whole, unwrap, wrap
 from penstock.errors import CorruptionError
-from penstock.layout import Field, Layout
+from penstock.platform.disk import Disk
+from penstock.platform.layout import Field, Layout
 from penstock.record import ShardId
 
 POSITIONS: Final = Kind(b"PSTKDISP", 1)

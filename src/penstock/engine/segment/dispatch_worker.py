@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, runtime_checkable
 
-from penstock.clock import Clock
 from penstock.engine.segment.dispatch_positions import DispatchPositions
-from penstock.log import get_logger
-from penstock.metrics import SegmentMetrics
+from penstock.platform.clock import Clock
+from penstock.platform.log import get_logger
+from penstock.platform.metrics import SegmentMetrics
 from penstock.record import ShardId, StoredRecord
 
 RECORDS_MAX: Final = 512

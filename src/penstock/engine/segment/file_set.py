@@ -18,8 +18,8 @@ from collections import OrderedDict
 from contextlib import closing
 from typing import Final
 
-from penstock.disk import Disk, File, Mapping
 from penstock.errors import CorruptionError, NotAStoreError
+from penstock.platform.disk import Disk, File, Mapping
 
 _ZEROS: Final = bytes(1 << 20)
 _LET_GO_SIZE_MIN: Final = 1 << 20

@@ -35,7 +35,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.layout import Field, Layout
+from penstock.platform.layout import Field, Layout
 
 # ------------------------------------------------------------------------------------ record
 

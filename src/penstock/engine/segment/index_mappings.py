@@ -14,9 +14,9 @@ import threading
 from contextlib import closing
 from typing import Final
 
-from penstock.disk import Disk, Mapping
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.errors import ClosedError, CorruptionError
+from penstock.platform.disk import Disk, Mapping
 
 _BYTES_MAX: Final = 64 << 30
 """Of address space; pages that nobody looks at take no memory."""

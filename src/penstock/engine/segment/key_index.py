@@ -29,7 +29,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.disk import Disk, File, Mapping
 from penstock.engine.segment.format import INDEX_ENTRY, INDEX_HEADER
 from penstock.engine.segment.index_mappings import IndexMappings
 from penstock.engine.segment.page_sums import PageSums
@@ -39,6 +38,7 @@ from penstock.engine.segment.settings import FileSizes
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.twin_interface import Appender, IndexSink
 from penstock.errors import ClosedError, CorruptionError
+from penstock.platform.disk import Disk, File, Mapping
 
 _HITS_FIRST: Final = 8
 _HITS_GROWTH: Final = 32

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.disk import Disk
 from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.settings import FileSizes
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_view import find_stop
 from penstock.engine.segment.unit_files import OpenFiles, UnitFiles
 from penstock.engine.segment.unit_rows import UnitRow, unit_rows
+from penstock.platform.disk import Disk
 from penstock.record import QueueKind, ShardId
 
 _OPEN_FILES_MAX: Final = 16

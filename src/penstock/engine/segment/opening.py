@@ -11,8 +11,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.clock import Clock
-from penstock.disk import Disk, Lock, process_id
 from penstock.engine.segment.checkpoint import (
     DerivedPoint,
     DurablePoint,
@@ -75,8 +73,10 @@ from penstock.engine.segment.unit_files import OpenFiles
 from penstock.engine.segment.unit_rows import UnitRow
 from penstock.engine.segment.write_manager import WriteManager
 from penstock.errors import DiskFullError
-from penstock.log import get_logger
-from penstock.metrics import LogPositions, SegmentMetrics
+from penstock.platform.clock import Clock
+from penstock.platform.disk import Disk, Lock, process_id
+from penstock.platform.log import get_logger
+from penstock.platform.metrics import LogPositions, SegmentMetrics
 from penstock.record import QueueKind, ShardId
 
 _log: Final = get_logger(__name__)

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from penstock.clock import Clock
 from penstock.engine.segment.deleted_ranges import cover
 from penstock.engine.segment.disk_errors import read_error
 from penstock.engine.segment.file_set import FileSet
@@ -37,7 +36,8 @@ from penstock.engine.segment.twin import core
 from penstock.engine.segment.twin_interface import ColumnPage, Columns, KeyPage
 from penstock.engine.segment.unreadable import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError, UnreadableContentError
-from penstock.log import get_logger
+from penstock.platform.clock import Clock
+from penstock.platform.log import get_logger
 from penstock.record import QueueKind, StoredRecord
 
 T = TypeVar("T")

@@ -19,10 +19,10 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import Final, Self
 
-from penstock.disk import Disk, File
 from penstock.engine.segment.sidecar import Kind, read_whole, unwrap, wrap
 from penstock.errors import CorruptionError
-from penstock.layout import Field, Layout
+from penstock.platform.disk import Disk, File
+from penstock.platform.layout import Field, Layout
 
 PAGE_SIZE: Final = 4096
 

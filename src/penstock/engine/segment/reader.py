@@ -13,7 +13,6 @@ from heapq import merge
 from itertools import islice
 from typing import Final, Protocol
 
-from penstock.clock import Clock
 from penstock.engine.segment.disk_errors import read_error
 from penstock.engine.segment.envelope import has_key, names_key
 from penstock.engine.segment.file_set import FileSet
@@ -36,6 +35,7 @@ from penstock.engine.segment.raw_message import stored_from_raw
 from penstock.engine.segment.run_reader import RunReader, split_run
 from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError, UnreadableContentError
+from penstock.platform.clock import Clock
 from penstock.record import QueueKind, ShardId, StoredRecord
 
 __all__ = ["KeyLookup", "Page", "Query", "ReadableShard", "ShardReader", "inner_count", "split_run"]

@@ -29,7 +29,7 @@ from penstock.engine.segment.twin_numbers import (
     REPLAY_DAMAGE,
     REPLAY_NO_INDEX_ROOM,
 )
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 from penstock.record import QueueKind
 
 _log: Final = get_logger(__name__)

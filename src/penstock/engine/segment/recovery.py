@@ -55,7 +55,7 @@ from penstock.engine.segment.twin_numbers import (
     REPLAY_NO_INDEX_ROOM,
 )
 from penstock.errors import CorruptionError, RequestError
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 from penstock.record import Offset, Producer, QueueKind, ShardId
 
 _log: Final = get_logger(__name__)

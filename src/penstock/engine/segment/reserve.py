@@ -11,11 +11,11 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Final
 
-from penstock.disk import Disk
 from penstock.engine.segment.disk_errors import is_full
 from penstock.engine.segment.settings import MIB, FileSizes
 from penstock.errors import DiskFullError
-from penstock.log import get_logger
+from penstock.platform.disk import Disk
+from penstock.platform.log import get_logger
 
 RESERVE_SIZE_MAX: Final = 4 * MIB
 """Enough for the states of some ten thousand shards."""

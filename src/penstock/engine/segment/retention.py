@@ -32,7 +32,7 @@ from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.twin import core
 from penstock.engine.segment.unit_rows import UnitRow
 from penstock.errors import CorruptionError, DiskFullError, UnreadableContentError
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 from penstock.record import ShardId, StoredRecord
 
 _log: Final = get_logger(__name__)

@@ -10,9 +10,9 @@ import threading
 from contextlib import closing
 from typing import Final
 
-from penstock.disk import Disk
 from penstock.engine.segment.page_sums import PAGE_SIZE, PageSums
 from penstock.errors import CorruptionError
+from penstock.platform.disk import Disk
 
 
 class SealedFiles:

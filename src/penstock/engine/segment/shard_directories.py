@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.disk import Disk
 from penstock.engine.segment.file_set import is_file_name
 from penstock.engine.segment.paths import StorePaths, sums_root
+from penstock.platform.disk import Disk
 from penstock.record import QueueKind, ShardId
 
 

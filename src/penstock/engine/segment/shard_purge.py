@@ -21,7 +21,7 @@ from typing import Final
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.shard_directories import remove_directories
 from penstock.engine.segment.shard_log import ShardLog
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 

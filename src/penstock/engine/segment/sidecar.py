@@ -16,9 +16,9 @@ from __future__ import annotations
 import zlib
 from typing import Final, NamedTuple
 
-from penstock.disk import Disk
 from penstock.errors import CorruptionError, NotSupportedError
-from penstock.layout import Field, Layout
+from penstock.platform.disk import Disk
+from penstock.platform.layout import Field, Layout
 
 SIDECAR_HEADER: Final = Layout(
     "sidecar file header",

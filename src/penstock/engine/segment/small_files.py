@@ -11,9 +11,9 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.disk import Disk
 from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.sidecar import read_whole
+from penstock.platform.disk import Disk
 
 _CONFIG: Final = "config"
 _SIZE_MAX: Final = 64 << 20

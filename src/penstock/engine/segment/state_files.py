@@ -25,11 +25,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
-from penstock.disk import Disk
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.sidecar import Kind, read_whole, unwrap, wrap
 from penstock.errors import CorruptionError
-from penstock.layout import Field, Layout
+from penstock.platform.disk import Disk
+from penstock.platform.layout import Field, Layout
 from penstock.record import ShardId
 
 BUCKETS: Final = 64

@@ -17,9 +17,6 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock.clock import Clock, SystemClock
-from penstock.disk import Disk
-from penstock.disk_local import LocalDisk
 from penstock.engine.segment import control
 from penstock.engine.segment.batch_content import check_batch
 from penstock.engine.segment.batch_shards import BatchShards
@@ -45,7 +42,10 @@ from penstock.engine.segment.twin_interface import Columns
 from penstock.engine.segment.twin_numbers import FIELD_KEY, FIELD_STORED, FIELD_VALUE
 from penstock.engine.segment.upkeep import Upkeep
 from penstock.errors import BadRequestError, ClosedError, SetupError, StoreError
-from penstock.metrics import SegmentMetrics
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.disk import Disk
+from penstock.platform.local_disk import LocalDisk
+from penstock.platform.metrics import SegmentMetrics
 from penstock.record import (
     Flush,
     Offset,

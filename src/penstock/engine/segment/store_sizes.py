@@ -13,7 +13,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.disk import Disk
 from penstock.engine.segment.disk_errors import is_full, opening_errors
 from penstock.engine.segment.file_set import is_file_name
 from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT
@@ -22,7 +21,8 @@ from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.settings import MIB, FileSizes, SegmentSettings
 from penstock.engine.segment.sidecar import read_whole
 from penstock.errors import CorruptionError, NotAStoreError, SettingsError
-from penstock.log import get_logger
+from penstock.platform.disk import Disk
+from penstock.platform.log import get_logger
 
 _NAMES: Final = {
     "commit_log_file_size": "mappedFileSizeCommitLog",

@@ -27,10 +27,10 @@ from contextlib import closing
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from penstock.disk import Disk
 from penstock.engine.segment.sidecar import read_whole
 from penstock.errors import NotSupportedError
-from penstock.layout import Field, Layout
+from penstock.platform.disk import Disk
+from penstock.platform.layout import Field, Layout
 from penstock.record import ShardId
 
 UNKNOWN: Final = (1 << 63) - 1

@@ -13,8 +13,6 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from penstock.clock import Clock
-from penstock.disk import Disk
 from penstock.engine.segment.rocketmq_json import (
     DataVersion,
     TopicConfig,
@@ -24,7 +22,9 @@ from penstock.engine.segment.rocketmq_json import (
 )
 from penstock.engine.segment.sidecar import read_whole
 from penstock.errors import CorruptionError
-from penstock.log import get_logger
+from penstock.platform.clock import Clock
+from penstock.platform.disk import Disk
+from penstock.platform.log import get_logger
 from penstock.record import QueueKind, ShardId
 
 _log: Final = get_logger(__name__)

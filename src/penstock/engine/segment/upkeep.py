@@ -24,7 +24,7 @@ from penstock.engine.segment.retention import Retention
 from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.topics_file import TopicsFile
 from penstock.errors import StoreError
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 _RETENTION_INTERVAL_S: Final = 10.0

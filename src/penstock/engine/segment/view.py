@@ -24,9 +24,6 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from penstock.clock import Clock, SystemClock
-from penstock.disk import Disk
-from penstock.disk_local import LocalDisk
 from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ, BatchPage
 from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.locating import check_limit, check_limits
@@ -37,6 +34,9 @@ from penstock.engine.segment.shard_view import ShardView
 from penstock.engine.segment.twin_interface import Columns
 from penstock.engine.segment.view_snapshot import Snapshot, SnapshotSource
 from penstock.errors import ClosedError, CorruptionError, SetupError
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.disk import Disk
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import Offset, Position, QueueKind, ShardId, StoredRecord
 
 if TYPE_CHECKING:

@@ -10,8 +10,6 @@ import weakref
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.clock import Clock
-from penstock.disk import Disk
 from penstock.engine.segment.checkpoint import (
     DerivedPoint,
     read_derived,
@@ -34,6 +32,8 @@ from penstock.engine.segment.time_blocks import TimeBlocks
 from penstock.engine.segment.unit_files import OpenFiles, UnitFiles
 from penstock.engine.segment.view_states import KnownStates, has_states, read_states
 from penstock.errors import CorruptionError, NotAStoreError, StoreError, UnknownShardError
+from penstock.platform.clock import Clock
+from penstock.platform.disk import Disk
 from penstock.record import QueueKind, ShardId, StoredRecord
 
 _TAKES_MAX: Final = 3

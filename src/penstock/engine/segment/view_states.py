@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from penstock.disk import Disk
 from penstock.engine.segment.checkpoint import read_durable
 from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.state_files import StateFiles, bucket_of
 from penstock.errors import CorruptionError
+from penstock.platform.disk import Disk
 from penstock.record import ShardId
 
 _REASON: Final = "these states cannot be read; opening the store for writing builds them anew"

@@ -20,7 +20,6 @@ from typing import Final, Self
 
 from msgspec import Struct
 
-from penstock.clock import Clock, SystemClock
 from penstock.errors import (
     BadRequestError,
     RequestError,
@@ -69,6 +68,7 @@ from penstock.meta.state import metadata_commands as cmd
 from penstock.meta.state.metadata_rows import MEMBERS, NODES, SHARDS
 from penstock.meta.state.model import Member
 from penstock.meta.watch import Watchers
+from penstock.platform.clock import Clock, SystemClock
 
 _DECISIONS_AT_ONCE: Final = 256
 _REGISTER_SECONDS: Final = 0.2

@@ -12,9 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from penstock.clock import Clock
 from penstock.errors import StoreError
-from penstock.log import get_logger
 from penstock.meta.controller import (
     DRAINING,
     OFFLINE,
@@ -32,6 +30,8 @@ from penstock.meta.state import metadata_commands as cmd
 from penstock.meta.state.metadata_rows import NODES, SHARDS, read_beats
 from penstock.meta.state.model import Node
 from penstock.meta.state.view import Reader
+from penstock.platform.clock import Clock
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 

@@ -21,12 +21,12 @@ from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from penstock.errors import BadRequestError, SettingsError
-from penstock.log import get_logger
 from penstock.meta import log_format as fmt
 from penstock.meta.database import Batch, Database
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid, parse_ulid
 from penstock.meta.raft.handshake import KEY_SIZE, commitment, mac_of
 from penstock.meta.raft.wire import NONCE_SIZE, Ask, Hello, Join, Opening
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 

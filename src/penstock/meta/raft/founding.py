@@ -22,7 +22,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.errors import DeadlineError, NotAStoreError, SettingsError, StoreError
-from penstock.log import get_logger
 from penstock.meta import log_format as fmt
 from penstock.meta.database import Batch, Database
 from penstock.meta.raft.credentials import Credentials, Stored, load_stored, put_stored
@@ -35,6 +34,7 @@ from penstock.meta.solo_log import METADATA, offset_group_name
 from penstock.meta.state.metadata_rows import MEMBERS
 from penstock.meta.state.model import Member
 from penstock.meta.state.view import MemoryView, Reader
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 

@@ -25,7 +25,6 @@ from msgspec import MsgspecError, Struct
 
 from penstock._native import RaftCore
 from penstock.errors import NotAStoreError, StoreError
-from penstock.log import get_logger
 from penstock.meta import log_format as fmt
 from penstock.meta.database import Batch, Database
 from penstock.meta.pending_rows import PendingRows
@@ -47,6 +46,7 @@ from penstock.meta.solo_group import (
     LogLimits,
     Machine,
 )
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from penstock.errors import BadRequestError, ClosedError, StoreError
-from penstock.log import get_logger
 from penstock.meta.database import Batch, Database
 from penstock.meta.raft.frames import Frame
 from penstock.meta.raft.group import GroupOptions, RaftGroup, Send
@@ -21,6 +20,7 @@ from penstock.meta.raft.loading import RaftTiming
 from penstock.meta.raft.snapshots import CHUNK_SIZE
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.solo_group import GroupName, LogLimits, Machine
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 

@@ -19,9 +19,7 @@ from typing import Final, Generic, TypeVar
 
 from msgspec import MsgspecError, Struct
 
-from penstock.clock import Clock
 from penstock.errors import BadRequestError, ClosedError, StaleReadError, StoreError
-from penstock.log import get_logger
 from penstock.meta import log_format as fmt
 from penstock.meta.database import Database
 from penstock.meta.local_reads import ANY_AGE, LocalRows, current
@@ -47,6 +45,8 @@ from penstock.meta.raft.wire import (
 from penstock.meta.solo_group import ENTRY_SIZE_MAX, GroupName, LogLimits, Machine
 from penstock.meta.state.model import Member
 from penstock.meta.state.view import Reader
+from penstock.platform.clock import Clock
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 

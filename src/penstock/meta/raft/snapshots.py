@@ -15,7 +15,6 @@ from typing import Final
 
 from msgspec import MsgspecError, Struct
 
-from penstock.log import get_logger
 from penstock.meta import log_format as fmt
 from penstock.meta.database import Batch, Database
 from penstock.meta.raft.frames import (
@@ -27,6 +26,7 @@ from penstock.meta.raft.frames import (
     encode_rows,
 )
 from penstock.meta.solo_group import GroupName
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 

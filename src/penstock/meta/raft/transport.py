@@ -19,9 +19,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from penstock.clock import SystemClock
 from penstock.errors import BadRequestError, DeadlineError, SetupError, StoreError
-from penstock.log import get_logger
 from penstock.meta.raft.handshake import Acceptor, Gatekeeper, Opener
 from penstock.meta.raft.wire import (
     FRAME_SIZE_MAX,
@@ -38,6 +36,8 @@ from penstock.meta.raft.wire import (
     pack_greeting,
 )
 from penstock.meta.state.model import Member
+from penstock.platform.clock import SystemClock
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.clock import Clock
 from penstock.errors import DeadlineError
-from penstock.log import get_logger
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.state.model import Member
+from penstock.platform.clock import Clock
+from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 

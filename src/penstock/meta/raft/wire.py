@@ -24,7 +24,7 @@ from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from penstock.errors import BadRequestError
-from penstock.layout import Field, Layout
+from penstock.platform.layout import Field, Layout
 
 PROTOCOL: Final = 2
 FRAME_SIZE_MAX: Final = 8 << 20

@@ -11,9 +11,9 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from penstock.layout import Field, Layout
 from penstock.meta.state.keys import encode_key
 from penstock.meta.state.view import Reader, View
+from penstock.platform.layout import Field, Layout
 
 HEAD_TABLE: Final = 0x01
 

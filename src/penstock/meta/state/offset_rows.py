@@ -17,7 +17,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.layout import Field, Layout
 from penstock.meta.state.keys import (
     after_prefix,
     begin_of_text,
@@ -26,6 +25,7 @@ from penstock.meta.state.keys import (
     encode_part,
 )
 from penstock.meta.state.view import Reader, View
+from penstock.platform.layout import Field, Layout
 
 GROUPS_TABLE: Final = 0x20
 OFFSETS_TABLE: Final = 0x21

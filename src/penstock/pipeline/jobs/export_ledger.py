@@ -23,10 +23,10 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct
 
-from penstock.disk_local import LocalDisk
 from penstock.errors import BadRequestError, SetupError
 from penstock.pipeline.jobs.iceberg_place import IcebergPlace
 from penstock.pipeline.jobs.payload import Payload
+from penstock.platform.local_disk import LocalDisk
 
 HIDDEN: Final = "_penstock"
 """Spark, Arrow and others take names that begin with an underscore for no data."""

@@ -22,7 +22,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.errors import BadRequestError, StoreError
-from penstock.log import get_logger
 from penstock.pipeline.jobs.arrow_staging import Partitioning, stage_ranges
 from penstock.pipeline.jobs.export_ledger import FILES, ICEBERG, Bookmark, Ledger, Offsets
 from penstock.pipeline.jobs.iceberg_place import IcebergPlace
@@ -45,6 +44,7 @@ from penstock.pipeline.jobs.staged_counts import Counted, count_staged
 from penstock.pipeline.jobs.topic_choice import chosen_shards
 from penstock.pipeline.named_view import NamedView
 from penstock.pipeline.positions import Positions
+from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,9 +22,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.disk_local import LocalDisk
 from penstock.errors import BadRequestError, RetryableError, SetupError, StoreError
-from penstock.log import get_logger
 from penstock.pipeline.jobs.import_place import ImportPlace
 from penstock.pipeline.jobs.kafka_reading import (
     SILENCE_MAX_S,
@@ -37,6 +35,8 @@ from penstock.pipeline.jobs.kafka_reading import (
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
 from penstock.pipeline.positions import recreated_text
 from penstock.pipeline.publishing import Journal
+from penstock.platform.local_disk import LocalDisk
+from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

@@ -16,7 +16,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.errors import RetryableError, SetupError
-from penstock.log import get_logger
+from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -22,9 +22,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.clock import Clock, SystemClock
-from penstock.clock_guard import CLOCK_FILE, GuardedClock
-from penstock.disk_local import LocalDisk
 from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig
 from penstock.engine.segment import inspect
 from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
@@ -40,6 +37,9 @@ from penstock.pipeline.jobs.upkeep_result import ShardUpkeep, UpkeepResult
 from penstock.pipeline.named_view import NamedView
 from penstock.pipeline.node_directory import meta_of, store_root
 from penstock.pipeline.transactions import limits_beside
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.clock_guard import CLOCK_FILE, GuardedClock
+from penstock.platform.local_disk import LocalDisk
 from penstock.record import ShardId
 
 # What a node's settings say about old files and a full disk is not known here. A default in their

@@ -23,8 +23,8 @@ from penstock.errors import (
     SetupError,
     StoreError,
 )
-from penstock.log import get_logger
 from penstock.pipeline.masters import is_connect
+from penstock.platform.log import get_logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
-from penstock.disk_local import DIRECTORY_MODE
 from penstock.engine.segment.twin import IS_NATIVE, core
 from penstock.errors import (
     AlreadyExistsError,
@@ -27,6 +26,7 @@ from penstock.errors import (
     TierSetupError,
     TierUnavailableError,
 )
+from penstock.platform.local_disk import DIRECTORY_MODE
 from penstock.tiered.providers.contract import (
     Blocks,
     ObjectBytes,

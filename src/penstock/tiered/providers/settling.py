@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-from penstock.clock import Clock, SystemClock
 from penstock.errors import AlreadyExistsError, StaleWriteError, TierUnavailableError
+from penstock.platform.clock import Clock, SystemClock
 from penstock.tiered.providers.contract import (
     Blocks,
     ObjectBytes,

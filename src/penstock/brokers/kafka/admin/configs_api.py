@@ -10,7 +10,6 @@ from kio.schema.errors import ErrorCode
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.addresses import with_port
 from penstock.brokers.kafka.admin.stored_settings import STORED, ConfigType
 from penstock.brokers.kafka.admin.topic_configs import (
     KEYS,
@@ -27,6 +26,7 @@ from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.client import Topic, TopicConfig
 from penstock.meta.state.model import UNLIMITED
+from penstock.platform.addresses import with_port
 from penstock.settings import Settings
 from penstock.settings.redaction import redact_setting
 

@@ -34,7 +34,6 @@ from penstock.brokers.kafka.transacting.leading import LeadingPart, is_open
 from penstock.brokers.kafka.transacting.staging import StagingGroups
 from penstock.brokers.kafka.transacting.steps import open_writer
 from penstock.errors import BusyError, StoreError, TransactionRefusedError, UnknownShardError
-from penstock.log import get_logger
 from penstock.meta.solo_transactions import TransactionClient
 from penstock.meta.state.offset_entries import NewOffset
 from penstock.meta.state.transaction_commands import (
@@ -48,6 +47,7 @@ from penstock.meta.state.transaction_commands import (
     TransactionPartition,
     TransactionState,
 )
+from penstock.platform.log import get_logger
 from penstock.record import ShardId
 
 TRANSACTIONS_MAX: Final = 100_000

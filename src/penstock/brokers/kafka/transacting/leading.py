@@ -25,10 +25,10 @@ from penstock.errors import (
     TransactionRefusedError,
     UnknownShardError,
 )
-from penstock.log import get_logger
 from penstock.meta.solo_transactions import TransactionClient
 from penstock.meta.state.transaction_commands import AbortedRange, TransactionState
 from penstock.offsets.strategy import OffsetCommit
+from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId
 
 _WRITES_WAIT_S: Final = 20.0

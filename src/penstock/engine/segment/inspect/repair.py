@@ -18,9 +18,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.clock import Clock, SystemClock
-from penstock.disk import Disk, File
-from penstock.disk_local import LocalDisk
 from penstock.engine.segment.checkpoint import (
     DerivedPoint,
     DurablePoint,
@@ -45,6 +42,9 @@ from penstock.engine.segment.sidecar import read_whole
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.store_sizes import check_is_store
 from penstock.engine.segment.view_snapshot import Snapshot, SnapshotSource
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.disk import Disk, File
+from penstock.platform.local_disk import LocalDisk
 
 _COPIED: Final = ("durable", "checkpoint")
 """Small files of `penstock/` that are copied beside the saved bytes."""

@@ -14,7 +14,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.disk import Disk
 from penstock.engine.segment.checkpoint import damaged_slots, read_durable, read_rocketmq
 from penstock.engine.segment.control import is_control
 from penstock.engine.segment.damaged_record import cut_record, offsets_of_batch
@@ -26,6 +25,7 @@ from penstock.engine.segment.twin import core
 from penstock.engine.segment.unit_rows import UnitRow, unit_rows
 from penstock.engine.segment.view_snapshot import Snapshot
 from penstock.errors import CorruptionError
+from penstock.platform.disk import Disk
 from penstock.record import QueueKind, ShardId
 
 _UNITS_PER_STEP: Final = 4096

@@ -9,7 +9,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.disk import Disk
 from penstock.engine.segment.checkpoint import read_durable
 from penstock.engine.segment.control import is_control
 from penstock.engine.segment.directory_owners import MARK
@@ -20,6 +19,7 @@ from penstock.engine.segment.sidecar import read_whole
 from penstock.engine.segment.view import StoreView
 from penstock.engine.segment.view_snapshot import Snapshot
 from penstock.errors import CorruptionError
+from penstock.platform.disk import Disk
 from penstock.record import QueueKind
 
 _PARTS: Final = (

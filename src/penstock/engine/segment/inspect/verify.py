@@ -7,9 +7,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from penstock.clock import Clock, SystemClock
-from penstock.disk import Disk
-from penstock.disk_local import LocalDisk
 from penstock.engine.segment.deleted_ranges import DeletedRanges
 from penstock.engine.segment.inspect.batch_key_check import BatchKeyCheck
 from penstock.engine.segment.inspect.changed_shards import changed_shards, shard_of
@@ -22,6 +19,9 @@ from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store_sizes import properties_problems
 from penstock.engine.segment.view_snapshot import Snapshot, SnapshotSource
 from penstock.errors import CorruptionError, StoreError
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.disk import Disk
+from penstock.platform.local_disk import LocalDisk
 
 _CONFIRMATIONS: Final = 2
 """How often findings in a store that is in use must be found again before they are told."""

@@ -1,6 +1,6 @@
 """The file system of this machine, as a `Disk`.
 
-Guarantees beyond the contract in `disk.py`:
+Guarantees beyond the contract in `platform/disk.py`:
 
   * reads, writes and syncs release the GIL, and go on after interrupts and partial transfers
   * a durable `replace` is: write aside, sync the file, rename, sync the directory
@@ -26,9 +26,9 @@ from functools import partial
 from itertools import groupby
 from typing import Final
 
-from penstock import file_system_sync
-from penstock.disk import Usage
 from penstock.errors import LockedError
+from penstock.platform import file_system_sync
+from penstock.platform.disk import Usage
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700

@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import Message as WireMessage
 
 from penstock.errors import StoreError
-from penstock.waiting_calls import WaitingThreads
+from penstock.platform.waiting_calls import WaitingThreads
 
 Q = TypeVar("Q", bound=WireMessage)
 R = TypeVar("R", bound=WireMessage)

@@ -23,9 +23,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from penstock.clock import Clock
-from penstock.disk import Disk
-from penstock.log import get_logger
+from penstock.platform.clock import Clock
+from penstock.platform.disk import Disk
+from penstock.platform.log import get_logger
 
 CLOCK_FILE: Final = "clock"
 STEP_MAX_MS: Final = 600_000

@@ -13,11 +13,11 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-from penstock.clock import Clock
-from penstock.disk import Disk
 from penstock.errors import CorruptionError
-from penstock.layout import Field, Layout
-from penstock.log import get_logger
+from penstock.platform.clock import Clock
+from penstock.platform.disk import Disk
+from penstock.platform.layout import Field, Layout
+from penstock.platform.log import get_logger
 
 DURABLE_POINT: Final = Layout(
     "durable point",

@@ -4,7 +4,7 @@ Code takes a `Clock` and never asks the operating system: retention, expiry, flu
 deadlines can then be tested in no time at all (`penstock.testing.ManualClock`).
 
 What deletes by age asks for `expiry_ms`, everything else for `now_ms`: a clock that was set wrong
-must not delete what is young (`penstock.clock_guard`).
+must not delete what is young (`penstock.platform.clock_guard`).
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from penstock.disk import Disk, Lock
 from penstock.errors import BadRequestError, NotAStoreError, SetupError
+from penstock.platform.disk import Disk, Lock
 
 LOCK: Final = "penstock.lock"
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from rocksdict import Rdict, RdictIter, ReadOptions
 
 from penstock.errors import CorruptionError, DiskFailedError, StoreError
-from penstock.log import get_logger
-from penstock.rocks.changes import Changes
+from penstock.platform.log import get_logger
+from penstock.platform.rocksdb.changes import Changes
 
 if TYPE_CHECKING:
-    from penstock.rocks.database import Database
+    from penstock.platform.rocksdb.database import Database
 
 _log = get_logger(__name__)
 

@@ -25,9 +25,6 @@ from typing import Final, NamedTuple
 
 from rocksdict import AccessType, Cache, ColumnFamily, Rdict, WriteBatch, WriteOptions
 
-from penstock.clock import Clock, SystemClock
-from penstock.disk import Disk
-from penstock.disk_local import LocalDisk, close_to_others
 from penstock.errors import (
     BusyError,
     ClosedError,
@@ -38,12 +35,15 @@ from penstock.errors import (
     NotAStoreError,
     StoreError,
 )
-from penstock.log import get_logger
-from penstock.rocks.changes import Batch, Changes, Fill
-from penstock.rocks.durable_point import DurablePoint
-from penstock.rocks.family import Family
-from penstock.rocks.group_sync import GroupSync
-from penstock.rocks.settings import DatabaseSettings, build_options
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.disk import Disk
+from penstock.platform.local_disk import LocalDisk, close_to_others
+from penstock.platform.log import get_logger
+from penstock.platform.rocksdb.changes import Batch, Changes, Fill
+from penstock.platform.rocksdb.durable_point import DurablePoint
+from penstock.platform.rocksdb.family import Family
+from penstock.platform.rocksdb.group_sync import GroupSync
+from penstock.platform.rocksdb.settings import DatabaseSettings, build_options
 
 ROOM_CHECKED_EVERY: Final = 256 << 10
 """Bytes to be written after which `check_room` looks at the disk again."""

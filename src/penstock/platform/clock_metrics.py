@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.clock_guard import GuardedClock
+from penstock.platform.clock_guard import GuardedClock
 
 
 class ClockMetrics(Collector):
