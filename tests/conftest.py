@@ -77,7 +77,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_report_header() -> str:
     """Say which twin of the byte loops this run tests."""
     try:
-        from penstock.engine.segment.twin import IS_NATIVE
+        from penstock.codec.select import IS_NATIVE
     except ImportError:
         return "penstock: twins not there yet"
     return f"penstock: {'native extension' if IS_NATIVE else 'pure twins'}"

@@ -1,6 +1,6 @@
 //! The byte loops of the store: encoding, scanning, checksums, queues, the key index.
 //!
-//! Every function has a twin in `penstock.engine.segment.pure`, which is its specification: same
+//! Every function has a twin in `penstock.codec.pure`, which is its specification: same
 //! name, same arguments, same bytes. Policy is never in here. The exception is `raft`, which has no
 //! twin: a cluster needs the extension.
 

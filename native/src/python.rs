@@ -25,7 +25,7 @@ static CLASSES: PyOnceLock<Classes> = PyOnceLock::new();
 pub fn classes(py: Python<'_>) -> PyResult<&'static Classes> {
     CLASSES.get_or_try_init(py, || {
         let vocabulary = py.import("penstock.record")?;
-        let format = py.import("penstock.engine.segment.format")?;
+        let format = py.import("penstock.codec.format")?;
         let record = vocabulary.getattr("Record")?.cast_into::<PyType>()?;
         Ok(Classes {
             record_fields: RecordFields::find(&record)?,
@@ -239,7 +239,7 @@ pub struct Reserved {
 
 impl Reserved {
     pub fn load(py: Python<'_>) -> PyResult<Self> {
-        let format = py.import("penstock.engine.segment.format")?;
+        let format = py.import("penstock.codec.format")?;
         let mut names = std::collections::HashSet::new();
         for name in format.getattr("RESERVED_PROPERTIES")?.try_iter()? {
             names.insert(name?.extract::<String>()?.into_bytes());

@@ -1,4 +1,4 @@
-"""The native twin of `penstock.engine.segment.pure`; what each function does is said there.
+"""The native twin of `penstock.codec.pure`; what each function does is said there.
 
 The field order of `StoredRecord`, `RawRecord` and `Damage` is part of this interface: the extension
 builds them by position.
@@ -9,8 +9,8 @@ from types import TracebackType
 
 from typing_extensions import Buffer
 
-from penstock.engine.segment import twin_interface
-from penstock.engine.segment.format import Damage, RawRecord
+from penstock.codec import interface as twin_interface
+from penstock.codec.format import Damage, RawRecord
 from penstock.record import Record, ShardId, StoredRecord
 
 _Column = tuple[Buffer, Buffer, int, Buffer | None, int]

@@ -41,6 +41,7 @@ from penstock.adapter.topic_cache import BrokerCacheManager
 from penstock.adapter.topic_offsets import TopicOffsets
 from penstock.adapter.topic_routes import TopicRoutes
 from penstock.adapter.topic_storage import TopicStorage
+from penstock.codec.select import core
 from penstock.engine.contract import StorageEngine
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
@@ -63,7 +64,6 @@ from penstock.engine.segment.disk_errors import opening_errors
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.store_sizes import holds_store
-from penstock.engine.segment.twin import core
 from penstock.engine.shard_metrics import ShardMetrics
 from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.storage_cache import StorageCacheManager, share_topics

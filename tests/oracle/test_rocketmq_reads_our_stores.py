@@ -10,10 +10,10 @@ from typing import Final
 import pytest
 from tests.oracle.rocketmq import RocketMQ, is_available
 
-from penstock.engine.segment.format import RawRecord
+from penstock.codec.format import RawRecord
+from penstock.codec.select import core
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.twin import core
 from penstock.record import QueueKind, Record, ShardId
 
 pytestmark = [

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import penstock
-from penstock.engine.segment.twin import IS_NATIVE
+from penstock.codec.select import IS_NATIVE
 from penstock.errors import SetupError
 from penstock.platform.addresses import bare_host, bracketed, find_problem, resolve, with_port
 from penstock.remote.http import MonitoringServer

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.engine.segment import pure
-from penstock.engine.segment.twin import Core, native_core
+from penstock.codec import pure
+from penstock.codec.select import Core, native_core
 from penstock.errors import BadRequestError, CorruptionError, TierUnavailableError
 from penstock.record import QueueKind
 from penstock.tiered import chunk_stream

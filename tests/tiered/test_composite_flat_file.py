@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.tiered.rig import SHARD, fill, memory_config, open_store, read_all, record, upload
 
-from penstock.engine.segment.format import RawRecord
+from penstock.codec.format import RawRecord
+from penstock.codec.select import core
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.twin import core
 from penstock.errors import BadRequestError, CorruptionError, NotSupportedError
 from penstock.record import QueueKind, Record
 from penstock.testing.manual_clock import ManualClock

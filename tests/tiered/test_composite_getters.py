@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.tiered.rig import SHARD, fill, memory_config, open_store, record, upload
 
-from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
+from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, BusyError, ClosedError
 from penstock.record import QueueKind, ShardId

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.segment import pure
-from penstock.engine.segment.twin import native_core
+from penstock.codec import pure
+from penstock.codec.select import native_core
 from penstock.errors import BadRequestError, CorruptionError, TierUnavailableError
 from penstock.record import QueueKind
 from penstock.tiered.chunk import BLOCK_SIZE, ChunkEntry, Footer

@@ -10,8 +10,8 @@ import pytest
 from tests.brokers.kafka.batch_oracle import batch_of
 from tests.tiered.rig import SHARD, memory_config, open_store
 
+from penstock.codec.select import IS_NATIVE
 from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering
-from penstock.engine.segment.twin import IS_NATIVE
 from penstock.engine.transaction_limits import TransactionLimits
 from penstock.meta.state.transaction_commands import AbortedRange
 from penstock.record import Offset, QueueKind, StoredRecord

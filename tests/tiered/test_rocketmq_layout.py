@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from tests.tiered.rig import SHARD, fill, open_store
 
-from penstock.engine.segment.format import RawRecord, java_hash
+from penstock.codec.format import RawRecord, java_hash
+from penstock.codec.select import core
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.twin import core
 from penstock.errors import BadRequestError, CorruptionError, TierSetupError
 from penstock.record import QueueKind, ShardId
 from penstock.tiered import rocketmq

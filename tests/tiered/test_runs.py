@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.tiered.rig import SHARD, fill, open_store, read_all, record
 
-from penstock.engine.segment import pure
-from penstock.engine.segment.format import KIND_BATCH, KIND_SIMPLE
+from penstock.codec import pure
+from penstock.codec.format import KIND_BATCH, KIND_SIMPLE
+from penstock.codec.select import Core, native_core
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.twin import Core, native_core
 from penstock.errors import BadRequestError, CorruptionError, TierUnavailableError
 from penstock.record import QueueKind, Record, ShardId
 from penstock.tiered.chunk import ChunkRange, build_chunk, derive_units

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.engine.segment.twin_interface import Columns
-from penstock.engine.segment.twin_numbers import (
+from penstock.codec.codes import (
     FIELD_HEADERS,
     FIELD_KEY,
     FIELD_NARROW,
@@ -23,6 +22,7 @@ from penstock.engine.segment.twin_numbers import (
     FIELD_TIMESTAMP,
     FIELD_VALUE,
 )
+from penstock.codec.interface import Columns
 from penstock.record import ShardId, StoredRecord
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
+from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
 from penstock.engine.segment.shard_view import ShardView, first_record, first_unit_at
 from penstock.engine.segment.view import StoreView
 from penstock.engine.transaction_limits import Ranges

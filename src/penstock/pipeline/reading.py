@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from msgspec import Struct
 
-from penstock.engine.segment.format import TIME_BLOCK
+from penstock.codec.format import TIME_BLOCK
 from penstock.engine.segment.reader import Query
 from penstock.engine.segment.view import StoreView
 from penstock.engine.transaction_limits import Ranges

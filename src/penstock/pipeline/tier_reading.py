@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.engine.segment.deleted_ranges import cover
-from penstock.engine.segment.format import (
+from penstock.codec.deleted_ranges import cover
+from penstock.codec.format import (
     BATCH_UNIT,
     KIND_BATCH,
     KIND_SIMPLE,
@@ -20,7 +20,7 @@ from penstock.engine.segment.format import (
     QUEUE_UNIT,
     Damage,
 )
-from penstock.engine.segment.twin import core
+from penstock.codec.select import core
 from penstock.engine.segment.unreadable import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError
 from penstock.pipeline.columns import BatchMaker, fields_of

@@ -20,7 +20,7 @@ _Arguments = ParamSpec("_Arguments")
 
 _NEEDED: Final = (
     "pyarrow.compute",
-    "penstock.engine.segment.twin",
+    "penstock.codec.select",
     "penstock.pipeline.source",
     "penstock.pipeline.sink",
     "penstock.pipeline.jobs.spark_work",

@@ -23,7 +23,7 @@ from prometheus_client import (
 )
 
 from penstock.api import EmbeddedBackend
-from penstock.engine.segment.twin import native_only
+from penstock.codec.select import native_only
 from penstock.errors import NotSupportedError, RetryableError, SetupError, StoreError
 from penstock.meta.client import ClusterNode
 from penstock.meta.controller import STORAGE_LISTENER

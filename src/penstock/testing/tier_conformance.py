@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from penstock.engine.segment import pure
+from penstock.codec import pure
 from penstock.errors import AlreadyExistsError, StaleWriteError
 from penstock.tiered.providers.contract import (
     Blocks,

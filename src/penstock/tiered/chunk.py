@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from penstock.engine.segment.format import BATCH_UNIT, KIND_BATCH, KIND_SIMPLE, QUEUE_UNIT
-from penstock.engine.segment.twin import core
+from penstock.codec.format import BATCH_UNIT, KIND_BATCH, KIND_SIMPLE, QUEUE_UNIT
+from penstock.codec.select import core
 from penstock.engine.segment.unreadable import UnitsRead
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.record import QueueKind, ShardId

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT
+from penstock.codec.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.record import QueueKind
 from penstock.tiered.append_result import AppendResult
 from penstock.tiered.chunk import ChunkEntry

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     BATCH_UNIT,
     KIND_BATCH,
     KIND_SIMPLE,
@@ -19,7 +19,7 @@ from penstock.engine.segment.format import (
     QUEUE_UNIT,
     Damage,
 )
-from penstock.engine.segment.twin import core
+from penstock.codec.select import core
 from penstock.engine.segment.unreadable import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.record import QueueKind, ShardId, StoredRecord

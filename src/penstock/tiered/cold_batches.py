@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Final, NamedTuple
 
+from penstock.codec.deleted_ranges import DeletedRanges
+from penstock.codec.format import FLAG_INNER_BATCH, KAFKA, RECORD_HEAD, Damage
+from penstock.codec.properties import inner_range, lookup
+from penstock.codec.select import core
 from penstock.engine.contract import BatchPage, ForeignBatch
-from penstock.engine.segment.deleted_ranges import DeletedRanges
-from penstock.engine.segment.format import FLAG_INNER_BATCH, KAFKA, RECORD_HEAD, Damage
-from penstock.engine.segment.properties import inner_range, lookup
-from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.tier_reader import TierQuery

@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     BATCH_UNIT,
     KIND_BATCH,
     KIND_SIMPLE,
@@ -30,8 +30,8 @@ from penstock.engine.segment.format import (
     RawRecord,
     tag_code,
 )
-from penstock.engine.segment.properties import inner_range, lookup
-from penstock.engine.segment.twin import core
+from penstock.codec.properties import inner_range, lookup
+from penstock.codec.select import core
 from penstock.engine.segment.unreadable import UnitsRead
 from penstock.errors import (
     BadRequestError,

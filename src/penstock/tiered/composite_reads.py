@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.engine.segment.deleted_ranges import DeletedRanges
-from penstock.engine.segment.format import PRE_BLANK, QUEUE_UNIT
+from penstock.codec.deleted_ranges import DeletedRanges
+from penstock.codec.format import PRE_BLANK, QUEUE_UNIT
 from penstock.errors import BadRequestError
 from penstock.record import QueueKind
 from penstock.tiered.chunk import ChunkEntry, Footer

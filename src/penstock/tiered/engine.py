@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from penstock.codec.format import RawRecord
+from penstock.codec.select import core
 from penstock.engine.arguments import check_key, check_limit, check_offset, check_text, check_time
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import (
@@ -31,12 +33,10 @@ from penstock.engine.contract import (
     ShardTiering,
 )
 from penstock.engine.segment.engine import SegmentEngine
-from penstock.engine.segment.format import RawRecord
 from penstock.engine.segment.reader import inner_count
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.transacted import transacted_in
-from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError, SetupError, UnreadableContentError
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId, StoredRecord

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from penstock.engine.segment.twin import IS_NATIVE, core
+from penstock.codec.select import IS_NATIVE, core
 from penstock.errors import CorruptionError
 from penstock.tiered.async_reads import AsyncReads
 from penstock.tiered.block_cache import BlockCache

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from penstock.engine.segment.deleted_ranges import DeletedRanges, coalesce
+from penstock.codec.deleted_ranges import DeletedRanges, coalesce
 from penstock.errors import StaleWriteError
 from penstock.tiered.chunk import ChunkEntry
 from penstock.tiered.manifest import Garbage, Manifest, SegmentEntry

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     CHECKSUM_DIGITS,
     CHECKSUM_MASK,
     CHECKSUM_SIZE,
     CHECKSUM_START,
     RECORD_HEAD,
 )
-from penstock.engine.segment.twin import core
+from penstock.codec.select import core
 from penstock.errors import BadRequestError
 
 _AT: Final = RECORD_HEAD.position_of("position")

@@ -12,10 +12,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.engine.segment.format import PRE_BLANK, QUEUE_UNIT, RECORD_HEAD, Damage, RawRecord
-from penstock.engine.segment.properties import inner_range, lookup
+from penstock.codec.format import PRE_BLANK, QUEUE_UNIT, RECORD_HEAD, Damage, RawRecord
+from penstock.codec.properties import inner_range, lookup
+from penstock.codec.select import core
 from penstock.engine.segment.reader import split_run
-from penstock.engine.segment.twin import core
 from penstock.engine.segment.view import StoreView
 from penstock.engine.transaction_limits import TransactionLimits
 from penstock.errors import CorruptionError, NotSupportedError

@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from penstock.engine.segment.format import CHECKSUM_MASK, QUEUE_UNIT, Damage, RawRecord
-from penstock.engine.segment.raw_message import stored_from_raw
-from penstock.engine.segment.twin import core
+from penstock.codec.format import CHECKSUM_MASK, QUEUE_UNIT, Damage, RawRecord
+from penstock.codec.raw_message import stored_from_raw
+from penstock.codec.select import core
 from penstock.engine.segment.unreadable import unreadable
 from penstock.errors import (
     BadRequestError,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from penstock.engine.segment.format import index_hash, java_hash
+from penstock.codec.format import index_hash, java_hash
 from penstock.errors import CorruptionError
 
 MAGIC_UPLOADED: Final = 0xBCC50285

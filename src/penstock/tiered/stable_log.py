@@ -15,13 +15,13 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from penstock.codec.format import RawRecord
+from penstock.codec.properties import inner_range, lookup
+from penstock.codec.select import core
 from penstock.engine.aborted_offsets import BatchReader
 from penstock.engine.segment.bounds import Bounds
-from penstock.engine.segment.format import RawRecord
-from penstock.engine.segment.properties import inner_range, lookup
 from penstock.engine.segment.reader import split_run
 from penstock.engine.segment.shard_state import ShardState
-from penstock.engine.segment.twin import core
 from penstock.engine.transaction_limits import Ranges, TransactionLimits, is_within
 from penstock.record import Offset, ShardId
 

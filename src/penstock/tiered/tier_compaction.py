@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from penstock.codec.deleted_ranges import DeletedRanges
+from penstock.codec.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import Compacted
-from penstock.engine.segment.deleted_ranges import DeletedRanges
-from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.unreadable import UnitsRead
 from penstock.engine.transaction_limits import Ranges, is_within

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from penstock.engine.segment.deleted_ranges import DeletedRanges, cover
-from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, Damage
-from penstock.engine.segment.twin import core
+from penstock.codec.deleted_ranges import DeletedRanges, cover
+from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, Damage
+from penstock.codec.select import core
 from penstock.engine.segment.unreadable import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.platform.clock import Clock, SystemClock

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.engine.segment.deleted_ranges import coalesce
+from penstock.codec.deleted_ranges import coalesce
 from penstock.errors import CorruptionError, StoreError
 from penstock.record import ShardId
 from penstock.tiered import manifest_changes as changes

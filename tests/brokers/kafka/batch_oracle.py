@@ -11,7 +11,7 @@ from penstock.brokers.kafka.batch_head import (
     MAGIC,
     TRANSACTIONAL,
 )
-from penstock.engine.segment.pure.kafka_batch import crc32c
+from penstock.codec.pure.read.kafka_batch import crc32c
 from penstock.record import StoredRecord
 
 _NO_PRODUCER = (-1, -1, -1)

@@ -9,7 +9,7 @@ from tests.brokers.kafka import batch_oracle
 
 from penstock.brokers.kafka.batch_check import check_head, check_records
 from penstock.brokers.kafka.records import batch_of, records_of
-from penstock.engine.segment.twin import native_only
+from penstock.codec.select import native_only
 from penstock.errors import BadRequestError
 from penstock.record import Offset, StoredRecord
 

@@ -20,9 +20,9 @@ from tests.brokers.kafka.test_data_requests import PRODUCE, batch, make, patched
 
 from penstock.brokers.kafka.batch_head import CODEC_MASK, HEAD, HEAD_SIZE, LOG_APPEND_TIME
 from penstock.brokers.kafka.inflation import SMALL_SIZE
-from penstock.engine.segment.pure.kafka_batch import decode_batches
-from penstock.engine.segment.twin import native_only
-from penstock.engine.segment.twin_kafka import BatchFlaw
+from penstock.codec.kafka_interface import BatchFlaw
+from penstock.codec.pure.read.kafka_batch import decode_batches
+from penstock.codec.select import native_only
 from penstock.errors import NotSupportedError
 
 OK, CORRUPT, TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD = 0, 2, 10, 32, 87

@@ -12,7 +12,7 @@ from penstock.brokers.kafka.converted_batches import (
     ConvertedKey,
 )
 from penstock.brokers.kafka.fetch import HELD_MAX
-from penstock.engine.segment.twin import core
+from penstock.codec.select import core
 from penstock.record import Offset, Record
 
 FETCH = 1

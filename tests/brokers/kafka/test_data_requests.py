@@ -12,7 +12,7 @@ from tests.brokers.kafka.running import Running, WireClient, running
 from penstock.brokers.kafka.batch_head import CHECKED_FROM, HEAD, TRANSACTIONAL
 from penstock.brokers.kafka.fields import Fields
 from penstock.brokers.kafka.records import batch_of
-from penstock.engine.segment.twin import native_only
+from penstock.codec.select import native_only
 from penstock.record import Offset, Record, StoredRecord
 
 PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2

@@ -14,7 +14,7 @@ from tests.brokers.kafka.test_data_requests import PRODUCE, batch, make, patched
 from penstock.brokers.kafka.batch_check import BadBatchError, check_head, check_records
 from penstock.brokers.kafka.layout import request_layout
 from penstock.brokers.kafka.partition_writer import PartitionWriter
-from penstock.engine.segment.twin import native_only
+from penstock.codec.select import native_only
 
 SIZE_MAX = 1 << 20
 names = st.text(min_size=1, max_size=200)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.segment.format.golden_store import GoldenStore, unpack
 
-from penstock.engine.segment import pure
-from penstock.engine.segment.twin import Core, native_core
+from penstock.codec import pure
+from penstock.codec.select import Core, native_core
 
 
 def twins() -> dict[str, Core]:

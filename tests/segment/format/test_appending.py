@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.segment.format.workbench import HOST, NOW, Workbench
 
-from penstock.engine.segment.format import KIND_BATCH, KIND_SIMPLE, QUEUE_UNIT, tag_code
-from penstock.engine.segment.properties import lookup
-from penstock.engine.segment.twin import Core
+from penstock.codec.format import KIND_BATCH, KIND_SIMPLE, QUEUE_UNIT, tag_code
+from penstock.codec.properties import lookup
+from penstock.codec.select import Core
 from penstock.errors import AlreadyExistsError, BadRequestError, RecordTooLargeError
 from penstock.record import Record
 

@@ -10,14 +10,14 @@ from tests.segment.format.kafka_builder import kafka_batch
 from tests.segment.format.record_strategies import any_bytes
 from tests.segment.format.workbench import NOW, Workbench
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     KIND_BATCH,
     index_file_size,
     index_hash,
     index_strings,
     java_hash,
 )
-from penstock.engine.segment.twin import Core
+from penstock.codec.select import Core
 from penstock.record import Record
 
 ENTRY = struct.Struct(">Iqq")

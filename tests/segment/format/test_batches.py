@@ -12,7 +12,7 @@ from tests.segment.format.kafka_builder import castagnoli, kafka_batch
 from tests.segment.format.record_strategies import any_bytes, any_text
 from tests.segment.format.workbench import NOW, Workbench
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     BATCH_UNIT,
     FLAG_INNER_BATCH,
     KAFKA,
@@ -20,9 +20,9 @@ from penstock.engine.segment.format import (
     KIND_BATCH,
     QUEUE_UNIT,
 )
-from penstock.engine.segment.properties import lookup
-from penstock.engine.segment.pure.kafka_batch import crc32c
-from penstock.engine.segment.twin import Core
+from penstock.codec.properties import lookup
+from penstock.codec.pure.read.kafka_batch import crc32c
+from penstock.codec.select import Core
 from penstock.errors import BadRequestError, NotSupportedError
 from penstock.record import Record
 
@@ -272,7 +272,7 @@ def test_a_kafka_batch_that_cannot_be_patched_is_refused(
 
 
 def test_the_pure_twin_says_that_snappy_needs_the_native_one() -> None:
-    from penstock.engine.segment import pure
+    from penstock.codec import pure
 
     checked = struct.pack(">hiqqqhii", 2, 0, 0, 0, -1, -1, -1, 1)
     head = struct.pack(">qiiBI", 0, 9 + len(checked), -1, 2, castagnoli(checked))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.segment.format.workbench import NOW, Workbench
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     BLOCK_MAX_NONE,
     BLOCK_MAX_UNKNOWN,
     KIND_BATCH,
     TIME_BLOCK,
 )
-from penstock.engine.segment.twin import Core
+from penstock.codec.select import Core
 from penstock.record import Record
 
 

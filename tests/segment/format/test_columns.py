@@ -14,10 +14,10 @@ from tests.segment.format.record_strategies import any_records
 from tests.segment.format.test_batches import append_kafka
 from tests.segment.format.workbench import LIMIT, NOW, Workbench
 
-from penstock.engine.segment.format import KIND_BATCH, KIND_SIMPLE
-from penstock.engine.segment.twin import Core
-from penstock.engine.segment.twin_interface import ColumnPage, Columns
-from penstock.engine.segment.twin_numbers import FIELD_NARROW
+from penstock.codec.codes import FIELD_NARROW
+from penstock.codec.format import KIND_BATCH, KIND_SIMPLE
+from penstock.codec.interface import ColumnPage, Columns
+from penstock.codec.select import Core
 from penstock.errors import BadRequestError
 from penstock.record import Offset, Record, StoredRecord
 

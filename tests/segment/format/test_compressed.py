@@ -17,8 +17,9 @@ import pytest
 import zstandard
 from tests.segment.format.workbench import LIMIT
 
-from penstock.engine.segment import pure
-from penstock.engine.segment.format import (
+from penstock.codec import pure
+from penstock.codec.codes import FIELD_VALUE
+from penstock.codec.format import (
     BATCH_UNIT,
     FLAG_COMPRESSED,
     FLAG_INNER_BATCH,
@@ -29,8 +30,7 @@ from penstock.engine.segment.format import (
     Damage,
     RawRecord,
 )
-from penstock.engine.segment.twin_interface import Core, ReadPage
-from penstock.engine.segment.twin_numbers import FIELD_VALUE
+from penstock.codec.interface import Core, ReadPage
 from penstock.errors import NotSupportedError
 
 OLD: Final = FLAG_COMPRESSED  # clients that knew no other kind did not say which

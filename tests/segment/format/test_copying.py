@@ -13,8 +13,8 @@ from tests.segment.format.test_batches import append_kafka
 from tests.segment.format.test_replay import PLAIN
 from tests.segment.format.workbench import HOST_IPV6, NOW, Workbench
 
-from penstock.engine.segment.format import FLAG_PREPARED, KIND_BATCH, KIND_SIMPLE, RawRecord
-from penstock.engine.segment.twin import Core
+from penstock.codec.format import FLAG_PREPARED, KIND_BATCH, KIND_SIMPLE, RawRecord
+from penstock.codec.select import Core
 from penstock.errors import BadRequestError, RecordTooLargeError
 from penstock.record import Record
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.segment.format.test_replay import PLAIN
 from tests.segment.format.workbench import HOST_IPV6, NOW, Workbench
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     CHECKSUM_SIZE,
     KIND_SIMPLE,
     MAGIC_V1,
@@ -17,7 +17,7 @@ from penstock.engine.segment.format import (
     Damage,
     RawRecord,
 )
-from penstock.engine.segment.twin import Core
+from penstock.codec.select import Core
 from penstock.record import Record
 
 RECORDS = (

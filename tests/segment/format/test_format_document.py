@@ -11,9 +11,7 @@ import pkgutil
 import re
 from pathlib import Path
 
-from penstock.engine import segment
-from penstock.engine.segment import shard_state
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     CHECKSUM,
     ENVELOPE,
     EXPIRES,
@@ -24,6 +22,8 @@ from penstock.engine.segment.format import (
     RESERVED_PREFIXES,
     TIME_BLOCK,
 )
+from penstock.engine import segment
+from penstock.engine.segment import shard_state
 from penstock.platform.layout import Layout
 from penstock.record import QueueKind
 

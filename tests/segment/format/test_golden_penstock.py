@@ -12,8 +12,8 @@ from tests.segment.format.kafka_builder import kafka_batch
 from tests.segment.format.test_batches import inner_message
 from tests.segment.format.workbench import HOST, HOST_IPV6, NOW
 
-from penstock.engine.segment.format import KIND_BATCH, KIND_SIMPLE, index_file_size
-from penstock.engine.segment.twin import Appender, Core
+from penstock.codec.format import KIND_BATCH, KIND_SIMPLE, index_file_size
+from penstock.codec.select import Appender, Core
 from penstock.record import Record
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "penstock-v1.txt"

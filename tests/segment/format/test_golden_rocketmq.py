@@ -8,8 +8,8 @@ import ipaddress
 from tests.segment.format.golden_store import GoldenStore
 from tests.segment.format.workbench import HOST, LIMIT
 
-from penstock.engine.segment.envelope import has_key
-from penstock.engine.segment.format import (
+from penstock.codec.envelope import has_key
+from penstock.codec.format import (
     BATCH_UNIT,
     CHECKPOINT,
     CHECKPOINT_FILE_SIZE,
@@ -20,9 +20,9 @@ from penstock.engine.segment.format import (
     index_file_size,
     index_strings,
 )
-from penstock.engine.segment.properties import lookup
-from penstock.engine.segment.raw_message import stored_from_raw
-from penstock.engine.segment.twin import Core
+from penstock.codec.properties import lookup
+from penstock.codec.raw_message import stored_from_raw
+from penstock.codec.select import Core
 from penstock.record import StoredRecord
 
 FOREVER = (1 << 63) - 1

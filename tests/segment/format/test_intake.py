@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.segment.format.workbench import NOW, Workbench
 
-from penstock.engine.segment.twin import Core
-from penstock.engine.segment.twin_interface import Intake
-from penstock.engine.segment.twin_numbers import (
+from penstock.codec.codes import (
     BUSY,
     NO_LOG_ROOM,
     NOT_TAKING,
     TOO_LARGE,
     UNKNOWN_SHARD,
 )
+from penstock.codec.interface import Intake
+from penstock.codec.select import Core
 from penstock.errors import BadRequestError
 from penstock.record import Record, ShardId
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.segment.format.workbench import HOST, NOW, Workbench
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     INDEX_ENTRY,
     INDEX_HEADER,
     KIND_SIMPLE,
@@ -18,7 +18,7 @@ from penstock.engine.segment.format import (
     java_hash,
     key_token,
 )
-from penstock.engine.segment.twin import Core
+from penstock.codec.select import Core
 from penstock.errors import BadRequestError
 from penstock.record import Record
 

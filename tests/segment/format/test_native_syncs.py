@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from tests.segment.format.test_intake import ORDERS, Bench
 
+from penstock.codec.select import IS_NATIVE, Core
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.twin import IS_NATIVE, Core
 from penstock.errors import DiskFailedError
 from penstock.record import Flush, Record, ShardId
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.segment.format.workbench import NOW
 
-from penstock.engine.segment.format import QUEUE_EXT_UNIT, Damage
+from penstock.codec.format import QUEUE_EXT_UNIT, Damage
 from penstock.engine.segment.queue_ext import (
     QueueExtUnit,
     ext_address,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.segment.format.workbench import NOW, Workbench
 
-from penstock.engine.segment.format import MULTI_TAG, PRE_BLANK, QUEUE_UNIT, tag_code
-from penstock.engine.segment.twin import Core
-from penstock.engine.segment.twin_interface import ReadPage
+from penstock.codec.format import MULTI_TAG, PRE_BLANK, QUEUE_UNIT, tag_code
+from penstock.codec.interface import ReadPage
+from penstock.codec.select import Core
 from penstock.record import Record
 
 

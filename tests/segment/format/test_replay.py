@@ -10,7 +10,13 @@ from tests.segment.format.record_strategies import any_records
 from tests.segment.format.test_batches import append_kafka
 from tests.segment.format.workbench import HOST, NOW, Rebuilt, Workbench
 
-from penstock.engine.segment.format import (
+from penstock.codec.codes import (
+    REPLAY_CUT_BATCH_QUEUE,
+    REPLAY_DAMAGE,
+    REPLAY_DONE,
+    REPLAY_NO_INDEX_ROOM,
+)
+from penstock.codec.format import (
     BATCH_UNIT,
     DELAY_LEVELS_MS,
     FLAG_COMMIT,
@@ -24,13 +30,7 @@ from penstock.engine.segment.format import (
     RawRecord,
     tag_code,
 )
-from penstock.engine.segment.twin import Appender, Core
-from penstock.engine.segment.twin_numbers import (
-    REPLAY_CUT_BATCH_QUEUE,
-    REPLAY_DAMAGE,
-    REPLAY_DONE,
-    REPLAY_NO_INDEX_ROOM,
-)
+from penstock.codec.select import Appender, Core
 from penstock.record import Record
 
 PLAIN = RawRecord(

@@ -16,7 +16,7 @@ from tests.segment.format.record_strategies import (
 )
 from tests.segment.format.workbench import HOST, NOW, Workbench
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     ENVELOPE,
     FLAG_BORN_IPV6,
     FLAG_STORE_IPV6,
@@ -28,8 +28,8 @@ from penstock.engine.segment.format import (
     RawRecord,
     key_token,
 )
-from penstock.engine.segment.properties import join, lookup
-from penstock.engine.segment.twin import Core
+from penstock.codec.properties import join, lookup
+from penstock.codec.select import Core
 from penstock.errors import BadRequestError
 from penstock.record import Offset, Record, StoredRecord
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.segment.format.workbench import NOW, Workbench
 
-from penstock.engine.segment.format import RawRecord, index_strings
-from penstock.engine.segment.twin import Core
+from penstock.codec.format import RawRecord, index_strings
+from penstock.codec.select import Core
 from penstock.record import Record, StoredRecord
 
 BASE = 1 << 20

@@ -23,14 +23,14 @@ from tests.segment.format.record_strategies import (
 from tests.segment.format.test_batches import inner_message, kafka_records
 from tests.segment.format.workbench import HOST, HOST_IPV6, NOW
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     KIND_BATCH,
     KIND_SIMPLE,
     Damage,
     RawRecord,
     index_file_size,
 )
-from penstock.engine.segment.twin import Core
+from penstock.codec.select import Core
 from penstock.errors import StoreError
 from penstock.record import Record
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     KIND_SIMPLE,
     QUEUE_UNIT,
     Damage,
     RawRecord,
     index_file_size,
 )
-from penstock.engine.segment.twin import Core
-from penstock.engine.segment.twin_interface import ReadPage, Replayed
+from penstock.codec.interface import ReadPage, Replayed
+from penstock.codec.select import Core
 from penstock.record import Record, StoredRecord
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))

@@ -21,7 +21,7 @@ from tests.segment.view.sample_store import (
     tree,
 )
 
-from penstock.engine.segment.format import INDEX_ENTRY, INDEX_HEADER
+from penstock.codec.format import INDEX_ENTRY, INDEX_HEADER
 from penstock.engine.segment.inspect import VerifyReport, verify
 from penstock.engine.segment.state_files import bucket_of
 from penstock.engine.segment.store import SegmentStore

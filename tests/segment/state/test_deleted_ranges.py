@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.engine.segment.deleted_ranges import DeletedRanges, coalesce, cover
+from penstock.codec.deleted_ranges import DeletedRanges, coalesce, cover
 
 OFFSET_END = 40
 offsets = st.integers(0, OFFSET_END)

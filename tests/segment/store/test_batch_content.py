@@ -13,7 +13,7 @@ from tests.segment.format.kafka_builder import kafka_batch
 from tests.segment.store.batches import inner_batch
 from tests.segment.store.rig import EVENTS, ORDERS, Rig, create
 
-from penstock.engine.segment import format as fmt
+from penstock.codec import format as fmt
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.view import StoreView

@@ -10,13 +10,13 @@ import pytest
 from tests.segment.store.batches import inner_batch
 from tests.segment.store.rig import ORDERS, Rig, create, record
 
+from penstock.codec.select import IS_NATIVE
 from penstock.engine.segment import page_reader, run_reader
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.locating import Located, Query, ReadableShard, locate
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.twin import IS_NATIVE
 from penstock.errors import CorruptionError, UnknownShardError
 from penstock.record import QueueKind
 

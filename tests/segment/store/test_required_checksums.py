@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.segment.store.rig import ORDERS, ROOT, Rig, create, fill, record, values
 
-from penstock.engine.segment.format import CHECKSUM_SIZE, CHECKSUM_START, RawRecord
+from penstock.codec.format import CHECKSUM_SIZE, CHECKSUM_START, RawRecord
+from penstock.codec.select import core
 from penstock.engine.segment.inspect import verify
-from penstock.engine.segment.twin import core
 from penstock.errors import BadRequestError, CorruptionError
 
 LOG = f"{ROOT}/commitlog/00000000000000000000"

@@ -6,7 +6,7 @@ import pytest
 from tests.segment.store.rig import EVENTS, ORDERS, Rig, create, fill, record
 from tests.segment.store.shard_model import ShardModel, check_shard
 
-from penstock.engine.segment.format import MAGIC_BLANK
+from penstock.codec.format import MAGIC_BLANK
 from penstock.errors import RecordTooLargeError
 from penstock.record import QueueKind, Record
 

@@ -20,7 +20,7 @@ from penstock.brokers.kafka.batch_head import (
     TRANSACTIONAL,
     BatchHead,
 )
-from penstock.engine.segment.twin_kafka import BatchFlaw, CheckBatch
+from penstock.codec.kafka_interface import BatchFlaw, CheckBatch
 
 COUNT_MAX: Final = 32_767
 """Messages that one record of the log can hold; clients split a larger batch when told so."""

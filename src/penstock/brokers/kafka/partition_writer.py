@@ -18,8 +18,8 @@ from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.inflation import batch_limit, quick_limit
 from penstock.brokers.kafka.partitions import Partition
 from penstock.brokers.kafka.records import records_of, timestamps_of
+from penstock.codec.select import native_only
 from penstock.engine.contract import Written
-from penstock.engine.segment.twin import native_only
 from penstock.errors import NotLeaderError, StoreError
 from penstock.record import Producer
 

@@ -28,7 +28,7 @@ from penstock.brokers.kafka.inflation import (
 from penstock.brokers.kafka.layout import response_layout, write_varint
 from penstock.brokers.kafka.partition_writer import PartitionWriter, Result, Verdict
 from penstock.brokers.kafka.partitions import Partition, PartitionTable
-from penstock.engine.segment.twin import native_only
+from penstock.codec.select import native_only
 
 KEY: Final = 0
 MIN_VERSION: Final = 3

@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.batch_check import BadBatchError
 from penstock.brokers.kafka.batch_head import HEAD, HEAD_SIZE, MAGIC, BatchHead
-from penstock.engine.segment.twin import core, native_only
+from penstock.codec.select import core, native_only
 from penstock.errors import BadRequestError
 from penstock.record import Record, StoredRecord
 

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.engine.segment.reader import Query, ReadableShard
-from penstock.engine.segment.twin_interface import Columns
-from penstock.engine.segment.twin_numbers import (
+from penstock.codec.codes import (
     FIELD_HEADERS,
     FIELD_KEY,
     FIELD_STORED,
@@ -22,12 +20,14 @@ from penstock.engine.segment.twin_numbers import (
     FIELD_TIMESTAMP,
     FIELD_VALUE,
 )
+from penstock.codec.interface import Columns
+from penstock.engine.segment.reader import Query, ReadableShard
 from penstock.errors import BadRequestError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from penstock.engine.segment.twin_interface import Column
+    from penstock.codec.interface import Column
 
     AnyArray = pa.Array[pa.Scalar[pa.DataType]]
     AnyRows = AnyArray | pa.ChunkedArray[pa.Scalar[pa.DataType]]

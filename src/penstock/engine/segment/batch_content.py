@@ -12,9 +12,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from penstock.engine.segment.format import BATCH_COUNT_MAX, INNER_HEAD, KAFKA_BATCH
+from penstock.codec.format import BATCH_COUNT_MAX, INNER_HEAD, KAFKA_BATCH
+from penstock.codec.select import core
 from penstock.engine.segment.shard_log import ShardLog
-from penstock.engine.segment.twin import core
 from penstock.errors import BadRequestError, NotSupportedError
 from penstock.record import QueueKind
 

@@ -17,15 +17,15 @@ from typing import Final
 
 import msgspec
 
+from penstock.codec.format import index_strings
+from penstock.codec.select import core
 from penstock.engine.segment.dispatch import DispatchPipeline
-from penstock.engine.segment.format import index_strings
 from penstock.engine.segment.index_filling import IndexFile, IndexFiles
 from penstock.engine.segment.key_index import IndexMark, KeyIndex
 from penstock.engine.segment.opening import StoreParts
 from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.shard_moves import ShardMoves
 from penstock.engine.segment.sidecar import Kind, read_whole, unwrap, wrap
-from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.platform.log import get_logger
 from penstock.record import QueueKind, ShardId

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.engine.segment.format import CHECKPOINT
+from penstock.codec.format import CHECKPOINT
 from penstock.engine.segment.key_index import IndexMark
 from penstock.platform.disk import Disk
 from penstock.platform.layout import Field, Layout

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 from weakref import WeakMethod
 
+from penstock.codec.codes import NO_LOG_ROOM
+from penstock.codec.select import Appender, core
 from penstock.engine.segment.checkpoint import DurablePoint
 from penstock.engine.segment.disk_errors import disk_errors, lacks_descriptors, store_error
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.twin import Appender, core
-from penstock.engine.segment.twin_numbers import NO_LOG_ROOM
 from penstock.errors import DiskFailedError, DiskFullError, StoreError
 from penstock.platform.log import get_logger
 from penstock.platform.metrics import SegmentMetrics

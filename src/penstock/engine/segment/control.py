@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from penstock.engine.segment.deleted_ranges import coalesce
+from penstock.codec.deleted_ranges import coalesce
 from penstock.errors import BadRequestError, NotSupportedError
 from penstock.record import Record, ShardId, StoredRecord
 

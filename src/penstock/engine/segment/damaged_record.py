@@ -17,8 +17,7 @@ import zlib
 from contextlib import suppress
 from typing import Final
 
-from penstock.engine.segment.batch_content import offsets_in_body
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     HOLE,
     HOLE_MARK,
     KAFKA_BATCH,
@@ -29,9 +28,10 @@ from penstock.engine.segment.format import (
     Damage,
     RawRecord,
 )
-from penstock.engine.segment.properties import inner_range, lookup
-from penstock.engine.segment.raw_message import body_of
-from penstock.engine.segment.twin import core
+from penstock.codec.properties import inner_range, lookup
+from penstock.codec.raw_message import body_of
+from penstock.codec.select import core
+from penstock.engine.segment.batch_content import offsets_in_body
 from penstock.errors import BadRequestError, NotSupportedError
 
 _CRC_MASK: Final = 0x7FFF_FFFF

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from penstock.codec.select import core
 from penstock.engine.arguments import (
     INT64_MAX,
     INT64_MIN,
@@ -45,7 +46,6 @@ from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.shard_compaction import find_removable
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.transacted import find_transacted
-from penstock.engine.segment.twin import core
 from penstock.engine.sharded import check_config
 from penstock.engine.transaction_limits import Ranges, TransactionLimits
 from penstock.errors import (

@@ -9,7 +9,7 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT_SIZE,

@@ -20,12 +20,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final, NamedTuple
 
+from penstock.codec.format import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT_SIZE
+from penstock.codec.select import core
 from penstock.engine.segment.checkpoint import DerivedPoint
-from penstock.engine.segment.format import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT_SIZE
 from penstock.engine.segment.paths import is_index_name
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import MIB, FileSizes
-from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError
 from penstock.platform.disk import Disk, Mapping
 

@@ -29,14 +29,14 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.engine.segment.format import INDEX_ENTRY, INDEX_HEADER
+from penstock.codec.format import INDEX_ENTRY, INDEX_HEADER
+from penstock.codec.interface import Appender, IndexSink
+from penstock.codec.select import core
 from penstock.engine.segment.index_mappings import IndexMappings
 from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.paths import is_index_name
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes
-from penstock.engine.segment.twin import core
-from penstock.engine.segment.twin_interface import Appender, IndexSink
 from penstock.errors import ClosedError, CorruptionError
 from penstock.platform.disk import Disk, File, Mapping
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
+from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
 from penstock.engine.segment.disk_errors import read_error
 from penstock.engine.segment.file_set import FileSet
-from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
 from penstock.engine.segment.shard_state import ShardState
 from penstock.errors import BadRequestError, CorruptionError
 from penstock.record import QueueKind, ShardId

@@ -11,6 +11,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.codec.format import BATCH_COUNT_MAX, GAP_MAX, PRE_BLANK
+from penstock.codec.select import core
 from penstock.engine.segment.checkpoint import (
     DerivedPoint,
     DurablePoint,
@@ -32,7 +34,6 @@ from penstock.engine.segment.directory_owners import (
 )
 from penstock.engine.segment.disk_errors import opening_errors
 from penstock.engine.segment.file_set import FileSet
-from penstock.engine.segment.format import BATCH_COUNT_MAX, GAP_MAX, PRE_BLANK
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.lost_ends import end_in_files, ends_of_queues, is_in
 from penstock.engine.segment.page_sums import PageSums
@@ -68,7 +69,6 @@ from penstock.engine.segment.store_sizes import (
     stored_id,
     stored_properties,
 )
-from penstock.engine.segment.twin import core
 from penstock.engine.segment.unit_files import OpenFiles
 from penstock.engine.segment.unit_rows import UnitRow
 from penstock.engine.segment.write_manager import WriteManager

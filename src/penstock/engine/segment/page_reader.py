@@ -20,10 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from penstock.engine.segment.deleted_ranges import cover
+from penstock.codec.deleted_ranges import cover
+from penstock.codec.format import KIND_BATCH, KIND_SIMPLE, Damage
+from penstock.codec.interface import ColumnPage, Columns, KeyPage
+from penstock.codec.select import core
 from penstock.engine.segment.disk_errors import read_error
 from penstock.engine.segment.file_set import FileSet
-from penstock.engine.segment.format import KIND_BATCH, KIND_SIMPLE, Damage
 from penstock.engine.segment.locating import (
     Located,
     Query,
@@ -32,8 +34,6 @@ from penstock.engine.segment.locating import (
     lost_record,
     queue_name,
 )
-from penstock.engine.segment.twin import core
-from penstock.engine.segment.twin_interface import ColumnPage, Columns, KeyPage
 from penstock.engine.segment.unreadable import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.platform.clock import Clock

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from penstock.engine.segment.format import QUEUE_EXT_UNIT, Damage
+from penstock.codec.format import QUEUE_EXT_UNIT, Damage
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

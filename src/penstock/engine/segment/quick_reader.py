@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.codec.select import core
 from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.key_index import KeyIndex
 from penstock.engine.segment.shard_log import ShardLog
-from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError
 from penstock.platform.clock import Clock
 from penstock.record import QueueKind, StoredRecord

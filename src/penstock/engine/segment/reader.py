@@ -13,15 +13,18 @@ from heapq import merge
 from itertools import islice
 from typing import Final, Protocol
 
-from penstock.engine.segment.disk_errors import read_error
-from penstock.engine.segment.envelope import has_key, names_key
-from penstock.engine.segment.file_set import FileSet
-from penstock.engine.segment.format import (
+from penstock.codec.envelope import has_key, names_key
+from penstock.codec.format import (
     TIME_BLOCK,
     Damage,
     RawRecord,
     index_strings,
 )
+from penstock.codec.properties import inner_range, lookup
+from penstock.codec.raw_message import stored_from_raw
+from penstock.codec.select import core
+from penstock.engine.segment.disk_errors import read_error
+from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.locating import (
     Query,
     ReadableShard,
@@ -30,10 +33,7 @@ from penstock.engine.segment.locating import (
     queue_name,
 )
 from penstock.engine.segment.page_reader import SIZE_UNLIMITED, Page, ReadMetrics
-from penstock.engine.segment.properties import inner_range, lookup
-from penstock.engine.segment.raw_message import stored_from_raw
 from penstock.engine.segment.run_reader import RunReader, split_run
-from penstock.engine.segment.twin import core
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.platform.clock import Clock
 from penstock.record import QueueKind, ShardId, StoredRecord

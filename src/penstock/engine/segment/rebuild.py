@@ -17,18 +17,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from penstock.engine.segment.commit_log import CommitLog
-from penstock.engine.segment.control import CONTROL_SUFFIX
-from penstock.engine.segment.file_set import FileSet
-from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, TIME_BLOCK, Damage
-from penstock.engine.segment.key_index import KeyIndex
-from penstock.engine.segment.shard_log import ShardLog
-from penstock.engine.segment.twin import Appender, core
-from penstock.engine.segment.twin_numbers import (
+from penstock.codec.codes import (
     REPLAY_CUT_BATCH_QUEUE,
     REPLAY_DAMAGE,
     REPLAY_NO_INDEX_ROOM,
 )
+from penstock.codec.format import BATCH_UNIT, PRE_BLANK, TIME_BLOCK, Damage
+from penstock.codec.select import Appender, core
+from penstock.engine.segment.commit_log import CommitLog
+from penstock.engine.segment.control import CONTROL_SUFFIX
+from penstock.engine.segment.file_set import FileSet
+from penstock.engine.segment.key_index import KeyIndex
+from penstock.engine.segment.shard_log import ShardLog
 from penstock.platform.log import get_logger
 from penstock.record import QueueKind
 

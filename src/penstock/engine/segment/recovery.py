@@ -24,6 +24,22 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from penstock.codec.codes import (
+    REPLAY_CUT_BATCH_QUEUE,
+    REPLAY_DAMAGE,
+    REPLAY_DONE,
+    REPLAY_NO_INDEX_ROOM,
+)
+from penstock.codec.envelope import leader_epoch_of
+from penstock.codec.format import (
+    BATCH_COUNT_MAX,
+    HOLE_REASON,
+    PRODUCER,
+    RECORD_SIZE_MIN,
+    Damage,
+    RawRecord,
+)
+from penstock.codec.select import core
 from penstock.engine.segment.commit_log import CommitLog
 from penstock.engine.segment.control import (
     CONTROL_SUFFIX,
@@ -34,26 +50,10 @@ from penstock.engine.segment.control import (
     is_control,
 )
 from penstock.engine.segment.damaged_record import DamagedRecords, offsets_of_batch
-from penstock.engine.segment.envelope import leader_epoch_of
-from penstock.engine.segment.format import (
-    BATCH_COUNT_MAX,
-    HOLE_REASON,
-    PRODUCER,
-    RECORD_SIZE_MIN,
-    Damage,
-    RawRecord,
-)
 from penstock.engine.segment.journal import JOURNAL, CutShard, DropShard, decode_line
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_table import ShardTable
-from penstock.engine.segment.twin import core
-from penstock.engine.segment.twin_numbers import (
-    REPLAY_CUT_BATCH_QUEUE,
-    REPLAY_DAMAGE,
-    REPLAY_DONE,
-    REPLAY_NO_INDEX_ROOM,
-)
 from penstock.errors import CorruptionError, RequestError
 from penstock.platform.log import get_logger
 from penstock.record import Offset, Producer, QueueKind, ShardId

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.codec.format import BATCH_UNIT, KIND_BATCH, KIND_SIMPLE, Damage
+from penstock.codec.raw_message import body_of
+from penstock.codec.select import core, native_only
 from penstock.engine.contract import BatchPage, ForeignBatch
-from penstock.engine.segment.format import BATCH_UNIT, KIND_BATCH, KIND_SIMPLE, Damage
 from penstock.engine.segment.locating import Query, ReadableShard, locate
 from penstock.engine.segment.page_reader import PageReader
-from penstock.engine.segment.raw_message import body_of
-from penstock.engine.segment.twin import core, native_only
 from penstock.engine.segment.unreadable import unreadable
 from penstock.errors import CorruptionError
 from penstock.record import QueueKind

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.engine.segment.format import BATCH_UNIT, INDEX_ENTRY, INDEX_HEADER, QUEUE_UNIT
+from penstock.codec.format import BATCH_UNIT, INDEX_ENTRY, INDEX_HEADER, QUEUE_UNIT
 from penstock.errors import SettingsError
 
 MIB: Final = 1 << 20

@@ -6,9 +6,9 @@ from itertools import pairwise
 from operator import add, sub
 from typing import Final
 
+from penstock.codec.interface import Columns
 from penstock.engine.compaction import CompactionPass, CompactionRules, KeyedRows, Removal
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.twin_interface import Columns
 from penstock.engine.transaction_limits import Ranges
 from penstock.errors import UnreadableContentError
 from penstock.record import ShardId

@@ -21,8 +21,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.codec.format import BATCH_UNIT, PRE_BLANK, TIME_BLOCK
 from penstock.engine.segment.commit_log import CommitLog
-from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, TIME_BLOCK
 from penstock.engine.segment.paths import sums_path
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.shard_state import ShardState

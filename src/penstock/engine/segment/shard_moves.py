@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from penstock.codec.select import Appender
 from penstock.engine.segment.control import is_control
 from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.shard_table import ShardTable
-from penstock.engine.segment.twin import Appender
 from penstock.record import QueueKind, ShardId
 
 _NUMBER_SIZE: Final = 8

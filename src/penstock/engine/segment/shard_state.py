@@ -22,9 +22,9 @@ from typing import Final, Self, assert_never
 import msgspec
 from msgspec import Struct
 
+from penstock.codec.deleted_ranges import DeletedRanges
 from penstock.engine.producer_table import ProducerTable, Write
 from penstock.engine.segment.control import Command, DeleteBefore, DeleteOffsets, Seal
-from penstock.engine.segment.deleted_ranges import DeletedRanges
 from penstock.engine.segment.epoch_table import EpochTable
 from penstock.errors import NotSupportedError
 from penstock.record import Offset, Position, QueueKind

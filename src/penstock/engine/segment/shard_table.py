@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from penstock.codec.format import BATCH_UNIT, BLOCK_MAX_UNKNOWN, TIME_BLOCK
 from penstock.engine.segment.commit_log import CommitLog
 from penstock.engine.segment.control import is_control
-from penstock.engine.segment.format import BATCH_UNIT, BLOCK_MAX_UNKNOWN, TIME_BLOCK
 from penstock.engine.segment.paths import StorePaths, sums_root
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.settings import FileSizes

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
+from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
 from penstock.engine.segment.paths import sums_path
 from penstock.engine.segment.sealed_files import SealedFiles
 from penstock.engine.segment.shard_state import ShardState

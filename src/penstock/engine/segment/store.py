@@ -17,6 +17,8 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from penstock.codec.codes import FIELD_KEY, FIELD_STORED, FIELD_VALUE
+from penstock.codec.interface import Columns
 from penstock.engine.segment import control
 from penstock.engine.segment.batch_content import check_batch
 from penstock.engine.segment.batch_shards import BatchShards
@@ -38,8 +40,6 @@ from penstock.engine.segment.shard_moves import ShardMoves
 from penstock.engine.segment.shard_purge import ShardPurge
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.topics_file import TopicsFile
-from penstock.engine.segment.twin_interface import Columns
-from penstock.engine.segment.twin_numbers import FIELD_KEY, FIELD_STORED, FIELD_VALUE
 from penstock.engine.segment.upkeep import Upkeep
 from penstock.errors import BadRequestError, ClosedError, SetupError, StoreError
 from penstock.platform.clock import Clock, SystemClock

@@ -13,9 +13,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.codec.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.segment.disk_errors import is_full, opening_errors
 from penstock.engine.segment.file_set import is_file_name
-from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.segment.java_properties import read_properties, write_properties
 from penstock.engine.segment.paths import StorePaths
 from penstock.engine.segment.settings import MIB, FileSizes, SegmentSettings

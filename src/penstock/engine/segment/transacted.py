@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.engine.segment.format import NAME_END, TRANSACTION, VALUE_END, Damage
+from penstock.codec.format import NAME_END, TRANSACTION, VALUE_END, Damage
+from penstock.codec.select import core
 from penstock.engine.segment.run_reader import split_run
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.twin import core
 from penstock.record import ShardId
 
 _RUN_SIZE: Final = 1 << 20

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
+from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
 from penstock.engine.segment.disk_errors import lacks_descriptors
 from penstock.engine.segment.file_set import file_name, is_file_name
-from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
 from penstock.engine.segment.shard_directories import sync_removal
 from penstock.platform.disk import Disk, File
 from penstock.record import QueueKind, ShardId

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
+from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
 from penstock.record import QueueKind
 
 _BLANK_SIZE: Final = int(QUEUE_UNIT.unpack(PRE_BLANK)[1])

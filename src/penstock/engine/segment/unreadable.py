@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.engine.segment.format import BATCH_UNIT, QUEUE_UNIT, Damage, RawRecord
-from penstock.engine.segment.properties import inner_range, lookup
-from penstock.engine.segment.twin import core
+from penstock.codec.format import BATCH_UNIT, QUEUE_UNIT, Damage, RawRecord
+from penstock.codec.properties import inner_range, lookup
+from penstock.codec.select import core
 from penstock.errors import UnreadableContentError
 from penstock.record import QueueKind, ShardId
 

@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from penstock.codec.interface import Columns
 from penstock.engine.contract import RECORDS_PER_READ, SIZE_PER_READ, BatchPage
 from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.locating import check_limit, check_limits
@@ -31,7 +32,6 @@ from penstock.engine.segment.reader import Page, Query, ReadableShard
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.shard_view import ShardView
-from penstock.engine.segment.twin_interface import Columns
 from penstock.engine.segment.view_snapshot import Snapshot, SnapshotSource
 from penstock.errors import ClosedError, CorruptionError, SetupError
 from penstock.platform.clock import Clock, SystemClock

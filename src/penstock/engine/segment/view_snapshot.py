@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.codec.format import PRE_BLANK, TIME_BLOCK
 from penstock.engine.segment.checkpoint import (
     DerivedPoint,
     read_derived,
@@ -18,7 +19,6 @@ from penstock.engine.segment.checkpoint import (
 )
 from penstock.engine.segment.control import is_control
 from penstock.engine.segment.file_set import FileSet, is_file_name
-from penstock.engine.segment.format import PRE_BLANK, TIME_BLOCK
 from penstock.engine.segment.index_view import IndexView
 from penstock.engine.segment.page_sums import PageSums
 from penstock.engine.segment.paths import StorePaths

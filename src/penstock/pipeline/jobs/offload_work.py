@@ -14,12 +14,12 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.codec.deleted_ranges import coalesce
+from penstock.codec.format import RawRecord
+from penstock.codec.select import core
 from penstock.engine.segment.bounds import Bounds
-from penstock.engine.segment.deleted_ranges import coalesce
-from penstock.engine.segment.format import RawRecord
 from penstock.engine.segment.reader import inner_count, split_run
 from penstock.engine.segment.shard_state import ShardState
-from penstock.engine.segment.twin import core
 from penstock.engine.segment.view import StoreView
 from penstock.errors import StoreError
 from penstock.record import Offset, QueueKind, ShardId

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
-from penstock.engine.segment.twin import core
+from penstock.codec.select import core
 from penstock.errors import StoreError
 
 

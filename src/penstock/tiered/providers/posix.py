@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
-from penstock.engine.segment.twin import IS_NATIVE, core
+from penstock.codec.select import IS_NATIVE, core
 from penstock.errors import (
     AlreadyExistsError,
     StaleWriteError,

@@ -20,8 +20,8 @@ from penstock.brokers.kafka.admin.stored_settings import STORED
 from penstock.brokers.kafka.admin.topic_configs import KEYS
 from penstock.brokers.kafka.batch_head import CODEC_MASK, HEAD, LOG_APPEND_TIME
 from penstock.brokers.kafka.topic_settings import settings_of
-from penstock.engine.segment.twin import native_only
-from penstock.engine.segment.twin_kafka import BatchFlaw
+from penstock.codec.kafka_interface import BatchFlaw
+from penstock.codec.select import native_only
 from penstock.record import Offset
 
 INVALID_CONFIG, INVALID_TIMESTAMP = 40, 32

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final
 
 from penstock.brokers.kafka.batch_head import CHECKED_FROM, CONTROL, HEAD, MAGIC, TRANSACTIONAL
-from penstock.engine.segment.twin import native_only
+from penstock.codec.select import native_only
 
 _KEY: Final = Struct(">hh")
 _VALUE: Final = Struct(">hi")

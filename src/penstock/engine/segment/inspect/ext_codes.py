@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Final
 
+from penstock.codec.format import QUEUE_UNIT, Damage
+from penstock.codec.select import core
 from penstock.engine.segment.file_set import is_file_name
-from penstock.engine.segment.format import QUEUE_UNIT, Damage
 from penstock.engine.segment.queue_ext import (
     QueueExtUnit,
     ext_position,
     is_ext_address,
     read_ext_unit,
 )
-from penstock.engine.segment.twin import core
 from penstock.engine.segment.view_snapshot import Snapshot
 from penstock.record import ShardId
 

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT_SIZE,
     Damage,
 )
+from penstock.codec.select import core
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings
-from penstock.engine.segment.twin import core
 from penstock.engine.segment.view_snapshot import Snapshot
 from penstock.errors import CorruptionError
 

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from penstock.engine.segment.format import FLAG_INNER_BATCH, RECORD_HEAD, Damage, RawRecord
-from penstock.engine.segment.twin import core
+from penstock.codec.format import FLAG_INNER_BATCH, RECORD_HEAD, Damage, RawRecord
+from penstock.codec.select import core
 from penstock.engine.segment.view import StoreView
 from penstock.errors import (
     BadRequestError,

@@ -17,8 +17,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from penstock.engine.segment.control import CONTROL_SUFFIX
-from penstock.engine.segment.format import (
+from penstock.codec.codes import (
+    REPLAY_CUT_BATCH_QUEUE,
+    REPLAY_DAMAGE,
+    REPLAY_DONE,
+    REPLAY_NO_INDEX_ROOM,
+)
+from penstock.codec.format import (
     HOLE_REASON,
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -27,16 +32,11 @@ from penstock.engine.segment.format import (
     RawRecord,
     index_file_size,
 )
+from penstock.codec.select import Appender, core
+from penstock.engine.segment.control import CONTROL_SUFFIX
 from penstock.engine.segment.inspect.index_check import IndexCheck
 from penstock.engine.segment.inspect.queue_check import QueueCheck
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings, TornTail
-from penstock.engine.segment.twin import Appender, core
-from penstock.engine.segment.twin_numbers import (
-    REPLAY_CUT_BATCH_QUEUE,
-    REPLAY_DAMAGE,
-    REPLAY_DONE,
-    REPLAY_NO_INDEX_ROOM,
-)
 from penstock.engine.segment.view_snapshot import Snapshot
 from penstock.errors import CorruptionError
 from penstock.record import ShardId

@@ -13,13 +13,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from penstock.engine.segment.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
+from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
+from penstock.codec.interface import Appender
 from penstock.engine.segment.inspect.ext_codes import ExtCodes
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings
 from penstock.engine.segment.shard_view import ShardView
 from penstock.engine.segment.state_files import bucket_of
 from penstock.engine.segment.time_blocks import TIMES_ENTRY, TIMES_HEADER, UNKNOWN
-from penstock.engine.segment.twin_interface import Appender
 from penstock.engine.segment.view_snapshot import Snapshot
 from penstock.errors import CorruptionError
 from penstock.record import QueueKind, ShardId

@@ -18,6 +18,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.codec.format import BLANK, HOLE, HOLE_MARK, MAGIC_BLANK
 from penstock.engine.segment.checkpoint import (
     DerivedPoint,
     DurablePoint,
@@ -25,7 +26,6 @@ from penstock.engine.segment.checkpoint import (
     write_derived,
 )
 from penstock.engine.segment.disk_errors import opening_errors
-from penstock.engine.segment.format import BLANK, HOLE, HOLE_MARK, MAGIC_BLANK
 from penstock.engine.segment.inspect.repair_plan import (
     Action,
     LostRecords,

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
+from penstock.codec.format import CHECKPOINT, Damage
+from penstock.codec.select import core
 from penstock.engine.segment import control
 from penstock.engine.segment.checkpoint import ROCKETMQ_CHECKPOINT_SIZE, damaged_slots, read_derived
 from penstock.engine.segment.control import DeleteBefore, DeleteOffsets, Seal
 from penstock.engine.segment.fastjson import parse_json
-from penstock.engine.segment.format import CHECKPOINT, Damage
 from penstock.engine.segment.inspect.report import Findings
 from penstock.engine.segment.page_sums import PAGE_SIZE, PageSums
 from penstock.engine.segment.paths import sums_root
@@ -21,7 +22,6 @@ from penstock.engine.segment.shard_view import ShardView
 from penstock.engine.segment.sidecar import read_whole, unwrap
 from penstock.engine.segment.small_files import small_files, sums_of_small_files
 from penstock.engine.segment.state_files import SHARD_STATES, bucket_of
-from penstock.engine.segment.twin import core
 from penstock.engine.segment.view_snapshot import Snapshot
 from penstock.errors import CorruptionError, RequestError, StoreError
 from penstock.record import ShardId

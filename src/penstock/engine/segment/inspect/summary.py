@@ -9,10 +9,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.codec.format import CHECKPOINT
 from penstock.engine.segment.checkpoint import read_durable
 from penstock.engine.segment.control import is_control
 from penstock.engine.segment.directory_owners import MARK
-from penstock.engine.segment.format import CHECKPOINT
 from penstock.engine.segment.settings import FileSizes
 from penstock.engine.segment.shard_view import ShardView
 from penstock.engine.segment.sidecar import read_whole

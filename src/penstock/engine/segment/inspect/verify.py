@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from penstock.engine.segment.deleted_ranges import DeletedRanges
+from penstock.codec.deleted_ranges import DeletedRanges
 from penstock.engine.segment.inspect.batch_key_check import BatchKeyCheck
 from penstock.engine.segment.inspect.changed_shards import changed_shards, shard_of
 from penstock.engine.segment.inspect.index_check import IndexCheck

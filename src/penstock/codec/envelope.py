@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     ENVELOPE_HAS_KEY,
     ENVELOPE_HEAD,
     ENVELOPE_NULL_VALUE,
@@ -25,7 +25,7 @@ from penstock.engine.segment.format import (
     TAGS,
     UNIQ_KEY,
 )
-from penstock.engine.segment.properties import (
+from penstock.codec.properties import (
     Properties,
     expires_at_ms,
     headers_of,

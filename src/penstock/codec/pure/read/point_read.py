@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.engine.segment.format import is_plain_key, key_token
-from penstock.engine.segment.pure.key_index import index_lookup
-from penstock.engine.segment.pure.reading import LogFile, Wanted, read_at
+from penstock.codec.format import is_plain_key, key_token
+from penstock.codec.pure.read.key_index import index_lookup
+from penstock.codec.pure.read.reading import LogFile, Wanted, read_at
 from penstock.record import StoredRecord
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from penstock.engine.segment.control import CONTROL_SUFFIX
-from penstock.engine.segment.format import (
+from penstock.codec.codes import NO_INDEX_ROOM, NO_LOG_ROOM
+from penstock.codec.format import (
     BATCH_COUNT_MAX,
     FLAG_INNER_BATCH,
     KAFKA_BATCH,
@@ -26,12 +26,10 @@ from penstock.engine.segment.format import (
     KIND_SIMPLE,
     tag_code,
 )
-from penstock.engine.segment.index_filling import IndexFile, IndexFiles
-from penstock.engine.segment.pure.arrow_rows import records_from_columns
-from penstock.engine.segment.pure.codec import view_of
-from penstock.engine.segment.pure.copying import Copy, moved, read_copies
-from penstock.engine.segment.pure.dispatching import entry_hash, tag_entry_hash
-from penstock.engine.segment.pure.encoding import (
+from penstock.codec.interface import Replayed
+from penstock.codec.pure.arrow_rows import records_from_columns
+from penstock.codec.pure.copying import Copy, moved, read_copies
+from penstock.codec.pure.encoding import (
     Draft,
     check_int64,
     draft_record,
@@ -41,19 +39,21 @@ from penstock.engine.segment.pure.encoding import (
     tag_header_property,
     transaction_property,
 )
-from penstock.engine.segment.pure.log_buffer import LogBuffer
-from penstock.engine.segment.pure.queue_table import Gate, Queue, QueueTable
-from penstock.engine.segment.pure.record_writer import RecordWriter
-from penstock.engine.segment.pure.replay import Replay
-from penstock.engine.segment.twin_interface import Replayed
-from penstock.engine.segment.twin_numbers import NO_INDEX_ROOM, NO_LOG_ROOM
+from penstock.codec.pure.log_buffer import LogBuffer
+from penstock.codec.pure.queue_table import Gate, Queue, QueueTable
+from penstock.codec.pure.read.codec import view_of
+from penstock.codec.pure.read.dispatching import entry_hash, tag_entry_hash
+from penstock.codec.pure.record_writer import RecordWriter
+from penstock.codec.pure.replay import Replay
+from penstock.engine.segment.control import CONTROL_SUFFIX
+from penstock.engine.segment.index_filling import IndexFile, IndexFiles
 from penstock.errors import BadRequestError, RecordTooLargeError
 from penstock.record import Record
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from penstock.engine.segment.twin_interface import Column
+    from penstock.codec.interface import Column
 
 _INT32_MAX: Final = 0x7FFF_FFFF
 _GROUP_SIZE: Final = len(group_property(0))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.engine.segment.format import BLANK, MAGIC_BLANK
-from penstock.engine.segment.pure.codec import view_of
+from penstock.codec.format import BLANK, MAGIC_BLANK
+from penstock.codec.pure.read.codec import view_of
 from penstock.errors import BadRequestError
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What the byte loops of the store offer, whichever twin runs them.
 
-`penstock._native` (Rust) and `penstock.engine.segment.pure` (Python) are both a `Core`; `twin.py`
+`penstock._native` (Rust) and `penstock.codec.pure` (Python) are both a `Core`; `twin.py`
 picks one. The pure twin is the specification: when the two disagree, the native one is wrong.
 
 Positions are log positions: the base of the file plus an index into its buffer. `next_unit` counts
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.engine.segment.format import Damage, RawRecord
-from penstock.engine.segment.twin_kafka import KafkaFunctions
+from penstock.codec.format import Damage, RawRecord
+from penstock.codec.kafka_interface import KafkaFunctions
 from penstock.record import Record, ShardId, StoredRecord
 
 if TYPE_CHECKING:

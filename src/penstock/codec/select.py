@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from penstock.engine.segment.twin_interface import Appender, Core, NativeOnly
+from penstock.codec.interface import Appender, Core, NativeOnly
 from penstock.errors import NotSupportedError
 
 __all__ = ["IS_NATIVE", "Appender", "Core", "core", "native_core", "native_only"]
@@ -40,7 +40,7 @@ def _choose() -> tuple[Core, bool]:
     if native is not None:
         return native, True
     # Here, so that readers in Spark's workers do not load what they do not run.
-    from penstock.engine.segment import pure
+    from penstock.codec import pure
 
     return pure, False
 

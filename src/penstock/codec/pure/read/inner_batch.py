@@ -10,11 +10,11 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from penstock.engine.segment.envelope import Stamps, stored_from_parts
-from penstock.engine.segment.format import INNER_HEAD
-from penstock.engine.segment.properties import Properties, parse
-from penstock.engine.segment.pure.codec import view_of
-from penstock.engine.segment.pure.kafka_batch import decode_batches
+from penstock.codec.envelope import Stamps, stored_from_parts
+from penstock.codec.format import INNER_HEAD
+from penstock.codec.properties import Properties, parse
+from penstock.codec.pure.read.codec import view_of
+from penstock.codec.pure.read.kafka_batch import decode_batches
 from penstock.errors import BadRequestError
 from penstock.record import StoredRecord
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     INDEX_ENTRY,
     INDEX_HEADER,
     index_file_size,

@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from penstock.engine.segment.format import (
+from penstock.codec.codes import (
+    REPLAY_CUT_BATCH_QUEUE,
+    REPLAY_DAMAGE,
+    REPLAY_DONE,
+    REPLAY_NO_INDEX_ROOM,
+)
+from penstock.codec.format import (
     FLAG_INNER_BATCH,
     GAP_MAX,
     KIND_BATCH,
     KIND_SIMPLE,
     Damage,
 )
+from penstock.codec.interface import Replayed
+from penstock.codec.pure.queue_table import Queue, QueueTable
+from penstock.codec.pure.read.codec import end_of_log
+from penstock.codec.pure.read.dispatching import Facts, facts_of
+from penstock.codec.pure.read.located import check_at
 from penstock.engine.segment.index_filling import IndexFiles
-from penstock.engine.segment.pure.codec import end_of_log
-from penstock.engine.segment.pure.dispatching import Facts, facts_of
-from penstock.engine.segment.pure.located import check_at
-from penstock.engine.segment.pure.queue_table import Queue, QueueTable
-from penstock.engine.segment.twin_interface import Replayed
-from penstock.engine.segment.twin_numbers import (
-    REPLAY_CUT_BATCH_QUEUE,
-    REPLAY_DAMAGE,
-    REPLAY_DONE,
-    REPLAY_NO_INDEX_ROOM,
-)
 
 _OFFSET_MAX: Final = (1 << 63) - 1
 

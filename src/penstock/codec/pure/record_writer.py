@@ -6,7 +6,7 @@ import struct
 import zlib
 from typing import Final
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     CHECKSUM_MASK,
     CHECKSUM_SIZE,
     HOST_SIZE_IPV4,
@@ -14,9 +14,9 @@ from penstock.engine.segment.format import (
     RECORD_IPV4,
     RECORD_TAIL,
 )
-from penstock.engine.segment.pure.codec import checksum_trailer, host_flags
-from penstock.engine.segment.pure.encoding import Draft
-from penstock.engine.segment.pure.queue_table import Queue
+from penstock.codec.pure.encoding import Draft
+from penstock.codec.pure.queue_table import Queue
+from penstock.codec.pure.read.codec import checksum_trailer, host_flags
 
 _U16: Final = struct.Struct(">H")
 _I64: Final = struct.Struct(">q")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.engine.segment.envelope import Stamps, has_key, leader_epoch_of, stored_from_parts
-from penstock.engine.segment.format import (
+from penstock.codec.envelope import Stamps, has_key, leader_epoch_of, stored_from_parts
+from penstock.codec.format import (
     BATCH_UNIT,
     FLAG_COMPRESSED,
     FLAG_INNER_BATCH,
@@ -25,12 +25,12 @@ from penstock.engine.segment.format import (
     Damage,
     tag_code,
 )
-from penstock.engine.segment.properties import Properties, inner_range, lookup, parse
-from penstock.engine.segment.pure.codec import view_of
-from penstock.engine.segment.pure.inflating import inflate_body
-from penstock.engine.segment.pure.inner_batch import Message, read_inner
-from penstock.engine.segment.pure.located import Located, check_at
-from penstock.engine.segment.twin_interface import DeletedRanges, ReadPage
+from penstock.codec.interface import DeletedRanges, ReadPage
+from penstock.codec.properties import Properties, inner_range, lookup, parse
+from penstock.codec.pure.read.codec import view_of
+from penstock.codec.pure.read.inflating import inflate_body
+from penstock.codec.pure.read.inner_batch import Message, read_inner
+from penstock.codec.pure.read.located import Located, check_at
 from penstock.record import StoredRecord
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from penstock.engine.segment import twin_interface
+from penstock.codec import interface as twin_interface
 
 
 class SyncTurns:

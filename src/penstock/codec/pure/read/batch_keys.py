@@ -5,16 +5,16 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     BATCH_UNIT,
     UNIQ_KEY,
     index_hash,
     index_strings,
     java_hash,
 )
+from penstock.codec.interface import DeletedRanges, KeyPage
+from penstock.codec.pure.read.reading import read_batches
 from penstock.engine.segment.index_filling import IndexFile
-from penstock.engine.segment.pure.reading import read_batches
-from penstock.engine.segment.twin_interface import DeletedRanges, KeyPage
 from penstock.record import StoredRecord
 
 if TYPE_CHECKING:

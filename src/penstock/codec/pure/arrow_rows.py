@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from penstock.engine.segment.pure.codec import view_of
+from penstock.codec.pure.read.codec import view_of
 from penstock.errors import BadRequestError
 from penstock.record import Record
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from penstock.engine.segment.twin_interface import Column
+    from penstock.codec.interface import Column
 
 
 def records_from_columns(

@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from penstock.engine.segment.envelope import Contents, encode_envelope
-from penstock.engine.segment.format import (
+from penstock.codec.envelope import Contents, encode_envelope
+from penstock.codec.format import (
     CHECKSUM_SIZE,
     ENVELOPE,
     EXPIRES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from penstock.engine.segment.envelope import leader_epoch_of
-from penstock.engine.segment.format import (
+from penstock.codec.envelope import leader_epoch_of
+from penstock.codec.format import (
     DELAY,
     DELAY_LEVELS_MS,
     FLAG_PREPARED,
@@ -22,15 +22,15 @@ from penstock.engine.segment.format import (
     java_hash_after,
     tag_code,
 )
-from penstock.engine.segment.properties import (
+from penstock.codec.properties import (
     index_texts,
     inner_range,
     lookup,
     parse,
     parse_int64,
 )
-from penstock.engine.segment.pure.codec import topic_of
-from penstock.engine.segment.pure.located import Located
+from penstock.codec.pure.read.codec import topic_of
+from penstock.codec.pure.read.located import Located
 
 
 class Facts(NamedTuple):

@@ -7,7 +7,7 @@ last of a repeated name wins, an entry without 0x01 is skipped, and the final 0x
 
 from __future__ import annotations
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     BATCH_COUNT_MAX,
     CHECKSUM,
     ENVELOPE,

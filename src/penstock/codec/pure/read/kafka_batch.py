@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from penstock.engine.segment.format import KAFKA_BATCH
-from penstock.engine.segment.pure.inflating import inflate_gzip, inflate_lz4, inflate_zstd
+from penstock.codec.format import KAFKA_BATCH
+from penstock.codec.pure.read.inflating import inflate_gzip, inflate_lz4, inflate_zstd
 from penstock.errors import NotSupportedError
 from penstock.record import Header, Offset, StoredRecord
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.engine.segment.envelope import Stamps, leader_epoch_of, stored_from_parts
-from penstock.engine.segment.format import FLAG_COMPRESSED, Damage, RawRecord
-from penstock.engine.segment.twin import core
+from penstock.codec.envelope import Stamps, leader_epoch_of, stored_from_parts
+from penstock.codec.format import FLAG_COMPRESSED, Damage, RawRecord
+from penstock.codec.select import core
 from penstock.record import StoredRecord
 
 

@@ -23,10 +23,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.engine.segment.format import KIND_BATCH
-from penstock.engine.segment.pure.reading import read_batches, read_records
-from penstock.engine.segment.twin_interface import ColumnPage, Columns, DeletedRanges
-from penstock.engine.segment.twin_numbers import (
+from penstock.codec.codes import (
     FIELD_HEADERS,
     FIELD_KEY,
     FIELD_NARROW,
@@ -35,6 +32,9 @@ from penstock.engine.segment.twin_numbers import (
     FIELD_TIMESTAMP,
     FIELD_VALUE,
 )
+from penstock.codec.format import KIND_BATCH
+from penstock.codec.interface import ColumnPage, Columns, DeletedRanges
+from penstock.codec.pure.read.reading import read_batches, read_records
 from penstock.errors import BadRequestError
 from penstock.record import StoredRecord
 

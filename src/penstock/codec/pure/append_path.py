@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from penstock.engine.arguments import check_record
-from penstock.engine.segment import twin_interface
-from penstock.engine.segment.pure.appender import Appender
-from penstock.engine.segment.twin_numbers import (
+from penstock.codec import interface as twin_interface
+from penstock.codec.codes import (
     BUSY,
     NOT_TAKING,
     TOO_LARGE,
     UNKNOWN_SHARD,
 )
+from penstock.codec.pure.appender import Appender
+from penstock.engine.arguments import check_record
 from penstock.record import Record, ShardId
 
 _SYSTEM_CLOCK: Final = -1

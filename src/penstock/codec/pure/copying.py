@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     CHECKSUM_MASK,
     CHECKSUM_SIZE,
     CHECKSUM_START,
     KIND_BATCH,
     RECORD_HEAD,
 )
-from penstock.engine.segment.pure.codec import crc_patch
-from penstock.engine.segment.pure.dispatching import Facts, facts_of
-from penstock.engine.segment.pure.located import (
+from penstock.codec.pure.queue_table import Queue
+from penstock.codec.pure.read.codec import crc_patch
+from penstock.codec.pure.read.dispatching import Facts, facts_of
+from penstock.codec.pure.read.located import (
     Located,
     checksum_digits,
     find_damaged_part,
@@ -25,7 +26,6 @@ from penstock.engine.segment.pure.located import (
     read_checksum,
     write_checksum,
 )
-from penstock.engine.segment.pure.queue_table import Queue
 from penstock.errors import BadRequestError
 
 _POSITION_AT: Final = RECORD_HEAD.position_of("position")

@@ -10,13 +10,13 @@ import zlib
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from penstock.engine.segment.format import BATCH_UNIT, KIND_BATCH, KIND_SIMPLE, QUEUE_UNIT, Damage
-from penstock.engine.segment.properties import inner_range, lookup, parse
-from penstock.engine.segment.pure.codec import view_of
-from penstock.engine.segment.pure.copying import moved
-from penstock.engine.segment.pure.located import Located, find_damaged_part, locate
-from penstock.engine.segment.pure.reading import LogFile, read_batches, read_records
-from penstock.engine.segment.twin_interface import CopiedRecords, DeletedRanges, RecordIndex
+from penstock.codec.format import BATCH_UNIT, KIND_BATCH, KIND_SIMPLE, QUEUE_UNIT, Damage
+from penstock.codec.interface import CopiedRecords, DeletedRanges, RecordIndex
+from penstock.codec.properties import inner_range, lookup, parse
+from penstock.codec.pure.copying import moved
+from penstock.codec.pure.read.codec import view_of
+from penstock.codec.pure.read.located import Located, find_damaged_part, locate
+from penstock.codec.pure.read.reading import LogFile, read_batches, read_records
 from penstock.errors import BadRequestError
 from penstock.record import StoredRecord
 

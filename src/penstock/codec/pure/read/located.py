@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from typing import Final, NamedTuple
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     BLANK,
     CHECKSUM,
     CHECKSUM_DIGITS,
@@ -29,7 +29,7 @@ from penstock.engine.segment.format import (
     VALUE_END,
     Damage,
 )
-from penstock.engine.segment.properties import parse
+from penstock.codec.properties import parse
 
 _STAMP_SIZE: Final = 8
 _LIKENESS_MIN: Final = 15

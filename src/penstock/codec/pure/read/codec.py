@@ -6,7 +6,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     BLANK,
     CHECKSUM,
     CHECKSUM_MASK,
@@ -30,8 +30,8 @@ from penstock.engine.segment.format import (
     Damage,
     RawRecord,
 )
-from penstock.engine.segment.properties import join, parse
-from penstock.engine.segment.pure.located import (
+from penstock.codec.properties import join, parse
+from penstock.codec.pure.read.located import (
     Located,
     check_at,
     find_fault,

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from penstock.engine.segment.format import (
+from penstock.codec.format import (
     BATCH_UNIT,
     BLOCK_MAX_NONE,
     BLOCK_MAX_UNKNOWN,
@@ -21,7 +21,7 @@ from penstock.engine.segment.format import (
     TOPIC_SIZE_V1_MAX,
     java_hash,
 )
-from penstock.engine.segment.pure.codec import sized_topic
+from penstock.codec.pure.read.codec import sized_topic
 from penstock.errors import AlreadyExistsError, BadRequestError
 
 EPOCH_UNKNOWN: Final = -1
