@@ -43,31 +43,31 @@ from penstock.adapter.topic_routes import TopicRoutes
 from penstock.adapter.topic_storage import TopicStorage
 from penstock.codec.select import core
 from penstock.engine.contract import StorageEngine
-from penstock.engine.engine_set import EngineSet
-from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.known_engines import (
+from penstock.engine.engine_identity import (
     KNOWN_ENGINES,
     LOG_ELSEWHERE,
     PLACES,
     KnownEngines,
     settle_engines,
 )
+from penstock.engine.engine_set import EngineSet
+from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.memory import MemoryStorageEngine
-from penstock.engine.reconcile import Reconciled, reconcile
 from penstock.engine.rocksdb import (
     DB_COLUMN_FAMILY_BROKER,
     Database,
     DatabaseSettings,
     RocksDBStorageEngine,
 )
+from penstock.engine.routing.reconcile import Reconciled, reconcile
+from penstock.engine.routing.shard_metrics import ShardMetrics
+from penstock.engine.routing.shard_upkeep import ShardUpkeep, UpkeepLimits
+from penstock.engine.routing.storage_cache import StorageCacheManager, share_topics
 from penstock.engine.segment.disk_errors import opening_errors
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.store_sizes import holds_store
-from penstock.engine.shard_metrics import ShardMetrics
-from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
-from penstock.engine.storage_cache import StorageCacheManager, share_topics
-from penstock.engine.transaction_limits import TransactionLimits
+from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import RetryableError, SetupError
 from penstock.groups.building import build_groups
 from penstock.groups.coordinator import GroupCoordinator

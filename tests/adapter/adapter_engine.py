@@ -15,7 +15,6 @@ from typing import TypeVar
 from tests.meta.simulated_database import SimulatedDatabase
 
 from penstock.adapter.engine_adapter import EngineStorageAdapter
-from penstock.engine.arguments import check_shard
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
@@ -30,7 +29,8 @@ from penstock.engine.contract import (
 )
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.storage_cache import StorageCacheManager
+from penstock.engine.routing.storage_cache import StorageCacheManager
+from penstock.engine.validation import check_shard
 from penstock.meta.client import Segment, Shard, Topic, TopicConfig, Update
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.state.metadata_commands import SegmentPut, ShardDeleted, ShardPut, TopicPut

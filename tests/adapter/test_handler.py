@@ -13,7 +13,7 @@ from penstock.engine.contract import ShardConfig, StorageEngine
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.memory import MemoryStorageEngine
-from penstock.engine.storage_cache import StorageCacheManager
+from penstock.engine.routing.storage_cache import StorageCacheManager
 from penstock.errors import (
     BadRequestError,
     BusyError,

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.adapter.bench import Bench
 
 from penstock.engine.contract import ShardConfig
-from penstock.engine.reconcile import reconcile
+from penstock.engine.routing.reconcile import reconcile
 from penstock.errors import CorruptionError, DiskFullError, ShardLostError
 from penstock.meta.client import Update
 from penstock.meta.state.metadata_commands import ShardPut

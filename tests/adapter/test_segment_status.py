@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engine.segment_status import ALLOWED, Answer, SegmentStatus, allowed
+from penstock.engine.routing.segment_status import ALLOWED, Answer, SegmentStatus, allowed
 from penstock.meta.state.vocabulary import SEGMENT_STEPS
 
 YES, LATER, NO = Answer.YES, Answer.LATER, Answer.NO

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.adapter.bench import Bench
 
-from penstock.engine.shard_metrics import TOPICS_MAX, ShardMetrics
+from penstock.engine.routing.shard_metrics import TOPICS_MAX, ShardMetrics
 from penstock.record import Offset, Record
 
 

@@ -16,10 +16,10 @@ import penstock
 from penstock.engine.contract import Capabilities
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.rocksdb import RocksDBStorageEngine
+from penstock.engine.routing.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.errors import BusyError
 from penstock.meta.client import Segment
 from penstock.record import Offset, Record, ShardId

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli import build
-from penstock.engine.known_engines import KnownEngines
+from penstock.engine.engine_identity import KnownEngines
 from penstock.errors import CorruptionError, ShardLostError
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings

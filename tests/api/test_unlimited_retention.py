@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import penstock
 from penstock.api import EmbeddedBackend, Store
 from penstock.engine.contract import FOREVER_MS
-from penstock.engine.storage_cache import shard_config
+from penstock.engine.routing.storage_cache import shard_config
 from penstock.meta.state.model import UNLIMITED, TieringPolicy, TopicConfig
 from penstock.node import Node
 from penstock.platform.disk import Usage

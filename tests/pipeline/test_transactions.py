@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.kafka_clients import Producer
 
 from penstock.engine.segment.view import StoreView
-from penstock.engine.transaction_limits import TransactionLimits
+from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import BadRequestError
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.pipeline import jobs, transactions

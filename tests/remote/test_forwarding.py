@@ -15,7 +15,7 @@ from penstock.engine.contract import AdapterOffsetStrategy, Cleanup, Isolation, 
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.memory import MemoryStorageEngine
-from penstock.engine.storage_cache import StorageCacheManager
+from penstock.engine.routing.storage_cache import StorageCacheManager
 from penstock.errors import (
     BusyError,
     DeadlineError,

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli import build
-from penstock.engine.storage_cache import shard_config
+from penstock.engine.routing.storage_cache import shard_config
 from penstock.meta.state.model import TieringPolicy, TopicConfig
 from penstock.node import Node
 from penstock.record import Offset, Record, ShardId

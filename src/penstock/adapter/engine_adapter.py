@@ -29,7 +29,7 @@ from penstock.engine.contract import (
     Written,
 )
 from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.storage_cache import ShardEntry
+from penstock.engine.routing.storage_cache import ShardEntry
 from penstock.errors import BadRequestError
 from penstock.meta.client import DEFAULT_NAMESPACE, CommittedOffset
 from penstock.offsets.manager import OffsetManager

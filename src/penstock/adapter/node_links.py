@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from penstock.engine.shard_routing import Forwarder
+from penstock.engine.routing.shard_routing import Forwarder
 from penstock.offsets.cluster import OffsetPeers
 
 

@@ -24,8 +24,8 @@ from penstock.adapter.topic_options import alter_config, build_config
 from penstock.adapter.topic_routes import TopicRoutes
 from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig, ShardInfo
 from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.sharded import check_config
-from penstock.engine.storage_cache import ShardEntry, shard_config
+from penstock.engine.per_shard_engine import check_config
+from penstock.engine.routing.storage_cache import ShardEntry, shard_config
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from penstock.engine.cache_waiters import CacheWaiters
+from penstock.engine.routing.metadata_waiters import CacheWaiters
 from penstock.errors import UnknownTopicError
 from penstock.meta.client import DEFAULT_NAMESPACE, Node, Topic, Update
 from penstock.meta.state import metadata_commands as event

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.adapter.shard_name import build_storage_name
 from penstock.adapter.topic_cache import BrokerCacheManager, TopicKey
-from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
+from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 from penstock.errors import BadRequestError, BusyError
 from penstock.meta.client import DEFAULT_NAMESPACE, Topic, Update
 from penstock.meta.state.metadata_commands import TopicDeleted

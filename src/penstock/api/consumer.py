@@ -58,8 +58,8 @@ from penstock.api.moments import as_ms
 from penstock.api.partition_errors import OF_PARTITION, PartitionErrors
 from penstock.api.topic_info import PartitionInfo
 from penstock.api.waiting import SLICE_S
-from penstock.engine.arguments import check_limit, check_offset
 from penstock.engine.contract import SIZE_PER_READ, AdapterOffsetStrategy
+from penstock.engine.validation import check_limit, check_offset
 from penstock.errors import (
     BadRequestError,
     BusyError,

@@ -22,13 +22,13 @@ from penstock.api.checks import as_list, as_seconds, check_partition, check_star
 from penstock.api.moments import as_ms
 from penstock.api.topic_info import TopicInfo
 from penstock.api.waiting import wait_for_records
-from penstock.engine.arguments import check_text
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
     AdapterOffsetStrategy,
     Compacted,
 )
+from penstock.engine.validation import check_text
 from penstock.errors import BadRequestError
 from penstock.platform.clock import SystemClock
 from penstock.record import Header, Location, Offset, Producer, Record, StoredRecord

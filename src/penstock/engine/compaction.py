@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.engine.contract import ShardConfig
-from penstock.engine.transaction_limits import Ranges, is_within
+from penstock.engine.transactions.stable_offsets import Ranges, is_within
 from penstock.record import StoredRecord
 
 

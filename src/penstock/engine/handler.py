@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from penstock.engine.append_watch import AppendWatch, wait_for_append
-from penstock.engine.column_reading import read_columns
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
@@ -33,13 +31,15 @@ from penstock.engine.contract import (
     Written,
 )
 from penstock.engine.engine_set import EngineSet
-from penstock.engine.hidden_segments import behind_hidden, check_complete, without_hidden
 from penstock.engine.memory.engine import MemoryStorageEngine
 from penstock.engine.rocksdb.engine import RocksDBStorageEngine
+from penstock.engine.routing.append_notifications import AppendWatch, wait_for_append
+from penstock.engine.routing.column_reading import read_columns
+from penstock.engine.routing.offline_segments import behind_hidden, check_complete, without_hidden
+from penstock.engine.routing.shard_routing import Forwarder, ShardRouting
+from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 from penstock.engine.segment.engine import SegmentEngine
-from penstock.engine.shard_routing import Forwarder, ShardRouting
-from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
-from penstock.engine.transaction_limits import Ranges, TransactionLimits, is_within
+from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits, is_within
 from penstock.errors import BusyError, NotSupportedError, StoreError
 from penstock.platform.clock import Clock, SystemClock
 from penstock.record import Offset, Producer, QueueKind, Record, StoredRecord

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from penstock.engine.segment.bounds import Bounds
 from penstock.engine.segment.shard_state import ShardState
 from penstock.engine.segment.view import StoreView
-from penstock.engine.transaction_limits import Ranges
+from penstock.engine.transactions.stable_offsets import Ranges
 from penstock.pipeline.node_directory import directory_ids, find_store
 from penstock.pipeline.node_tiers import Tiers
 from penstock.pipeline.transactions import Transactions

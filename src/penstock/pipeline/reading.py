@@ -20,7 +20,7 @@ from msgspec import Struct
 from penstock.codec.format import TIME_BLOCK
 from penstock.engine.segment.reader import Query
 from penstock.engine.segment.view import StoreView
-from penstock.engine.transaction_limits import Ranges
+from penstock.engine.transactions.stable_offsets import Ranges
 from penstock.errors import CorruptionError
 from penstock.pipeline.columns import BatchMaker, fields_of
 from penstock.pipeline.filters import Filters

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.engine.segment.view import StoreView
-from penstock.engine.transaction_limits import Ranges, TransactionLimits
+from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits
 from penstock.pipeline.node_directory import meta_of
 from penstock.record import ShardId
 

@@ -22,7 +22,8 @@ from penstock.adapter.locations import Message
 from penstock.api.backend import TopicPartition
 from penstock.api.checks import check_name, check_partition, check_places, check_start
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
-from penstock.engine.arguments import (
+from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted
+from penstock.engine.validation import (
     check_key,
     check_limit,
     check_offset,
@@ -32,7 +33,6 @@ from penstock.engine.arguments import (
     check_text,
     check_time,
 )
-from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted
 from penstock.errors import (
     BadRequestError,
     BusyError,

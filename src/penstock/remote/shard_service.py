@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation, ShardConfig
 from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.storage_cache import ShardEntry
+from penstock.engine.routing.storage_cache import ShardEntry
 from penstock.errors import BadRequestError, DeadlineError, NotLeaderError, NotSupportedError
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.routing import answer_packed

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from penstock.codec.format import RawRecord
 from penstock.codec.select import core
-from penstock.engine.arguments import check_key, check_limit, check_offset, check_text, check_time
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import (
     RECORDS_PER_READ,
@@ -37,6 +36,7 @@ from penstock.engine.segment.reader import inner_count
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.transacted import transacted_in
+from penstock.engine.validation import check_key, check_limit, check_offset, check_text, check_time
 from penstock.errors import CorruptionError, SetupError, UnreadableContentError
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId, StoredRecord

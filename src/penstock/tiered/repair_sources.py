@@ -17,7 +17,7 @@ from penstock.codec.properties import inner_range, lookup
 from penstock.codec.select import core
 from penstock.engine.segment.reader import split_run
 from penstock.engine.segment.view import StoreView
-from penstock.engine.transaction_limits import TransactionLimits
+from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.meta.transactions_beside import read_transactions
 from penstock.record import QueueKind, ShardId

@@ -18,7 +18,7 @@ from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import Compacted
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.unreadable import UnitsRead
-from penstock.engine.transaction_limits import Ranges, is_within
+from penstock.engine.transactions.stable_offsets import Ranges, is_within
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.platform.log import get_logger
 from penstock.record import QueueKind, StoredRecord

@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from penstock.engine.storage_cache import ShardEntry
+from penstock.engine.routing.storage_cache import ShardEntry
 
 OVERHEAD: Final = 400
 """Bytes that an entry takes besides its batch, about."""

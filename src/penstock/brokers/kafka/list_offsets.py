@@ -14,7 +14,7 @@ from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
-from penstock.engine.storage_cache import ShardEntry
+from penstock.engine.routing.storage_cache import ShardEntry
 from penstock.errors import StoreError
 from penstock.record import Offset, StoredRecord
 

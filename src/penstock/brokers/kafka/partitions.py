@@ -17,7 +17,7 @@ from penstock.adapter.topic_cache import BrokerCacheManager
 from penstock.brokers.kafka.topic_ids import uuid_of
 from penstock.brokers.kafka.topic_settings import settings_of
 from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.storage_cache import ShardEntry
+from penstock.engine.routing.storage_cache import ShardEntry
 from penstock.meta.client import Topic
 from penstock.record import Flush
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Self
 
-from penstock.engine.arguments import check_records
 from penstock.engine.contract import Capabilities, ShardConfig, ShardPart, Written
+from penstock.engine.per_shard_engine import ShardedEngine
 from penstock.engine.rocksdb.keys import (
     GENERATION_ROW,
     SHARDS,
@@ -30,7 +30,7 @@ from penstock.engine.rocksdb.rows import (
     encode_shard,
 )
 from penstock.engine.rocksdb.shard import RocksDBShard
-from penstock.engine.sharded import ShardedEngine
+from penstock.engine.validation import check_records
 from penstock.errors import StoreError
 from penstock.platform.clock import Clock
 from penstock.platform.rocksdb.changes import Changes

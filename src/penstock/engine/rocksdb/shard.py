@@ -20,7 +20,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.engine.arguments import Checked
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import Compacted, ShardConfig, ShardInfo, Written
 from penstock.engine.rocksdb import reads
@@ -35,6 +34,7 @@ from penstock.engine.rocksdb.rows import (
     encode_shard,
 )
 from penstock.engine.rocksdb.shard_rows import ShardRows
+from penstock.engine.validation import Checked
 from penstock.errors import RetryableError, ShardSealedError, UnknownShardError
 from penstock.platform.clock import Clock
 from penstock.platform.rocksdb.changes import CHANGES_SIZE_MAX, Changes

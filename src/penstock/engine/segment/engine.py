@@ -13,18 +13,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.codec.select import core
-from penstock.engine.arguments import (
-    INT64_MAX,
-    INT64_MIN,
-    check_key,
-    check_limit,
-    check_offset,
-    check_producer,
-    check_records,
-    check_shard,
-    check_text,
-    check_time,
-)
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import (
     FOREVER_MS,
@@ -42,12 +30,24 @@ from penstock.engine.contract import (
     ShardPart,
     Written,
 )
+from penstock.engine.per_shard_engine import check_config
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.shard_compaction import find_removable
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.segment.transacted import find_transacted
-from penstock.engine.sharded import check_config
-from penstock.engine.transaction_limits import Ranges, TransactionLimits
+from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits
+from penstock.engine.validation import (
+    INT64_MAX,
+    INT64_MIN,
+    check_key,
+    check_limit,
+    check_offset,
+    check_producer,
+    check_records,
+    check_shard,
+    check_text,
+    check_time,
+)
 from penstock.errors import (
     BadRequestError,
     ClosedError,

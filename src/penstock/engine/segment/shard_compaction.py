@@ -9,7 +9,7 @@ from typing import Final
 from penstock.codec.interface import Columns
 from penstock.engine.compaction import CompactionPass, CompactionRules, KeyedRows, Removal
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.transaction_limits import Ranges
+from penstock.engine.transactions.stable_offsets import Ranges
 from penstock.errors import UnreadableContentError
 from penstock.record import ShardId
 

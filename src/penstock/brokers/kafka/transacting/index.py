@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from msgspec import Struct
 
 from penstock.brokers.kafka.transactions import AbortedTransaction
-from penstock.engine.transaction_limits import TransactionLimits
+from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import BusyError, TransactionRefusedError
 from penstock.meta.state.transaction_commands import AbortedRange
 

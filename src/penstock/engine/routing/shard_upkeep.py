@@ -31,8 +31,8 @@ from msgspec import Struct
 
 from penstock.engine.contract import Compacted, ShardConfig, StorageEngine
 from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.segment_status import SegmentStatus
-from penstock.engine.storage_cache import ShardEntry
+from penstock.engine.routing.segment_status import SegmentStatus
+from penstock.engine.routing.storage_cache import ShardEntry
 from penstock.errors import ClosedError, RequestError
 from penstock.meta.client import MetadataClient
 from penstock.meta.state.model import Segment

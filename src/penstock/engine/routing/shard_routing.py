@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 from penstock.engine.contract import ShardConfig, StorageEngine
 from penstock.engine.engine_set import EngineSet
-from penstock.engine.segment_status import Answer, allowed
-from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
+from penstock.engine.routing.segment_status import Answer, allowed
+from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 from penstock.errors import (
     BadRequestError,
     BusyError,

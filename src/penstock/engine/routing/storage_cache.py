@@ -19,9 +19,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.engine.cache_waiters import CacheWaiters
 from penstock.engine.contract import FOREVER_MS, Cleanup, ShardConfig, ShardTiering, StorageEngine
-from penstock.engine.segment_status import Answer, allowed
+from penstock.engine.routing.metadata_waiters import CacheWaiters
+from penstock.engine.routing.segment_status import Answer, allowed
 from penstock.meta.state import metadata_commands as event
 from penstock.meta.state.model import UNLIMITED, Segment, Shard, Topic, TopicConfig
 from penstock.meta.state.vocabulary import STORAGE_ALIASES

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
+from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 
 TOPICS_MAX: Final = 50
 OTHER: Final = "other"

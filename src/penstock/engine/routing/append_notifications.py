@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from penstock.engine.storage_cache import ShardEntry, StorageCacheManager
+from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 from penstock.platform.clock import Clock
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.engine.contract import ColumnQuery
+from penstock.engine.routing.storage_cache import ShardEntry
 from penstock.engine.segment.engine import SegmentEngine
-from penstock.engine.storage_cache import ShardEntry
-from penstock.engine.transaction_limits import TransactionLimits
+from penstock.engine.transactions.stable_offsets import TransactionLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.engine.aborted_offsets import BatchReader, find_aborted
+from penstock.engine.transactions.aborted_offsets import BatchReader, find_aborted
 from penstock.meta.state.transaction_commands import AbortedRange
 from penstock.record import ShardId
 
