@@ -9,7 +9,7 @@ import pytest
 from tests.segment.view.conftest import copy, golden, golden_copy, written
 
 from penstock.cli import main
-from penstock.engine.segment.fastjson import JsonDict
+from penstock.engine.segment.rocketmq.fastjson import JsonDict
 
 __all__ = ["copy", "golden", "golden_copy", "run", "written"]
 

@@ -12,9 +12,9 @@ from tests.segment.format.golden_store import GoldenStore
 from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, QUIET, flip, tree
 
 import penstock
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import CorruptionError
 from penstock.record import QueueKind, Record, ShardId
 

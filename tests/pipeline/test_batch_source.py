@@ -15,7 +15,7 @@ from tests.pipeline.conftest import Load, Metrics
 from tests.segment.format.golden_store import GoldenStore
 from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, flip, tree
 
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.record import ShardId, StoredRecord
 
 DELETED = 3

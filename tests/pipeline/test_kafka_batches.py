@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.kafka_clients import Producer
 
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings
 

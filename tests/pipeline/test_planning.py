@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.segment.format.golden_store import GoldenStore
 
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.pipeline import cutting
 from penstock.pipeline.cutting import task_count
 from penstock.pipeline.planning import TaskPartition, plan, without_old

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.adapter.partitioning import key_hash
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, LockedError, SetupError
 from penstock.pipeline import staging
 from penstock.pipeline.key_hashes import key_hashes

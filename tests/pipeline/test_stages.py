@@ -18,8 +18,8 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.pipeline.conftest import Load
 
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, StoreError
 from penstock.pipeline import jobs, kept_query
 from penstock.pipeline.running import Duties, RunResult

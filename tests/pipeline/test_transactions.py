@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.kafka_clients import Producer
 
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import BadRequestError
 from penstock.meta.solo_client import SoloMetaClient

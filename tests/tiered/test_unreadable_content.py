@@ -16,8 +16,8 @@ from tests.tiered.cold_engines import ColdEngine, ColdHarness
 from tests.tiered.rig import SHARD, open_store
 
 from penstock.engine.contract import AdapterOffsetStrategy, Cleanup, ShardConfig, ShardTiering
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.record import Offset, QueueKind, Record, ShardId, StoredRecord
 from penstock.tiered.chunk import ChunkEntry, ChunkRange, Footer, build_chunk, derive_units

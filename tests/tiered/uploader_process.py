@@ -12,7 +12,7 @@ import sys
 
 from tests.tiered.rig import SHARD
 
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import BusyError, StaleWriteError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.dispatcher import upload_shard

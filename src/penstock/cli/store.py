@@ -25,8 +25,8 @@ from penstock.cli.arguments import (
 from penstock.cli.output import progress_bar
 from penstock.cli.store_repair_output import print_repair
 from penstock.engine.segment import inspect
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, UnreadableContentError
 from penstock.pipeline.node_directory import StoreDirectory, find_store, store_root
 

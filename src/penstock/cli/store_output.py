@@ -32,7 +32,7 @@ from penstock.engine.segment.inspect import (
     TopicInfo,
     VerifyReport,
 )
-from penstock.engine.segment.recovery import RecoveryReport
+from penstock.engine.segment.recovery.recovery import RecoveryReport
 from penstock.record import ShardId, StoredRecord
 
 Names = Mapping[str, str]

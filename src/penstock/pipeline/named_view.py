@@ -8,8 +8,8 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from penstock.engine.segment.bounds import Bounds
-from penstock.engine.segment.shard_state import ShardState
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.queue.shard_state import ShardState
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.transactions.stable_offsets import Ranges
 from penstock.pipeline.node_directory import directory_ids, find_store
 from penstock.pipeline.node_tiers import Tiers

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.pipeline.filters import Filters
 from penstock.pipeline.node_directory import StoreDirectory, directory_ids, find_store
 from penstock.pipeline.node_tiers import Tiers

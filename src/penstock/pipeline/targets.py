@@ -22,7 +22,7 @@ from penstock.platform.log import get_logger
 from penstock.record import Producer, Record, ShardId
 
 if TYPE_CHECKING:
-    from penstock.engine.segment.arrow import AnyArray
+    from penstock.engine.segment.read.arrow import AnyArray
 
 _log = get_logger(__name__)
 _T = TypeVar("_T")

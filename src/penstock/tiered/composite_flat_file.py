@@ -32,7 +32,7 @@ from penstock.codec.format import (
 )
 from penstock.codec.properties import inner_range, lookup
 from penstock.codec.select import core
-from penstock.engine.segment.unreadable import UnitsRead
+from penstock.engine.segment.read.unreadable import UnitsRead
 from penstock.errors import (
     BadRequestError,
     ClosedError,

@@ -32,10 +32,10 @@ from penstock.engine.contract import (
     ShardTiering,
 )
 from penstock.engine.segment.engine import SegmentEngine
-from penstock.engine.segment.reader import inner_count
+from penstock.engine.segment.read.key_reader import inner_count
+from penstock.engine.segment.read.transaction_records import transacted_in
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.transacted import transacted_in
 from penstock.engine.validation import check_key, check_limit, check_offset, check_text, check_time
 from penstock.errors import CorruptionError, SetupError, UnreadableContentError
 from penstock.platform.log import get_logger

@@ -323,7 +323,7 @@ def test_what_lies_far_back_is_read_by_a_thread(
     server: Running, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.brokers.kafka.partition_reader.HOT_RECORDS", 0)
-    monkeypatch.setattr("penstock.engine.segment.kafka_batches.HOT_SIZE", 0)
+    monkeypatch.setattr("penstock.engine.segment.read.kafka_batches.HOT_SIZE", 0)
     topic = make(server, "cold")
     for n in range(5):
         write(client, topic, batch(b"%d" % n))

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, QUIET, flip, order
 
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, LockedError, StoreError
 from penstock.pipeline import jobs
 from penstock.pipeline.jobs.export_ledger import Ledger

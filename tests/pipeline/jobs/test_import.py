@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from tests.segment.view.sample_store import ORDERS, ORDERS_COUNT, QUIET, order
 
 import penstock
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, LockedError
 from penstock.pipeline import jobs
 from penstock.pipeline.publishing import Journal, OpenBatch

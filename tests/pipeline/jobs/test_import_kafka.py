@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from tests.brokers.kafka.running import running
 from tests.kafka_clients import AdminClient, Producer
 
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import BadRequestError, SetupError
 from penstock.pipeline import jobs
 from penstock.pipeline.jobs import importing_kafka

@@ -17,9 +17,9 @@ from tests.pipeline.test_batch_source import ALL, everything, rows_of
 from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, QUIET, flip
 
 import penstock
-from penstock.engine.segment.reader import split_run
+from penstock.engine.segment.read.key_reader import split_run
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.state.model import TieringPolicy
 from penstock.pipeline import jobs

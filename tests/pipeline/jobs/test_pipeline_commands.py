@@ -14,7 +14,7 @@ from tests.cli.conftest import Run, run
 from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, flip
 
 from penstock.cli import pipeline as pipeline_commands
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.pipeline import sessions
 
 __all__ = ["run"]

@@ -16,8 +16,8 @@ import penstock
 from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering
 from penstock.engine.segment import inspect
 from penstock.engine.segment.engine import SegmentEngine
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, LockedError, NotAStoreError
 from penstock.meta.state.model import TieringPolicy
 from penstock.node import Node

@@ -17,8 +17,8 @@ from tests.segment.view.sample_store import (
     order,
 )
 
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import NotAStoreError
 from penstock.pipeline import jobs
 

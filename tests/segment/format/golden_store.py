@@ -11,8 +11,8 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.engine.segment.fastjson import JsonDict
-from penstock.engine.segment.java_properties import read_properties
+from penstock.engine.segment.rocketmq.fastjson import JsonDict
+from penstock.engine.segment.rocketmq.java_properties import read_properties
 
 ARCHIVE = Path(__file__).parents[2] / "golden" / "rocketmq-5.5-store.tar.xz"
 

@@ -23,7 +23,7 @@ from penstock.codec.format import (
     TIME_BLOCK,
 )
 from penstock.engine import segment
-from penstock.engine.segment import shard_state
+from penstock.engine.segment.queue import shard_state
 from penstock.platform.layout import Layout
 from penstock.record import QueueKind
 

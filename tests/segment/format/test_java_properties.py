@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.segment.format.golden_store import GoldenStore
 
-from penstock.engine.segment.java_properties import read_properties, write_properties
+from penstock.engine.segment.rocketmq.java_properties import read_properties, write_properties
 
 
 def test_the_sizes_of_a_store_are_read(golden: GoldenStore) -> None:

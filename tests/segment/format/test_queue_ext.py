@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.segment.format.workbench import NOW
 
 from penstock.codec.format import QUEUE_EXT_UNIT, Damage
-from penstock.engine.segment.queue_ext import (
+from penstock.engine.segment.queue.queue_ext import (
     QueueExtUnit,
     ext_address,
     ext_position,

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.segment.format.golden_store import GoldenStore
 
-from penstock.engine.segment.fastjson import Json, parse_json, write_json
-from penstock.engine.segment.rocketmq_json import (
+from penstock.engine.segment.rocketmq.config_files import (
     ConsumerOffsets,
     DataVersion,
     TopicConfig,
@@ -20,6 +19,7 @@ from penstock.engine.segment.rocketmq_json import (
     write_consumer_offsets,
     write_topics,
 )
+from penstock.engine.segment.rocketmq.fastjson import Json, parse_json, write_json
 from penstock.errors import CorruptionError
 from penstock.record import QueueKind
 

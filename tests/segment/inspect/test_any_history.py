@@ -10,8 +10,8 @@ import pytest
 from tests.segment.view.sample_store import EVENTS, ORDERS, QUIET
 
 from penstock.engine.segment.inspect import rebuild, verify
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.record import Offset, QueueKind, Record, ShardId, StoredRecord
 
 SHARDS = {

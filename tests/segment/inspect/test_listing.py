@@ -30,8 +30,8 @@ from penstock.engine.segment.inspect import (
     shards_named,
     topic_infos,
 )
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import (
     BadRequestError,
     CorruptionError,

@@ -11,8 +11,8 @@ from tests.segment.format.golden_store import GoldenStore
 from tests.segment.view.sample_store import EVENTS, ORDERS, ORDERS_COUNT, QUIET, flip
 
 from penstock.engine.segment.inspect import rebuild, verify
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import CorruptionError, LockedError, NotAStoreError
 
 

@@ -23,9 +23,9 @@ from tests.segment.view.sample_store import (
 
 from penstock.codec.format import INDEX_ENTRY, INDEX_HEADER
 from penstock.engine.segment.inspect import VerifyReport, verify
-from penstock.engine.segment.state_files import bucket_of
+from penstock.engine.segment.queue.state_files import bucket_of
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import NotAStoreError
 from penstock.record import QueueKind, Record, ShardId
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 
-from penstock.engine.segment.dispatch import DispatchPipeline
+from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
 from penstock.platform.metrics import SegmentMetrics
 from penstock.record import Offset, ShardId, StoredRecord
 from penstock.testing import FaultyDisk, ManualClock

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.segment.control import (
+from penstock.engine.segment.control.control_records import (
     CONTROL_SUFFIX,
     RANGES_MAX,
     TOPIC_SIZE_MAX,

@@ -9,14 +9,14 @@ from itertools import pairwise
 import pytest
 from tests.segment.state.dispatch_bench import DIRECTORY, EVENTS, ORDERS, Bench, Collector
 
-from penstock.engine.segment.dispatch_positions import POSITIONS, DispatchPositions
-from penstock.engine.segment.dispatch_worker import (
+from penstock.engine.segment.dispatch.positions import POSITIONS, DispatchPositions
+from penstock.engine.segment.dispatch.worker import (
     BATCHES_PER_TURN,
     RECORDS_MAX,
     RETRY_MAX_S,
     STREAKS_LOGGED_MAX,
 )
-from penstock.engine.segment.sidecar import wrap
+from penstock.engine.segment.recovery.checksummed_file import wrap
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.segment.state.dispatch_bench import Bench, Collector
 
-from penstock.engine.segment.dispatch_worker import RETRY_MAX_S
+from penstock.engine.segment.dispatch.worker import RETRY_MAX_S
 from penstock.record import ShardId
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from tests.segment.state.dispatch_bench import DIRECTORY, ORDERS, Bench, Collector
 
-from penstock.engine.segment.dispatch_positions import DispatchPositions
+from penstock.engine.segment.dispatch.positions import DispatchPositions
 from penstock.record import ShardId, StoredRecord
 
 
@@ -92,7 +92,7 @@ def test_a_dispatcher_that_cannot_flush_goes_on_and_saves_its_position_later(ben
 def test_a_dispatcher_that_never_returns_delays_the_end_by_a_bound_and_nobody_else(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("penstock.engine.segment.dispatch.STOP_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("penstock.engine.segment.dispatch.pipeline.STOP_TIMEOUT_S", 0.05)
     release = threading.Event()
 
     class Stuck(Collector):

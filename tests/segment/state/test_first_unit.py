@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.segment.unit_files import OpenFiles, UnitFiles
+from penstock.engine.segment.queue.queue_files import OpenFiles, UnitFiles
 from penstock.record import QueueKind, ShardId
 from penstock.testing.faulty_disk import FaultyDisk
 

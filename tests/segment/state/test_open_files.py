@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.engine.segment.unit_files import OpenFiles, UnitFiles
+from penstock.engine.segment.queue.queue_files import OpenFiles, UnitFiles
 from penstock.platform.local_disk import LocalDisk
 from penstock.record import QueueKind, ShardId
 

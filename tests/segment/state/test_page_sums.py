@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.segment.page_sums import PAGE_SIZE, PAGE_SUMS, PageSums, Sums, compute
-from penstock.engine.segment.sidecar import wrap
+from penstock.engine.segment.index.block_checksums import (
+    PAGE_SIZE,
+    PAGE_SUMS,
+    PageSums,
+    Sums,
+    compute,
+)
+from penstock.engine.segment.recovery.checksummed_file import wrap
 from penstock.errors import CorruptionError
 from penstock.testing import FaultyDisk
 

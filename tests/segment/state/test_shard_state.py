@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.engine.segment.control import DeleteBefore, DeleteOffsets, Seal
-from penstock.engine.segment.shard_state import ShardState
+from penstock.engine.segment.control.control_records import DeleteBefore, DeleteOffsets, Seal
+from penstock.engine.segment.queue.shard_state import ShardState
 from penstock.errors import NotSupportedError
 from penstock.record import Offset, Position, Producer, QueueKind
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.segment.sidecar import Kind, read_whole, unwrap, wrap
+from penstock.engine.segment.recovery.checksummed_file import Kind, read_whole, unwrap, wrap
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.testing import FaultyDisk
 

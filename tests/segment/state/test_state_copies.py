@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from penstock.engine.segment.shard_state import ShardState
-from penstock.engine.segment.state_files import StateFiles, bucket_of
+from penstock.engine.segment.queue.shard_state import ShardState
+from penstock.engine.segment.queue.state_files import StateFiles, bucket_of
 from penstock.errors import CorruptionError
 from penstock.record import Offset, QueueKind, ShardId
 from penstock.testing import FaultyDisk, PowerCut

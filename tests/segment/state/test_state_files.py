@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.engine.segment.shard_state import ShardState
-from penstock.engine.segment.sidecar import wrap
-from penstock.engine.segment.state_files import (
+from penstock.engine.segment.queue.shard_state import ShardState
+from penstock.engine.segment.queue.state_files import (
     BUCKETS,
     PUBLISHED_SUFFIX,
     SHARD_STATES,
     StateFiles,
     bucket_of,
 )
+from penstock.engine.segment.recovery.checksummed_file import wrap
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.platform.local_disk import LocalDisk
 from penstock.record import Offset, QueueKind, ShardId

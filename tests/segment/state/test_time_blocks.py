@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.engine.segment.time_blocks import UNKNOWN, TimeBlocks
+from penstock.engine.segment.queue.time_index import UNKNOWN, TimeBlocks
 from penstock.errors import NotSupportedError
 from penstock.record import ShardId
 from penstock.testing import FaultyDisk

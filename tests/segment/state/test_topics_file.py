@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.engine.segment.rocketmq_json import TopicConfig, Topics, read_topics, write_topics
-from penstock.engine.segment.topics_file import TopicsFile
+from penstock.engine.segment.rocketmq.config_files import (
+    TopicConfig,
+    Topics,
+    read_topics,
+    write_topics,
+)
+from penstock.engine.segment.rocketmq.topics_file import TopicsFile
 from penstock.record import QueueKind, ShardId
 from penstock.testing import FaultyDisk, ManualClock
 

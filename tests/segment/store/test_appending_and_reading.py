@@ -21,7 +21,7 @@ from tests.segment.store.rig import (
 )
 from tests.segment.store.shard_model import ShardModel, check_shard
 
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,

@@ -14,9 +14,9 @@ from tests.segment.store.batches import inner_batch
 from tests.segment.store.rig import EVENTS, ORDERS, Rig, create
 
 from penstock.codec import format as fmt
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, CorruptionError, UnreadableContentError
 from penstock.record import QueueKind, Record, ShardId, StoredRecord
 

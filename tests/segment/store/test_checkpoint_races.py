@@ -25,9 +25,9 @@ from tests.segment.store.rig import (
     values,
 )
 
-from penstock.engine.segment.shard_log import ShardLog
+from penstock.engine.segment.queue.shard import ShardLog
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import ClosedError
 from penstock.record import QueueKind, ShardId
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.segment.store.rig import ORDERS, QUIET, SIZES, Rig, create, fill, record
 
-from penstock.engine.segment import dispatch_worker
+from penstock.engine.segment.dispatch import worker as dispatch_worker
+from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import Flush, QueueKind, ShardId, StoredRecord
 

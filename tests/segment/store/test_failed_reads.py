@@ -10,8 +10,8 @@ import pytest
 from tests.ordinary_user import ordinary_user
 from tests.segment.store.rig import ORDERS, QUIET, Rig, create, fill, record
 
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import DiskFailedError, ReadOnlyError, StoreError
 from penstock.platform.local_disk import LocalDisk, LocalFile
 from penstock.testing import FOREVER

@@ -8,7 +8,7 @@ import pytest
 from tests.segment.store.rig import ORDERS, ROOT, Rig, create, fill, record, values
 
 from penstock.engine.segment.inspect import verify
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import DiskFullError
 from penstock.testing import FOREVER
 

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 from tests.segment.store.rig import ORDERS, QUIET, SIZES, Rig, create
 
-from penstock.engine.segment.key_index import KeyIndex
+from penstock.engine.segment.index.key_index import KeyIndex
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BusyError

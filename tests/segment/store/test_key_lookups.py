@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 from tests.segment.store.rig import EVENTS, ORDERS, QUIET, Rig, create, fill, record
 
-from penstock.engine.segment.index_mappings import IndexMappings
-from penstock.engine.segment.key_index import KeyIndex
-from penstock.engine.segment.page_sums import PageSums
+from penstock.engine.segment.index.block_checksums import PageSums
+from penstock.engine.segment.index.index_mappings import IndexMappings
+from penstock.engine.segment.index.key_index import KeyIndex
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import ClosedError, CorruptionError
@@ -25,7 +25,7 @@ MAPPED_MAX: Final = 4
 
 @pytest.fixture
 def few_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.engine.segment.index_mappings._FILES_MAX", MAPPED_MAX)
+    monkeypatch.setattr("penstock.engine.segment.index.index_mappings._FILES_MAX", MAPPED_MAX)
 
 
 def index_of(store: SegmentStore) -> KeyIndex:

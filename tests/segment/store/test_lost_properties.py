@@ -9,8 +9,8 @@ import pytest
 from tests.segment.store.rig import ORDERS, SIZES, Rig, create, fill, offsets
 
 from penstock.engine.segment.inspect import verify
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.view import StoreView
 
 PROPERTIES = "store/store.properties"
 COPY = "store/penstock/store.properties"

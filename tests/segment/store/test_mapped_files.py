@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.segment.file_set import FileSet
 from penstock.engine.segment.inspect import verify
+from penstock.engine.segment.log.log_files import FileSet
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.platform.clock import SystemClock

@@ -11,12 +11,12 @@ import pytest
 from tests.segment.store.rig import EVENTS, LOGS, ORDERS, QUIET, SIZES, Rig, create, fill, record
 from tests.segment.store.shard_model import ShardModel, check_shard
 
-from penstock.engine.segment import shard_state
 from penstock.engine.segment.inspect import verify
+from penstock.engine.segment.queue import shard_state
+from penstock.engine.segment.queue.shard_state import ShardState
+from penstock.engine.segment.queue.state_files import StateFiles, bucket_of
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.shard_state import ShardState
-from penstock.engine.segment.state_files import StateFiles, bucket_of
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import UnknownShardError
 from penstock.record import Position, QueueKind, Record, ShardId

@@ -11,11 +11,12 @@ from tests.segment.store.batches import inner_batch
 from tests.segment.store.rig import ORDERS, Rig, create, record
 
 from penstock.codec.select import IS_NATIVE
-from penstock.engine.segment import page_reader, run_reader
-from penstock.engine.segment.file_set import FileSet
-from penstock.engine.segment.locating import Located, Query, ReadableShard, locate
-from penstock.engine.segment.shard_log import ShardLog
-from penstock.engine.segment.shard_state import ShardState
+from penstock.engine.segment.log.log_files import FileSet
+from penstock.engine.segment.queue.lookup import Located, Query, ReadableShard, locate
+from penstock.engine.segment.queue.shard import ShardLog
+from penstock.engine.segment.queue.shard_state import ShardState
+from penstock.engine.segment.read import page_reader
+from penstock.engine.segment.read import raw_reader as run_reader
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import CorruptionError, UnknownShardError
 from penstock.record import QueueKind

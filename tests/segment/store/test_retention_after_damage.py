@@ -10,9 +10,9 @@ from tests.segment.store.batches import inner_batch
 from tests.segment.store.rig import EVENTS, ORDERS, QUIET, SIZES, Rig, create, fill, record
 from tests.segment.store.test_retention import HOUR_S
 
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import CorruptionError
 from penstock.record import QueueKind, ShardId
 

@@ -10,9 +10,9 @@ from tests.segment.format.golden_store import GoldenStore, unpack
 from tests.segment.store.rig import record
 
 from penstock.engine.segment.inspect import verify
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.record import QueueKind, Record, ShardId
 
 QUIET = SegmentSettings(background=False)

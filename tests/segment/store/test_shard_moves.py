@@ -11,8 +11,8 @@ import pytest
 from tests.segment.store.rig import EVENTS, LOGS, ORDERS, QUIET, Rig, create, everything, fill
 
 from penstock.codec.select import Appender
-from penstock.engine.segment import dispatch_worker
-from penstock.engine.segment.shard_moves import ShardMoves, changed_places
+from penstock.engine.segment.dispatch import worker as dispatch_worker
+from penstock.engine.segment.dispatch.changed_shards import ShardMoves, changed_places
 from penstock.record import QueueKind, ShardId, StoredRecord
 
 

@@ -11,9 +11,9 @@ import pytest
 from tests.segment.store.rig import ORDERS, QUIET, Rig, create, fill, offsets, record
 
 from penstock.engine.segment.inspect import files, rebuild, verify
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import LockedError, NotAStoreError, SettingsError
 from penstock.testing import PowerCut
 

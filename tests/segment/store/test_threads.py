@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from tests.segment.store.rig import EVENTS, ORDERS, QUIET, Rig, create, everything, record
 
-from penstock.engine.segment import write_manager
+from penstock.engine.segment.log import write_manager
 from penstock.engine.segment.settings import FileSizes
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BusyError, ClosedError, DiskFailedError, StoreError

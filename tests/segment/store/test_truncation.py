@@ -10,7 +10,7 @@ from tests.segment.store.rig import EVENTS, ORDERS, Rig, create, fill, record
 from tests.segment.store.shard_model import ShardModel, check_shard
 
 from penstock.engine.segment.inspect import VerifyReport, verify
-from penstock.engine.segment.shard_log import ShardLog
+from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, DiskFullError, SequenceGapError
 from penstock.record import Producer, QueueKind, Record

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 from tests.segment.store.rig import EVENTS, ORDERS, QUIET, Rig, create, fill, offsets
 
-from penstock.engine.segment.control import Seal
-from penstock.engine.segment.journal import JOURNAL
+from penstock.engine.segment.control.control_records import Seal
+from penstock.engine.segment.control.shard_catalog import JOURNAL
+from penstock.engine.segment.queue.shard import ShardLog
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.shard_log import ShardLog
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import ClosedError
 from penstock.record import Flush, QueueKind
 

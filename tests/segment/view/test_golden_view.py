@@ -11,8 +11,8 @@ import pytest
 from tests.segment.format.golden_store import GoldenStore
 from tests.segment.view.sample_store import tree
 
-from penstock.engine.segment.fastjson import JsonDict
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.rocketmq.fastjson import JsonDict
 from penstock.errors import CorruptionError, NotAStoreError, UnknownShardError
 from penstock.record import QueueKind, ShardId, StoredRecord
 

@@ -20,8 +20,8 @@ from tests.segment.view.sample_store import (
     tree,
 )
 
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.view import StoreView
 from penstock.errors import BadRequestError, ClosedError, UnknownShardError
 from penstock.record import Record, ShardId
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.segment.view.sample_store import ORDERS, tree
 
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import CorruptionError, LockedError, StoreError
 
 ROOT = Path(__file__).parents[3]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.segment.view.sample_store import EVENTS, ORDERS, ORDERS_COUNT, flip, order
 
-from penstock.engine.segment.state_files import bucket_of
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.queue.state_files import bucket_of
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import CorruptionError
 from penstock.record import ShardId
 

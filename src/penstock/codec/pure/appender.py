@@ -45,8 +45,8 @@ from penstock.codec.pure.read.codec import view_of
 from penstock.codec.pure.read.dispatching import entry_hash, tag_entry_hash
 from penstock.codec.pure.record_writer import RecordWriter
 from penstock.codec.pure.replay import Replay
-from penstock.engine.segment.control import CONTROL_SUFFIX
-from penstock.engine.segment.index_filling import IndexFile, IndexFiles
+from penstock.engine.segment.control.control_records import CONTROL_SUFFIX
+from penstock.engine.segment.index.index_writer import IndexFile, IndexFiles
 from penstock.errors import BadRequestError, RecordTooLargeError
 from penstock.record import Record
 

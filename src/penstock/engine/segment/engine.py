@@ -31,10 +31,10 @@ from penstock.engine.contract import (
     Written,
 )
 from penstock.engine.per_shard_engine import check_config
+from penstock.engine.segment.control.shard_compaction import find_removable
+from penstock.engine.segment.read.transaction_records import find_transacted
 from penstock.engine.segment.retention import RetentionPolicy
-from penstock.engine.segment.shard_compaction import find_removable
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.transacted import find_transacted
 from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits
 from penstock.engine.validation import (
     INT64_MAX,

@@ -23,14 +23,14 @@ from msgspec import Struct
 from penstock.codec.format import TIME_BLOCK, Damage, RawRecord
 from penstock.codec.select import core
 from penstock.engine.contract import FOREVER_MS
-from penstock.engine.segment.control import is_control
-from penstock.engine.segment.disk_errors import disk_errors
-from penstock.engine.segment.opening import StoreParts
-from penstock.engine.segment.reserve import Reserve
+from penstock.engine.segment.control.control_records import is_control
+from penstock.engine.segment.control.shard_gc import ShardPurge
+from penstock.engine.segment.log.disk_errors import disk_errors
+from penstock.engine.segment.log.reserve import Reserve
+from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.queue.entry_rows import UnitRow
+from penstock.engine.segment.queue.shard import ShardLog
 from penstock.engine.segment.settings import hour_of
-from penstock.engine.segment.shard_log import ShardLog
-from penstock.engine.segment.shard_purge import ShardPurge
-from penstock.engine.segment.unit_rows import UnitRow
 from penstock.errors import CorruptionError, DiskFullError, UnreadableContentError
 from penstock.platform.log import get_logger
 from penstock.record import ShardId, StoredRecord

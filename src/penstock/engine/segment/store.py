@@ -19,28 +19,28 @@ from typing import TYPE_CHECKING, Final, Self
 
 from penstock.codec.codes import FIELD_KEY, FIELD_STORED, FIELD_VALUE
 from penstock.codec.interface import Columns
-from penstock.engine.segment import control
-from penstock.engine.segment.batch_content import check_batch
-from penstock.engine.segment.batch_shards import BatchShards
+from penstock.engine.segment.background import Upkeep
 from penstock.engine.segment.bounds import Bounds
-from penstock.engine.segment.disk_errors import disk_errors
-from penstock.engine.segment.dispatch import Dispatcher, DispatchPipeline
-from penstock.engine.segment.kafka_batches import KafkaBatches
-from penstock.engine.segment.locating import check_limits
-from penstock.engine.segment.opening import StoreParts, open_parts
-from penstock.engine.segment.quick_reader import QuickReader
-from penstock.engine.segment.reader import Page, Query, ReadableShard, ShardReader
-from penstock.engine.segment.rebuild import rebuild_queue
-from penstock.engine.segment.recovery import Progress, RecoveryReport
+from penstock.engine.segment.control import control_records as control
+from penstock.engine.segment.control.shard_commands import ShardCommands
+from penstock.engine.segment.control.shard_gc import ShardPurge
+from penstock.engine.segment.control.shard_lifecycle import ShardLives
+from penstock.engine.segment.dispatch.changed_shards import ShardMoves
+from penstock.engine.segment.dispatch.pipeline import Dispatcher, DispatchPipeline
+from penstock.engine.segment.index.batch_key_shards import BatchShards
+from penstock.engine.segment.log.disk_errors import disk_errors
+from penstock.engine.segment.open import StoreParts, open_parts
+from penstock.engine.segment.queue.lookup import check_limits
+from penstock.engine.segment.queue.shard_state import ShardState
+from penstock.engine.segment.read.batch_validation import check_batch
+from penstock.engine.segment.read.kafka_batches import KafkaBatches
+from penstock.engine.segment.read.key_reader import Page, Query, ReadableShard, ShardReader
+from penstock.engine.segment.read.point_reader import QuickReader
+from penstock.engine.segment.recovery.rebuild import rebuild_queue
+from penstock.engine.segment.recovery.recovery import Progress, RecoveryReport
 from penstock.engine.segment.retention import Retention
+from penstock.engine.segment.rocketmq.topics_file import TopicsFile
 from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.shard_commands import ShardCommands
-from penstock.engine.segment.shard_lives import ShardLives
-from penstock.engine.segment.shard_moves import ShardMoves
-from penstock.engine.segment.shard_purge import ShardPurge
-from penstock.engine.segment.shard_state import ShardState
-from penstock.engine.segment.topics_file import TopicsFile
-from penstock.engine.segment.upkeep import Upkeep
 from penstock.errors import BadRequestError, ClosedError, SetupError, StoreError
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.disk import Disk
@@ -60,7 +60,7 @@ from penstock.record import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.engine.segment.arrow import AnyRows
+    from penstock.engine.segment.read.arrow import AnyRows
 
 RECORDS_PER_READ: Final = 1_000
 SIZE_PER_READ: Final = 4 << 20
@@ -278,7 +278,7 @@ class SegmentStore:
     ) -> int:
         """Append one record per row of Arrow arrays, all or none; return the first offset."""
         _require_pyarrow()
-        from penstock.engine.segment.arrow import columns_of
+        from penstock.engine.segment.read.arrow import columns_of
 
         columns = columns_of(values, keys, tags, timestamps)
         if columns.rows == 0:
@@ -375,7 +375,7 @@ class SegmentStore:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of [offset, until) as Arrow batches; the default is all there is."""
         _require_pyarrow()
-        from penstock.engine.segment.arrow import ArrowReader
+        from penstock.engine.segment.read.arrow import ArrowReader
 
         log = self._table.get(shard)
         end = log.commit if until is None else min(until, log.commit)

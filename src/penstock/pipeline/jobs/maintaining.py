@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig
 from penstock.engine.segment import inspect
 from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
-from penstock.engine.segment.recovery import RecoveryReport
+from penstock.engine.segment.recovery.recovery import RecoveryReport
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore

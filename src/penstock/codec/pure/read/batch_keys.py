@@ -14,7 +14,7 @@ from penstock.codec.format import (
 )
 from penstock.codec.interface import DeletedRanges, KeyPage
 from penstock.codec.pure.read.reading import read_batches
-from penstock.engine.segment.index_filling import IndexFile
+from penstock.engine.segment.index.index_writer import IndexFile
 from penstock.record import StoredRecord
 
 if TYPE_CHECKING:

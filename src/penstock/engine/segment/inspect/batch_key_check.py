@@ -13,13 +13,13 @@ import msgspec
 
 from penstock.codec.format import INDEX_HEADER
 from penstock.codec.select import core
-from penstock.engine.segment.batch_keys import BATCH_KEYS, MARK
-from penstock.engine.segment.dispatch_positions import DispatchPositions
+from penstock.engine.segment.dispatch.positions import DispatchPositions
+from penstock.engine.segment.index.batch_key_index import BATCH_KEYS, MARK
+from penstock.engine.segment.index.block_checksums import PageSums
+from penstock.engine.segment.index.key_index import IndexMark
 from penstock.engine.segment.inspect.report import Findings
-from penstock.engine.segment.key_index import IndexMark
-from penstock.engine.segment.page_sums import PageSums
-from penstock.engine.segment.sidecar import read_whole, unwrap
-from penstock.engine.segment.view_snapshot import Snapshot
+from penstock.engine.segment.readonly.snapshot import Snapshot
+from penstock.engine.segment.recovery.checksummed_file import read_whole, unwrap
 from penstock.errors import CorruptionError, NotSupportedError
 
 

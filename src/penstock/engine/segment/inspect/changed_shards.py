@@ -17,11 +17,11 @@ from typing import Final
 from penstock.codec.codes import REPLAY_CUT_BATCH_QUEUE
 from penstock.codec.format import Damage, RawRecord
 from penstock.codec.select import core
-from penstock.engine.segment.control import CONTROL_SUFFIX, control_shard
-from penstock.engine.segment.journal import JOURNAL, CutShard, DropShard, decode_line
+from penstock.engine.segment.control.control_records import CONTROL_SUFFIX, control_shard
+from penstock.engine.segment.control.shard_catalog import JOURNAL, CutShard, DropShard, decode_line
 from penstock.engine.segment.paths import StorePaths, sums_root
-from penstock.engine.segment.shard_state import ShardState
-from penstock.engine.segment.view_snapshot import Snapshot
+from penstock.engine.segment.queue.shard_state import ShardState
+from penstock.engine.segment.readonly.snapshot import Snapshot
 from penstock.errors import RequestError
 from penstock.record import QueueKind, ShardId
 

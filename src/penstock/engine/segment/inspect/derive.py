@@ -6,13 +6,13 @@ is folded again from the log where its files are damaged.
 
 from __future__ import annotations
 
-from penstock.engine.segment.disk_errors import opening_errors
-from penstock.engine.segment.opening import check_log, lock_store
+from penstock.engine.segment.log.disk_errors import opening_errors
+from penstock.engine.segment.open import check_log, lock_store
 from penstock.engine.segment.paths import StorePaths, is_index_name
-from penstock.engine.segment.recovery import Progress, RecoveryReport
+from penstock.engine.segment.recovery.recovery import Progress, RecoveryReport
+from penstock.engine.segment.recovery.store_sizes import check_is_store
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.store_sizes import check_is_store
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.disk import Disk
 from penstock.platform.local_disk import LocalDisk

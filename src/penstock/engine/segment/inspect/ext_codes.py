@@ -7,14 +7,14 @@ from typing import Final
 
 from penstock.codec.format import QUEUE_UNIT, Damage
 from penstock.codec.select import core
-from penstock.engine.segment.file_set import is_file_name
-from penstock.engine.segment.queue_ext import (
+from penstock.engine.segment.log.log_files import is_file_name
+from penstock.engine.segment.queue.queue_ext import (
     QueueExtUnit,
     ext_position,
     is_ext_address,
     read_ext_unit,
 )
-from penstock.engine.segment.view_snapshot import Snapshot
+from penstock.engine.segment.readonly.snapshot import Snapshot
 from penstock.record import ShardId
 
 _CODE_AT: Final = QUEUE_UNIT.position_of("tag_code")

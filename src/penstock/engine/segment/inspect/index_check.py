@@ -20,7 +20,7 @@ from penstock.codec.format import (
 )
 from penstock.codec.select import core
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings
-from penstock.engine.segment.view_snapshot import Snapshot
+from penstock.engine.segment.readonly.snapshot import Snapshot
 from penstock.errors import CorruptionError
 
 _COMPARED: Final = INDEX_ENTRY.position_of("seconds")

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from penstock.codec.format import FLAG_INNER_BATCH, RECORD_HEAD, Damage, RawRecord
 from penstock.codec.select import core
-from penstock.engine.segment.view import StoreView
+from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import (
     BadRequestError,
     CorruptionError,

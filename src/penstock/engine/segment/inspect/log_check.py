@@ -33,11 +33,11 @@ from penstock.codec.format import (
     index_file_size,
 )
 from penstock.codec.select import Appender, core
-from penstock.engine.segment.control import CONTROL_SUFFIX
+from penstock.engine.segment.control.control_records import CONTROL_SUFFIX
 from penstock.engine.segment.inspect.index_check import IndexCheck
 from penstock.engine.segment.inspect.queue_check import QueueCheck
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings, TornTail
-from penstock.engine.segment.view_snapshot import Snapshot
+from penstock.engine.segment.readonly.snapshot import Snapshot
 from penstock.errors import CorruptionError
 from penstock.record import ShardId
 

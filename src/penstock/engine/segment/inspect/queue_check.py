@@ -17,10 +17,10 @@ from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
 from penstock.codec.interface import Appender
 from penstock.engine.segment.inspect.ext_codes import ExtCodes
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings
-from penstock.engine.segment.shard_view import ShardView
-from penstock.engine.segment.state_files import bucket_of
-from penstock.engine.segment.time_blocks import TIMES_ENTRY, TIMES_HEADER, UNKNOWN
-from penstock.engine.segment.view_snapshot import Snapshot
+from penstock.engine.segment.queue.state_files import bucket_of
+from penstock.engine.segment.queue.time_index import TIMES_ENTRY, TIMES_HEADER, UNKNOWN
+from penstock.engine.segment.readonly.shard_view import ShardView
+from penstock.engine.segment.readonly.snapshot import Snapshot
 from penstock.errors import CorruptionError
 from penstock.record import QueueKind, ShardId
 

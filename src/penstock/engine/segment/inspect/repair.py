@@ -19,13 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.codec.format import BLANK, HOLE, HOLE_MARK, MAGIC_BLANK
-from penstock.engine.segment.checkpoint import (
-    DerivedPoint,
-    DurablePoint,
-    known_until,
-    write_derived,
-)
-from penstock.engine.segment.disk_errors import opening_errors
+from penstock.engine.segment.index.key_index import IndexMark
 from penstock.engine.segment.inspect.repair_plan import (
     Action,
     LostRecords,
@@ -33,15 +27,21 @@ from penstock.engine.segment.inspect.repair_plan import (
     RepairStep,
     plan_repair,
 )
-from penstock.engine.segment.key_index import IndexMark
-from penstock.engine.segment.opening import lock_store
+from penstock.engine.segment.log.disk_errors import opening_errors
+from penstock.engine.segment.open import lock_store
 from penstock.engine.segment.paths import StorePaths
-from penstock.engine.segment.recovery import DamagedPlace, Progress
+from penstock.engine.segment.readonly.snapshot import Snapshot, SnapshotSource
+from penstock.engine.segment.recovery.checkpoint import (
+    DerivedPoint,
+    DurablePoint,
+    known_until,
+    write_derived,
+)
+from penstock.engine.segment.recovery.checksummed_file import read_whole
+from penstock.engine.segment.recovery.recovery import DamagedPlace, Progress
+from penstock.engine.segment.recovery.store_sizes import check_is_store
 from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.sidecar import read_whole
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.segment.store_sizes import check_is_store
-from penstock.engine.segment.view_snapshot import Snapshot, SnapshotSource
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.disk import Disk, File
 from penstock.platform.local_disk import LocalDisk

@@ -16,14 +16,14 @@ from msgspec import Struct
 
 from penstock.codec.format import BLANK, MAGIC_BLANK, RECORD_SIZE_MIN
 from penstock.codec.select import core
-from penstock.engine.segment.checkpoint import damaged_slots, read_durable, read_rocketmq
-from penstock.engine.segment.control import is_control
-from penstock.engine.segment.damaged_record import cut_record, offsets_of_batch
-from penstock.engine.segment.file_set import FileSet
-from penstock.engine.segment.lost_ends import Spans, is_in, rows_from
-from penstock.engine.segment.shard_view import ShardView, first_unit_at
-from penstock.engine.segment.unit_rows import UnitRow, unit_rows
-from penstock.engine.segment.view_snapshot import Snapshot
+from penstock.engine.segment.control.control_records import is_control
+from penstock.engine.segment.log.log_files import FileSet
+from penstock.engine.segment.queue.entry_rows import UnitRow, unit_rows
+from penstock.engine.segment.readonly.shard_view import ShardView, first_unit_at
+from penstock.engine.segment.readonly.snapshot import Snapshot
+from penstock.engine.segment.recovery.checkpoint import damaged_slots, read_durable, read_rocketmq
+from penstock.engine.segment.recovery.damaged_record import cut_record, offsets_of_batch
+from penstock.engine.segment.recovery.lost_offsets import Spans, is_in, rows_from
 from penstock.errors import CorruptionError
 from penstock.platform.disk import Disk
 from penstock.record import QueueKind, ShardId

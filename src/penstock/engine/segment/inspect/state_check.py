@@ -8,21 +8,25 @@ from typing import Final
 
 from penstock.codec.format import CHECKPOINT, Damage
 from penstock.codec.select import core
-from penstock.engine.segment import control
-from penstock.engine.segment.checkpoint import ROCKETMQ_CHECKPOINT_SIZE, damaged_slots, read_derived
-from penstock.engine.segment.control import DeleteBefore, DeleteOffsets, Seal
-from penstock.engine.segment.fastjson import parse_json
+from penstock.engine.segment.control import control_records as control
+from penstock.engine.segment.control.control_records import DeleteBefore, DeleteOffsets, Seal
+from penstock.engine.segment.index.block_checksums import PAGE_SIZE, PageSums
 from penstock.engine.segment.inspect.report import Findings
-from penstock.engine.segment.page_sums import PAGE_SIZE, PageSums
 from penstock.engine.segment.paths import sums_root
-from penstock.engine.segment.reader import Query
-from penstock.engine.segment.rocketmq_json import read_topics
-from penstock.engine.segment.shard_state import ShardState
-from penstock.engine.segment.shard_view import ShardView
-from penstock.engine.segment.sidecar import read_whole, unwrap
-from penstock.engine.segment.small_files import small_files, sums_of_small_files
-from penstock.engine.segment.state_files import SHARD_STATES, bucket_of
-from penstock.engine.segment.view_snapshot import Snapshot
+from penstock.engine.segment.queue.shard_state import ShardState
+from penstock.engine.segment.queue.state_files import SHARD_STATES, bucket_of
+from penstock.engine.segment.read.key_reader import Query
+from penstock.engine.segment.readonly.shard_view import ShardView
+from penstock.engine.segment.readonly.snapshot import Snapshot
+from penstock.engine.segment.recovery.checkpoint import (
+    ROCKETMQ_CHECKPOINT_SIZE,
+    damaged_slots,
+    read_derived,
+)
+from penstock.engine.segment.recovery.checksummed_file import read_whole, unwrap
+from penstock.engine.segment.recovery.file_checksums import small_files, sums_of_small_files
+from penstock.engine.segment.rocketmq.config_files import read_topics
+from penstock.engine.segment.rocketmq.fastjson import parse_json
 from penstock.errors import CorruptionError, RequestError, StoreError
 from penstock.record import ShardId
 

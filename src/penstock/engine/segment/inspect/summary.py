@@ -10,14 +10,14 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.codec.format import CHECKPOINT
-from penstock.engine.segment.checkpoint import read_durable
-from penstock.engine.segment.control import is_control
-from penstock.engine.segment.directory_owners import MARK
+from penstock.engine.segment.control.control_records import is_control
+from penstock.engine.segment.readonly.shard_view import ShardView
+from penstock.engine.segment.readonly.snapshot import Snapshot
+from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment.recovery.checkpoint import read_durable
+from penstock.engine.segment.recovery.checksummed_file import read_whole
+from penstock.engine.segment.recovery.directory_owners import MARK
 from penstock.engine.segment.settings import FileSizes
-from penstock.engine.segment.shard_view import ShardView
-from penstock.engine.segment.sidecar import read_whole
-from penstock.engine.segment.view import StoreView
-from penstock.engine.segment.view_snapshot import Snapshot
 from penstock.errors import CorruptionError
 from penstock.platform.disk import Disk
 from penstock.record import QueueKind

@@ -15,9 +15,9 @@ from penstock.engine.segment.inspect.log_check import LogCheck
 from penstock.engine.segment.inspect.queue_check import QueueCheck
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings, Progress, VerifyReport
 from penstock.engine.segment.inspect.state_check import StateCheck
+from penstock.engine.segment.readonly.snapshot import Snapshot, SnapshotSource
+from penstock.engine.segment.recovery.store_sizes import properties_problems
 from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.store_sizes import properties_problems
-from penstock.engine.segment.view_snapshot import Snapshot, SnapshotSource
 from penstock.errors import CorruptionError, StoreError
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.disk import Disk

@@ -1,0 +1,207 @@
+"""What is done to shards beyond appending, as records of the log: commands and journal lines.
+
+A command goes to the companion queue of its shard, and is done under the log's lock at once: so the
+states are at any position of the log what a replay up to there would make them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import UNSET
+
+from penstock.engine.segment.control import control_records as control
+from penstock.engine.segment.control.shard_catalog import (
+    JOURNAL,
+    CutShard,
+    DropShard,
+    KeepShard,
+    encode_line,
+)
+from penstock.engine.segment.log.write_manager import check_not_sealed
+from penstock.engine.segment.open import StoreParts
+from penstock.engine.segment.queue.shard import ShardLog
+from penstock.engine.segment.queue.shard_state import ShardState
+from penstock.engine.segment.recovery.recovery import fold_appended
+from penstock.errors import DiskFullError
+from penstock.record import Offset, QueueKind
+
+
+class ShardCommands:
+    def __init__(self, parts: StoreParts) -> None:
+        self._log: Final = parts.log
+        self._table: Final = parts.table
+        self._writer: Final = parts.writer
+        self._checkpointer: Final = parts.checkpointer
+
+    def set_config(self, log: ShardLog, config: bytes) -> None:
+        if log.state.config != config:
+            self.keep(log, config)
+        else:
+            log.state.config = config  # the same object for all shards that are kept alike
+
+    def keep(self, log: ShardLog, config: bytes) -> None:
+        """Write into the journal that the shard exists."""
+        shard, start = log.shard, int(log.state.floor_offset)
+        line = KeepShard(
+            topic=shard.topic,
+            partition=shard.partition,
+            kind=log.kind,
+            config=config,
+            born_at=log.state.born_at,
+            start_offset=start if start and start == log.next_offset else UNSET,
+        )
+        journal, record = self._journal(), encode_line(line)
+        appender = self._log.appender
+
+        def append() -> int:
+            offset = appender.append(journal.handle, record, self._writer.now(), journal.epoch)
+            if offset >= 0:
+                log.state.config = config
+                self._checkpointer.touch(log)
+            return offset
+
+        self._writer.run(journal, append)
+
+    def run(self, log: ShardLog, command: control.Command) -> None:
+        """Write a control record to the companion queue, then do what it says."""
+        companion = self._companion(log)
+        record = control.encode(command)
+        appender = self._log.appender
+
+        def append() -> int:
+            offset = appender.append(companion.handle, record, self._writer.now(), companion.epoch)
+            if offset >= 0:
+                companion.begin_epoch(offset)
+                self._apply(log, command, offset)
+                self._checkpointer.touch(log)
+            return offset
+
+        self._writer.run(companion, append)
+
+    def copy(self, log: ShardLog, data: bytes | memoryview) -> int:
+        """Append records as another log holds them, with the epochs of their own leaders; return
+        the first offset."""
+
+        def append() -> int:
+            check_not_sealed(log)
+            start = self._log.end
+            offset = self._log.appender.append_encoded(log.handle, data, self._log.files.strict)
+            if offset >= 0:
+                self._fold(log, start)
+            return offset
+
+        return self._writer.run(log, append)
+
+    def _fold(self, log: ShardLog, start: int) -> None:
+        """Learn what records say that were copied from another node's log: producers, epochs,
+        commands. They lie from `start` on; the caller holds the log's lock."""
+        for command, offset in fold_appended(self._log, log, start):
+            data = self._table.find(control.data_shard(log.shard))
+            if data is not None:
+                self._apply(data, command, offset)
+                self._checkpointer.touch(data)
+
+    def cut(self, log: ShardLog, offset: int) -> int:
+        """Cut the tail of a shard; return where it ends now. The journal says so, too, unless the
+        disk is full. The caller holds the checkpointer's `pause`, makes a checkpoint, then trims
+        the files."""
+        journal = self._journal()
+        appender = self._log.appender
+        end = 0
+
+        def append() -> int:
+            nonlocal end
+            end = log.end_if_cut(offset)
+            if end >= log.next_offset:
+                return 0
+            topic, partition = log.shard
+            line = encode_line(CutShard(topic=topic, partition=partition, offset=end))
+            written = appender.append(journal.handle, line, self._writer.now(), journal.epoch)
+            if written >= 0:
+                self._cut(log, end)
+            return written
+
+        try:
+            self._writer.run(journal, append)
+        except DiskFullError:
+            with self._log.lock:
+                end = log.end_if_cut(offset)
+                self._cut(log, end)
+        return end
+
+    def _cut(self, log: ShardLog, offset: int) -> None:
+        self._checkpointer.touch(log)
+        if offset < log.next_offset:
+            log.cut(offset, with_files=False)
+            log.state.note_truncation(self._log.end, offset)
+
+    def drop(self, log: ShardLog) -> bool:
+        """Delete a shard and its companion; return whether the journal says so. On a full disk,
+        which this may help to free, only the states do: the caller must save them.
+
+        The caller holds the checkpointer's `pause`, as for `cut`.
+        """
+        journal = self._journal()
+        record = encode_line(DropShard(topic=log.shard.topic, partition=log.shard.partition))
+        appender = self._log.appender
+
+        def append() -> int:
+            offset = appender.append(journal.handle, record, self._writer.now(), journal.epoch)
+            if offset >= 0:
+                self._forget(log)
+            return offset
+
+        try:
+            self._writer.run(journal, append)
+        except DiskFullError:
+            with self._log.lock:
+                self._forget(log)
+            return False
+        return True
+
+    def delete_before(self, log: ShardLog, offset: int) -> bool:
+        """Let a shard begin at `offset`; return whether the log says so. On a full disk, which
+        this may help to free, only the state does: the caller must save it."""
+        try:
+            self.run(log, control.DeleteBefore(offset=Offset(offset)))
+        except DiskFullError:
+            with log.lock:
+                log.state.drop_before(offset)
+                log.note_state()
+            self._checkpointer.touch(log)
+            return False
+        return True
+
+    def _forget(self, log: ShardLog) -> None:
+        for each in (log, self._table.find(control.control_shard(log.shard))):
+            if each is not None and not each.state.dropped:
+                self._checkpointer.touch(each)
+                each.forget(self._log.end)
+
+    @staticmethod
+    def _apply(log: ShardLog, command: control.Command, offset: int) -> None:
+        with log.lock:
+            log.state.apply(command, offset)
+            log.note_state()
+
+    def _companion(self, log: ShardLog) -> ShardLog:
+        name = control.control_shard(log.shard)
+        with self._log.lock:
+            companion = self._table.find(name)
+            if companion is None:
+                companion = self._table.add(name, ShardState(QueueKind.SIMPLE), 0, 0)
+            elif companion.state.dropped:
+                companion.revive()
+                log.state.control_offset = Offset(0)
+        companion.set_flush(log.flush)
+        return companion
+
+    def _journal(self) -> ShardLog:
+        found = self._table.find(JOURNAL)
+        if found is None:
+            with self._log.lock:
+                found = self._table.find(JOURNAL)
+                if found is None:
+                    found = self._table.add(JOURNAL, ShardState(QueueKind.SIMPLE), 0, 0)
+        return found

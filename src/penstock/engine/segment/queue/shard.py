@@ -1,0 +1,573 @@
+"""One shard of the store: its queue, its state, and the bounds within which it may be read.
+
+    units in files  [.., held)      units in the appender's memory  [held, next)
+    ────────────────────────────────┼───────────────────────────────────────────
+                       drained by the background, then dropped from memory
+
+Invariants:
+
+  * earliest <= commit <= next; readers see [earliest, commit) minus the deleted ranges
+  * a unit leaves memory only when it is in its file, so that every unit below `next` can be read
+    from one of the two at any moment
+  * who reads takes no lock: a read that fails asks whether the shard was cut meanwhile
+  * `lock` guards the state and the files; appends take the log's lock, and this one inside it only
+    when the record concerns the state (producers, control records, epochs)
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.codec.format import BATCH_UNIT, PRE_BLANK, TIME_BLOCK
+from penstock.engine.segment.index.sealed_files import SealedFiles
+from penstock.engine.segment.log.commit_log import CommitLog
+from penstock.engine.segment.paths import sums_path
+from penstock.engine.segment.queue.entry_rows import UnitRow, unit_rows
+from penstock.engine.segment.queue.queue_files import UnitFiles
+from penstock.engine.segment.queue.shard_state import ShardState
+from penstock.engine.segment.queue.time_index import TimeBlocks
+from penstock.errors import CorruptionError
+from penstock.record import Flush, Offset, Position, QueueKind, ShardId
+
+_ROWS_PER_STEP: Final = 4096
+_SIZE_SAMPLES: Final = 32
+_NO_OFFSET: Final = 1 << 62
+_NONE_HEALED: Final[frozenset[int]] = frozenset()  # one for all: it takes 216 bytes
+_FILES_READ_MAX: Final = 256
+_BASE_OFFSET: Final = 4
+"""The field of a batch unit."""
+KIND_NUMBER: Final = {QueueKind.SIMPLE: 0, QueueKind.BATCH: 1}
+
+
+class ShardLog:
+    """What the store knows of one shard while it is open."""
+
+    __slots__ = (
+        "_checked",
+        "_commit_limit",
+        "_files_read",
+        "_last_lookup",
+        "_sealed",
+        "_suspect",
+        "cuts",
+        "deleting",
+        "epoch_is_new",
+        "flush",
+        "handle",
+        "healed",
+        "lock",
+        "log",
+        "shard",
+        "state",
+        "times",
+        "units",
+    )
+
+    def __init__(
+        self,
+        shard: ShardId,
+        handle: int,
+        log: CommitLog,
+        state: ShardState,
+        units: UnitFiles,
+        times: TimeBlocks,
+        sealed: SealedFiles,
+    ) -> None:
+        self.shard = shard
+        self.handle = handle
+        self.log = log
+        self.state = state
+        self.units = units
+        self.times = times
+        self.lock = threading.RLock()
+        self.deleting = threading.Lock()
+        """Held from the look at what is deleted to the deletion; taken before any other lock."""
+        self.flush = Flush.ASYNC
+        self.epoch_is_new = False
+        """No record has the leader's epoch yet, and its table does not know it."""
+        self.note_state()
+        self.healed = _NONE_HEALED
+        """Offsets for which rebuilding the queue did not help: their records are damaged."""
+        self.cuts = 0
+        """How often offsets were taken back; counted under `lock`, when all of it is done."""
+        self._commit_limit: int | None = None
+        self._sealed = sealed
+        self._checked = False
+        self._suspect = False
+        self._last_lookup: list[tuple[int, int]] | None = None
+        """Holds the last offset that was looked up, and its unit. A cut leaves whoever looks up
+        just then alone with the old list: what was found before it does not count behind it."""
+        self._files_read: dict[int, str] | None = None
+        """Queue files that passed their checks when they were read, by number."""
+
+    # Bounds
+
+    @property
+    def kind(self) -> QueueKind:
+        return self.state.kind
+
+    def set_flush(self, flush: Flush) -> None:
+        self.flush = flush
+        self.note_state()
+
+    def note_state(self) -> None:
+        """Tell the appender what an append has to know of this shard. To be called when the flush
+        mode, `sealed`, `dropped` or the epochs changed. An intake does not append the first record
+        of an epoch: it could not note it (`begin_epoch`)."""
+        state = self.state
+        self.epoch_is_new = state.leader_epoch > state.newest_epoch
+        taking = not (state.sealed or state.dropped or self.epoch_is_new)
+        sync = self.flush is Flush.SYNC
+        self.log.appender.set_gate(self.handle, taking, sync, state.leader_epoch)
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch of the records to come."""
+        return self.state.leader_epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.state.leader_epoch = epoch
+        self.note_state()
+
+    def begin_epoch(self, offset: int) -> None:
+        """Note that the leader's epoch begins with the record at `offset`, if that is not known.
+        The caller holds the log's lock."""
+        if self.epoch_is_new:
+            with self.lock:
+                self.state.epochs.note(self.state.leader_epoch, offset)
+                self.note_state()
+
+    @property
+    def next_offset(self) -> int:
+        return self.log.appender.next_offset(self.handle)
+
+    @property
+    def next_unit(self) -> int:
+        return self.log.appender.next_unit(self.handle)
+
+    @property
+    def earliest(self) -> int:
+        return min(self.state.floor_offset, self.next_offset)
+
+    @property
+    def commit(self) -> int:
+        """The offset behind the last record that is safe to show."""
+        end = self.log.appender.shown_offset(self.handle)
+        return end if self._commit_limit is None else min(end, self._commit_limit)
+
+    def limit_commit(self, offset: Offset | None) -> None:
+        """Show nothing at or past `offset` (replication decides); None lifts the limit."""
+        self._commit_limit = offset
+
+    def was_cut_since(self, cuts: int) -> bool:
+        """Say whether offsets were taken back since `cuts` was looked up."""
+        with self.lock:  # by whoever is just at it, too
+            return self.cuts != cuts
+
+    # Units
+
+    def read_units(self, unit: int, count: int) -> bytes:
+        """Return `count` units from `unit` on, fewer only at the end or where memory ends and the
+        files begin. Raise `CorruptionError` or `FileNotFoundError` when the files do not have them
+        as they were written."""
+        count = min(count, self.next_unit - unit)
+        if count <= 0:
+            return b""
+        held = self.log.appender.read_units(self.handle, unit, count)
+        if held:
+            return held
+        with self.lock:
+            first_held, _ = self.log.appender.held_units(self.handle)
+            if unit >= first_held:
+                return self.log.appender.read_units(self.handle, unit, count)
+            return self._read_files(unit, min(count, first_held - unit))
+
+    def read_unit(self, unit: int) -> bytes:
+        """Return one unit as `read_units` does, faster when its file was read before."""
+        held = self.log.appender.read_units(self.handle, unit, 1)
+        if held:
+            return held
+        number = unit // self.units.file_units
+        with self.lock:
+            read = self._files_read
+            path = None if read is None else read.get(number)
+            if path is not None:
+                return self.units.read_in(path, unit)
+            data = self.read_units(unit, 1)
+            if data:
+                if read is None or len(read) >= _FILES_READ_MAX:
+                    read = self._files_read = {}
+                read[number] = self.units.path_of(unit)
+            return data
+
+    def _read_files(self, unit: int, count: int) -> bytes:
+        size = self.units.file_units
+        for first in range(unit - unit % size, min(unit + count, self.state.queue_first), size):
+            path = self.units.path_of(first)
+            if not self.units.is_filled(path):
+                relative = sums_path(self.shard, self.kind, path)
+                if not self._sealed.check(relative, path):
+                    raise CorruptionError(path, position=0, reason="it has no checksums")
+        data = self.units.read(unit, count)
+        if len(data) < count * self.units.unit_size:
+            at = unit % size * self.units.unit_size
+            path = self.units.path_of(unit)
+            raise CorruptionError(path, position=at, reason="this queue file is short")
+        return data
+
+    def unit_of(self, offset: int) -> int:
+        """Return the number of the unit that holds `offset`, or would be the first behind it."""
+        if self.kind is QueueKind.SIMPLE:
+            return offset
+        last = self._last_lookup
+        if last is None:
+            last = self._last_lookup = [(0, 0)]
+        known_offset, known_unit = last[0]
+        high = self.next_unit
+        held, _ = self.log.appender.held_units(self.handle)
+        if known_offset <= offset and held <= known_unit < high:
+            low = known_unit  # in memory: no look at the files
+        else:
+            low = self.first_unit
+            if known_offset <= offset and low <= known_unit < high:
+                low = known_unit
+        if low == known_unit:
+            low, high = self._step_on(offset, low, high)
+        while low < high:
+            middle = (low + high) // 2
+            if self.batch_end(middle) <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        last[0] = (offset, low)
+        return low
+
+    def _step_on(self, offset: int, low: int, high: int) -> tuple[int, int]:
+        """Narrow [low, high] down around the unit of `offset` in growing steps: whoever reads on is
+        a few units behind the last look-up."""
+        step = 1
+        while low + step <= high:
+            if self.batch_end(low + step - 1) > offset:
+                return low, low + step - 1
+            low += step
+            step *= 2
+        return low, high
+
+    def batch_end(self, unit: int) -> int:
+        """Return the offset behind the last message of a batch unit; of one that was cut off
+        meanwhile, an offset that no shard reaches."""
+        rows = self.rows(unit, 1)
+        return rows[0].end_offset if rows else _NO_OFFSET
+
+    def rows(self, unit: int, count: int) -> list[UnitRow]:
+        """Return what units say, alike for both kinds of queue."""
+        return unit_rows(self.kind, unit, self.read_units(unit, count))
+
+    def first_unit_at(self, position: int) -> UnitRow | None:
+        """Return the first live unit whose record lies at or behind `position` of the log."""
+        rows = self.rows(self._unit_at(position), 1)
+        return rows[0] if rows else None  # none: it was the last, or is cut off
+
+    def has_record_at(self, position: int) -> bool:
+        """Say whether a live record is stored at or after `position` of the log."""
+        return self._record_from(self._unit_at(position), self.next_unit)[1] is not None
+
+    def _unit_at(self, position: int) -> int:
+        low, high = self.unit_of(self.earliest), self.next_unit
+        while low < high:
+            middle = (low + high) // 2
+            at, row = self._record_from(middle, high)
+            if row is not None and row.position < position:
+                low = at + 1
+            else:
+                high = middle
+        return low
+
+    def _record_from(self, unit: int, stop: int) -> tuple[int, UnitRow | None]:
+        """Return the first unit of [unit, stop) that has a record, and its number."""
+        while unit < stop:
+            rows = self.rows(unit, min(_ROWS_PER_STEP, stop - unit))
+            for at, row in enumerate(rows, unit):
+                if not row.is_blank:
+                    return at, row
+            if not rows:
+                break  # the shard was cut, or deleted, meanwhile
+            unit += len(rows)
+        return stop, None
+
+    def first_live_position(self) -> int | None:
+        """Return where the first record lies that can be read, or None when there is none."""
+        _, row = self._record_from(self.unit_of(self.earliest), self.next_unit)
+        return None if row is None else row.position
+
+    def find_lost(self, first_offset: int = 0) -> list[tuple[int, int]]:
+        """Return the ranges of offsets from `first_offset` on that no unit has a record for."""
+        expected = max(first_offset, self.earliest)
+        unit, stop = self.unit_of(expected), self.next_unit
+        lost: list[tuple[int, int]] = []
+        while unit < stop:
+            rows = self.rows(unit, min(_ROWS_PER_STEP, stop - unit))
+            for row in rows:
+                if row.is_blank:
+                    continue
+                if row.first_offset > expected:
+                    lost.append((expected, row.first_offset))
+                expected = max(expected, row.end_offset)
+            unit += len(rows)
+        if expected < self.next_offset:
+            lost.append((expected, self.next_offset))
+        return lost
+
+    @property
+    def first_unit(self) -> int:
+        """The oldest unit that the files may hold."""
+        if self.kind is QueueKind.SIMPLE:
+            return self.earliest
+        first = self.units.first_unit()
+        return self.log.appender.held_units(self.handle)[0] if first is None else first
+
+    def estimate_size(self) -> int:
+        """Return about how many bytes the live records take, from a sample of them."""
+        first, stop = self.unit_of(self.earliest), self.next_unit
+        if first >= stop:
+            return 0
+        step = max(1, (stop - first) // _SIZE_SAMPLES)
+        # A shard that is cut or deleted meanwhile has fewer units than it had.
+        sizes = [row.size for unit in range(first, stop, step) for row in self.rows(unit, 1)]
+        return sum(sizes) * (stop - first) // len(sizes) if sizes else 0
+
+    def position_of(self, offset: int) -> int | None:
+        """Return where the record (or the batch) of `offset` is stored in the log, or None."""
+        unit = self.read_units(self.unit_of(offset), 1)
+        if not unit or unit == PRE_BLANK:
+            return None
+        return int.from_bytes(unit[:8], "big", signed=True)
+
+    def offset_at(self, position: int) -> int:
+        """Return the first live offset whose record lies at or behind `position` of the log."""
+        row = self.first_unit_at(position)
+        return self.next_offset if row is None else row.first_offset
+
+    def blocks_from(self, timestamp_ms: int) -> Iterator[int]:
+        """Yield the blocks of offsets that may hold a record of this time or a later one."""
+        with self.lock:
+            # Blocks that the appender still holds are not known here, and so are candidates.
+            first, unfinished = self.earliest // TIME_BLOCK, self.next_offset // TIME_BLOCK
+            blocks = list(self.times.candidates(timestamp_ms, first, unfinished))
+        yield from blocks
+        yield unfinished
+
+    # Upkeep
+
+    def drain(self) -> int:
+        """Move units from memory to the files; return the number of bytes moved. Whoever calls
+        this must have the shard saved with the next checkpoint."""
+        with self.lock:
+            first, data = self.log.appender.peek_units(self.handle)
+            size = self.units.unit_size
+            if data:
+                self.check_units()
+                self.units.write(first, data)
+                self._extend_checksum(first, data)
+                self.log.appender.drop_units(self.handle, first + len(data) // size)
+            blocks = self.log.appender.take_times(self.handle)
+            if blocks:
+                self.times.append(blocks)
+            return len(data)
+
+    def _extend_checksum(self, first: int, data: bytes) -> None:
+        """Keep the checksum over the units of the newest file, from its begin on. Those before
+        `first` were checked against the old one."""
+        state = self.state
+        size = self.units.unit_size
+        stop = first + len(data) // size
+        file_first = stop - 1 - (stop - 1) % self.units.file_units
+        if state.queue_first == file_first and file_first + state.queue_units == first:
+            state.queue_crc = zlib.crc32(data, state.queue_crc)
+        elif first <= file_first:
+            state.queue_crc = zlib.crc32(data[(file_first - first) * size :])
+        else:
+            state.queue_crc = zlib.crc32(self.units.read(file_first, stop - file_first))
+        state.queue_first, state.queue_units = file_first, stop - file_first
+
+    def pack_state(self, latest: int, commit: int, position: int) -> bytes:
+        """Return the state as of the given ends, to be written to a file; what the log says below
+        `position` is in it."""
+        with self.lock:
+            state = self.state
+            state.latest_offset = Offset(latest)
+            state.commit_offset = Offset(min(commit, latest))
+            state.folded_until = Position(position)
+            checksum = state.queue_crc
+            # What was found damaged stays so until it is rebuilt, whatever was added since.
+            state.queue_crc ^= self._suspect
+            try:
+                return state.to_bytes()
+            finally:
+                state.queue_crc = checksum
+
+    def check_units(self) -> bool:
+        """Return False when the newest file does not hold the units that were written; checked
+        once, at the first use after opening."""
+        if self._checked:
+            return not self._suspect
+        with self.lock:
+            if not self._checked:
+                self._suspect = not self._tail_is_good()
+                self._checked = True
+            return not self._suspect
+
+    def _tail_is_good(self) -> bool:
+        state = self.state
+        if state.queue_units == 0:
+            return True
+        try:
+            data = self.units.read(state.queue_first, state.queue_units)
+        except FileNotFoundError:
+            return False
+        size = state.queue_units * self.units.unit_size
+        return len(data) == size and zlib.crc32(data) == state.queue_crc
+
+    def note_rebuilt(self, stop: int) -> None:
+        """The files up to unit `stop` were just written anew from the log."""
+        self._checked, self._suspect = True, False
+        self._last_lookup = None
+        self._files_read = None
+        self.restore_checksum(stop)
+
+    def tail_file_exists(self, stop: int) -> bool:
+        """Return whether the file of the last unit before `stop` is there, if there must be one."""
+        if stop <= self.first_unit or stop == 0:
+            return True
+        return stop - 1 - (stop - 1) % self.units.file_units in self.units.first_units()
+
+    def end_if_cut(self, offset: int) -> int:
+        """Return where the shard ends when it is cut at `offset`: a batch goes whole."""
+        with self.lock:
+            offset = min(offset, self.next_offset)
+            unit = self.unit_of(offset)
+            if self.kind is QueueKind.SIMPLE or unit >= self.next_unit:
+                return offset
+            return min(offset, self.rows(unit, 1)[0].first_offset)
+
+    def cut(self, offset: int, *, with_state: bool = True, with_files: bool = True) -> int:
+        """Drop everything from `offset` on from the queue; the log's bytes stay, dead. A batch
+        that reaches past `offset` goes whole; returns where the shard ends now.
+
+        Without `with_files`, the caller calls `trim_files` when the state is saved: until then
+        readers in other processes, and a start, believe the old one.
+        """
+        with self.lock:
+            unit = self.unit_of(offset)
+            offset = self.end_if_cut(offset)
+            self.check_units()
+            self.log.appender.cut_queue(self.handle, offset, unit)
+            first_held, _ = self.log.appender.held_units(self.handle)
+            if unit <= first_held:
+                if with_files:
+                    self.units.cut(unit)
+                else:
+                    self.units.reopen(unit)
+                self.restore_checksum(unit)
+            self.times.cut_from(offset // TIME_BLOCK)
+            if with_state:
+                self.state.cut_from(offset)
+                self.note_state()
+            self._last_lookup = None
+            self._files_read = None
+            self.cuts += 1
+            return offset
+
+    def trim_files(self) -> None:
+        """Clear the files behind the last unit that was moved there."""
+        with self.lock:
+            self.units.cut(self.log.appender.held_units(self.handle)[0])
+
+    def clear_queue(self) -> None:
+        """Drop the whole queue, also when its files are gone already."""
+        with self.lock:
+            self.log.appender.cut_queue(self.handle, 0, 0)
+            self.units.cut(0)
+            self.times.clear()
+            self.note_rebuilt(0)
+            self.cuts += 1
+
+    def forget(self, position: int) -> None:
+        """The shard was deleted when the log ended at `position`: its queue is empty, its state
+        knows nothing any more. Its files are of no use and go later (`remove_files`)."""
+        with self.lock:
+            if self.next_offset or self.next_unit:
+                self.log.appender.cut_queue(self.handle, 0, 0)
+                self.state.note_truncation(position, 0)
+            state = self.state
+            state.queue_first = state.queue_units = state.queue_crc = 0
+            self._checked, self._suspect = True, False
+            self._last_lookup = None
+            self._files_read = None
+            self.state.clear()
+            self.state.drop(position)
+            self.note_state()
+            self.cuts += 1
+
+    def remove_files(self) -> bool:
+        """Remove what a deleted shard has on disk; return False when it is not deleted. The caller
+        makes that durable."""
+        with self.lock:
+            if not self.state.dropped:
+                return False
+            self.units.remove_all()
+            self.times.remove()
+            return True
+
+    def revive(self) -> None:
+        """Let a deleted shard exist again, empty. Nothing of what it was may come back, also after
+        a power cut."""
+        with self.lock:
+            if self.units.names():
+                self.units.remove_all()
+                self.units.sync_removal()
+            self.times.clear()
+            self.state.dropped = False
+            self.note_state()
+
+    def restore_checksum(self, stop: int) -> None:
+        """Compute the checksum of the newest file's units below `stop` anew, from bytes that were
+        just written or checked."""
+        first = stop - stop % self.units.file_units
+        try:
+            data = self.units.read(first, stop - first) if stop > first else b""
+        except FileNotFoundError:
+            # A replay of dead records may cut a queue below the first unit that the log still has.
+            data, stop = b"", first
+        self.state.queue_first, self.state.queue_units = first, stop - first
+        self.state.queue_crc = zlib.crc32(data)
+
+
+def batch_unit_behind(units: UnitFiles, state: ShardState) -> int:
+    """Return the number of the first unit behind the end that a saved state says. Its files may
+    hold more: records came between the look at the ends and the move of their units. A replay
+    finds those records, and must not give each a second unit."""
+    stop = state.queue_first + state.queue_units
+    try:
+        data = units.read(state.queue_first, state.queue_units)
+    except FileNotFoundError:
+        return stop
+    if zlib.crc32(data) != state.queue_crc:
+        return stop  # the queue is rebuilt
+    first = state.queue_first
+    while True:
+        for unit in range(first + len(data) // BATCH_UNIT.size, first, -1):
+            fields = BATCH_UNIT.unpack_from(data, (unit - 1 - first) * BATCH_UNIT.size)
+            if fields[_BASE_OFFSET] < state.latest_offset:
+                return unit
+        first -= units.file_units
+        try:
+            data = units.read(first, units.file_units) if first >= 0 else b""
+        except FileNotFoundError:
+            data = b""
+        if not data:
+            return first + units.file_units
