@@ -33,12 +33,12 @@ from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import Record, ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.dispatcher import upload_shard
-from penstock.tiered.fetcher import Fetcher
+from penstock.tiered.config import TierConfig
 from penstock.tiered.providers import ObjectBytes, ObjectInfo, TierProvider
 from penstock.tiered.providers.contract import Blocks, get_range_into, get_range_summed, path_of
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_reader import TierQuery
+from penstock.tiered.read.fetcher import Fetcher
+from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.upload.dispatcher import upload_shard
 
 MB = 1 << 20
 RUNS = 5

@@ -92,13 +92,13 @@ from penstock.platform.log import get_logger
 from penstock.platform.metrics import SegmentMetrics
 from penstock.settings import EMBEDDED, Settings
 from penstock.settings.secret_file import read_secrets
-from penstock.tiered.building import build_tiered_engine
-from penstock.tiered.catalogue_writer import CatalogueWriter
-from penstock.tiered.directory_tiers import TIER_URL, note_tier_url
+from penstock.tiered.build import build_tiered_engine
+from penstock.tiered.catalog.directory_tiers import TIER_URL, note_tier_url
+from penstock.tiered.catalog.restore import ATTACHING
+from penstock.tiered.catalog.writer import CatalogueWriter
 from penstock.tiered.engine import TieredSegmentEngine
-from penstock.tiered.meta_lease import MetaLease
-from penstock.tiered.tier_metrics import TierMetrics
-from penstock.tiered.tier_restore import ATTACHING
+from penstock.tiered.lease import MetaLease
+from penstock.tiered.metrics import TierMetrics
 
 if TYPE_CHECKING:
     from penstock.meta.raft.client import RaftMetaClient

@@ -10,10 +10,10 @@ from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.settings import Settings, keeps_default_sizes
 from penstock.settings.tree import TieringSettings
-from penstock.tiered.directory_tiers import TIER_DIRECTORY
-from penstock.tiered.fetcher import FetchSettings
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_upkeep import TierLimits
+from penstock.tiered.catalog.directory_tiers import TIER_DIRECTORY
+from penstock.tiered.config import TierConfig
+from penstock.tiered.maintenance.upkeep import TierLimits
+from penstock.tiered.read.fetcher import FetchSettings
 
 _HOUR_MS: Final = 3_600_000
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from penstock.engine.segment.store import SegmentStore
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.dispatcher import upload_shard
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.config import TierConfig
+from penstock.tiered.upload.dispatcher import upload_shard
 
 
 def upload(store: SegmentStore, url: str, *, chunk_size: int = 2_000) -> None:

@@ -20,7 +20,7 @@ from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.config import TierConfig
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 

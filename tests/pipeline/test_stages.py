@@ -27,8 +27,8 @@ from penstock.pipeline.running import run as run_duties
 from penstock.pipeline.stages import Chain, Stage, load_stage
 from penstock.record import Record, ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_reader import TierQuery
+from penstock.tiered.config import TierConfig
+from penstock.tiered.read.reader import TierQuery
 
 STOP_S = 480
 

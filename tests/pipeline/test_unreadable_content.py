@@ -20,8 +20,8 @@ from penstock.pipeline.reading import Scan
 from penstock.pipeline.source_options import read_options
 from penstock.record import QueueKind
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.tier_compaction import rewrite_segments
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.config import TierConfig
+from penstock.tiered.maintenance.compaction import rewrite_segments
 
 AROUND: Final = [*range(FIRST), *range(BEHIND, END)]
 

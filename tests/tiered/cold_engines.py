@@ -13,10 +13,10 @@ from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import Producer, QueueKind, Record, ShardId
 from penstock.testing.conformance.engines import SMALL_SIZES, SegmentHarness
-from penstock.tiered.building import build_tiered_engine
+from penstock.tiered.build import build_tiered_engine
+from penstock.tiered.config import TierConfig
 from penstock.tiered.engine import TieredSegmentEngine
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_upkeep import TierLimits
+from penstock.tiered.maintenance.upkeep import TierLimits
 
 
 class ColdEngine(TieredSegmentEngine):

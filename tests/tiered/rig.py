@@ -8,10 +8,10 @@ from pathlib import Path
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.record import Record, ShardId, StoredRecord
-from penstock.tiered.append_result import AppendResult
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_reader import TierQuery
+from penstock.tiered.config import TierConfig
+from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.rocketmq.append_result import AppendResult
 
 SHARD = ShardId("orders", 0)
 SIZES = FileSizes(

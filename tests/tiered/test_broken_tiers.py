@@ -22,10 +22,10 @@ from penstock.settings import EMBEDDED, merge_settings
 from penstock.testing.manual_clock import ManualClock
 from penstock.tiered import providers
 from penstock.tiered.engine import TieredSegmentEngine
+from penstock.tiered.maintenance.upkeep import TierLimits, TierUpkeep
+from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.providers import check_address, check_new_address, open_provider
-from penstock.tiered.tier_metrics import TierMetrics
-from penstock.tiered.tier_set import TierSet
-from penstock.tiered.tier_upkeep import TierLimits, TierUpkeep
+from penstock.tiered.shard_tiers import TierSet
 
 HOUR_S = 3600
 BROKEN = "s3:/typo"

@@ -14,10 +14,10 @@ from penstock.codec import pure
 from penstock.codec.select import Core, native_core
 from penstock.errors import BadRequestError, CorruptionError, TierUnavailableError
 from penstock.record import QueueKind
-from penstock.tiered import chunk_stream
-from penstock.tiered.chunk import ChunkEntry, Footer
-from penstock.tiered.chunk_stream import ChunkStream, FetchedChunk, Span
-from penstock.tiered.part_buffers import PartBuffers, SpareBuffers
+from penstock.tiered.chunk.chunk import ChunkEntry, Footer
+from penstock.tiered.read import chunk_stream
+from penstock.tiered.read.chunk_stream import ChunkStream, FetchedChunk, Span
+from penstock.tiered.read.part_buffers import PartBuffers, SpareBuffers
 
 DEADLINE_S = 60.0
 FOOTER = Footer(b"", b"", b"", 0, 0, QueueKind.SIMPLE)

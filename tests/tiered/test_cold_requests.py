@@ -15,9 +15,9 @@ from tests.tiered.rig import SHARD, fill, open_store, upload
 from penstock.engine.segment.store import SegmentStore
 from penstock.testing.manual_clock import ManualClock
 from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.config import TierConfig
 from penstock.tiered.providers.memory import MemoryProvider
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_reader import TierQuery
+from penstock.tiered.read.reader import TierQuery
 
 READERS = 8
 WAIT_S = 60.0

@@ -15,12 +15,12 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, CorruptionError, NotSupportedError
 from penstock.record import QueueKind, Record
 from penstock.testing.manual_clock import ManualClock
-from penstock.tiered.append_result import AppendResult, BoundaryType
-from penstock.tiered.composite_access import CompositeAccess
+from penstock.tiered.chunk.shard_manifest import LeaseLostError
 from penstock.tiered.composite_flat_file import CompositeFlatFile, request_of
-from penstock.tiered.shard_manifest import LeaseLostError
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_reader import TierQuery
+from penstock.tiered.config import TierConfig
+from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.rocketmq.append_result import AppendResult, BoundaryType
+from penstock.tiered.rocketmq.composite_access import CompositeAccess
 
 
 @pytest.fixture

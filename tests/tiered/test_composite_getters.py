@@ -15,10 +15,10 @@ from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, BusyError, ClosedError
 from penstock.record import QueueKind, ShardId
-from penstock.tiered.append_result import AppendResult, BoundaryType
-from penstock.tiered.async_reads import AsyncReads
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.providers.memory import MemoryProvider
+from penstock.tiered.read.async_reads import AsyncReads
+from penstock.tiered.rocketmq.append_result import AppendResult, BoundaryType
 
 OTHER = ShardId("orders", 1)
 BORN_MS = 1_700_000_000_000

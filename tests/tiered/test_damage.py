@@ -18,12 +18,12 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.errors import CorruptionError, TierDamageError, TierObjectMissingError
 from penstock.testing.manual_clock import ManualClock
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.damage import LOG_INTERVAL_S, DamageReports
-from penstock.tiered.tier_compaction import rewrite_segments
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_metrics import TierMetrics
-from penstock.tiered.tier_reader import TierQuery
-from penstock.tiered.tier_repair import repair_tier
+from penstock.tiered.config import TierConfig
+from penstock.tiered.maintenance.compaction import rewrite_segments
+from penstock.tiered.maintenance.damage import LOG_INTERVAL_S, DamageReports
+from penstock.tiered.maintenance.repair import repair_tier
+from penstock.tiered.metrics import TierMetrics
+from penstock.tiered.read.reader import TierQuery
 
 SIZE = 20_000
 """Bytes of a value: a few records make a block, a few blocks a chunk."""

@@ -16,9 +16,9 @@ from penstock.meta.state.model import TieringPolicy
 from penstock.record import QueueKind
 from penstock.testing.manual_clock import ManualClock
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.scrubber import ScrubReport, verify_shard
-from penstock.tiered.tier_compaction import rewrite_segments
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.config import TierConfig
+from penstock.tiered.maintenance.compaction import rewrite_segments
+from penstock.tiered.maintenance.scrubber import ScrubReport, verify_shard
 
 
 @pytest.fixture

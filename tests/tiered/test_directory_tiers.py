@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock.errors import NotAStoreError
 from penstock.meta.state.model import TieringPolicy
-from penstock.tiered.directory_tiers import TIER_URL, find_tiers, own_tier_url
+from penstock.tiered.catalog.directory_tiers import TIER_URL, find_tiers, own_tier_url
 from penstock.tiered.providers import open_provider
 
 SMALL = {"broker__commit_log_file_size": 1 << 16, "tiering__upload_interval_ms": 50}

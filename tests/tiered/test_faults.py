@@ -20,17 +20,17 @@ from penstock.meta.solo_client import SoloMetaClient
 from penstock.platform.clock import SystemClock
 from penstock.record import Record, ShardId
 from penstock.testing.manual_clock import ManualClock
-from penstock.tiered.append_result import AppendResult
-from penstock.tiered.chunk import ChunkEntry
+from penstock.tiered.chunk.chunk import ChunkEntry
+from penstock.tiered.chunk.shard_manifest import LeaseLostError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.dispatcher import LEASE_RETRY_S, TieredDispatcher, upload_shard
-from penstock.tiered.meta_lease import DURATION_MS, MetaLease
+from penstock.tiered.config import TierConfig
+from penstock.tiered.lease import DURATION_MS, MetaLease
+from penstock.tiered.maintenance.compaction import rewrite_segments
 from penstock.tiered.providers.memory import MemoryProvider
-from penstock.tiered.providers.settling import SettlingProvider
-from penstock.tiered.shard_manifest import LeaseLostError
-from penstock.tiered.tier_compaction import rewrite_segments
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_set import TierSet
+from penstock.tiered.providers.retrying import SettlingProvider
+from penstock.tiered.rocketmq.append_result import AppendResult
+from penstock.tiered.shard_tiers import TierSet
+from penstock.tiered.upload.dispatcher import LEASE_RETRY_S, TieredDispatcher, upload_shard
 
 CONFIG = TierConfig(url="memory://unused", chunk_size=2000, segment_size=6000)
 

@@ -13,9 +13,9 @@ from penstock.codec import pure
 from penstock.codec.select import native_core
 from penstock.errors import BadRequestError, CorruptionError, TierUnavailableError
 from penstock.record import QueueKind
-from penstock.tiered.chunk import BLOCK_SIZE, ChunkEntry, Footer
-from penstock.tiered.file_stream import FileRequests, FileStream
-from penstock.tiered.part_buffers import PartBuffers, SpareBuffers
+from penstock.tiered.chunk.chunk import BLOCK_SIZE, ChunkEntry, Footer
+from penstock.tiered.read.file_stream import FileRequests, FileStream
+from penstock.tiered.read.part_buffers import PartBuffers, SpareBuffers
 
 pytestmark = pytest.mark.skipif(native_core() is None, reason="the extension was not built")
 

@@ -13,7 +13,7 @@ import pytest
 from tests.tiered.rig import SHARD, fill, open_store, upload
 
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.config import TierConfig
 
 AS_NOBODY = """
 import os, sys
@@ -21,8 +21,8 @@ from penstock.errors import TierSetupError
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.providers.contract import remove_leftovers
-from penstock.tiered.tier_admin import collect_garbage, verify_tier
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.admin import collect_garbage, verify_tier
+from penstock.tiered.config import TierConfig
 import penstock.tiered.providers.posix
 url, key, options = sys.argv[1], sys.argv[2], dict(each.split("=") for each in sys.argv[3:])
 if os.geteuid() == 0:

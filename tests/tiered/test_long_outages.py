@@ -19,13 +19,13 @@ from penstock.engine.contract import ShardConfig, ShardTiering
 from penstock.errors import TierUnavailableError
 from penstock.record import Offset
 from penstock.testing.manual_clock import ManualClock
-from penstock.tiered.building import build_tiered_engine
-from penstock.tiered.dispatcher import RETRY_MAX_S
+from penstock.tiered.build import build_tiered_engine
+from penstock.tiered.config import TierConfig
 from penstock.tiered.engine import TieredSegmentEngine
+from penstock.tiered.maintenance.upkeep import TierLimits
+from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.providers.memory import MemoryProvider
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_metrics import TierMetrics
-from penstock.tiered.tier_upkeep import TierLimits
+from penstock.tiered.upload.dispatcher import RETRY_MAX_S
 
 OUTAGE_S = 600
 STEP_S = 5

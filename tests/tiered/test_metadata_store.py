@@ -9,9 +9,13 @@ import pytest
 
 from penstock.errors import BadRequestError
 from penstock.record import ShardId
-from penstock.tiered.file_segment import FileSegmentMetadata, FileSegmentType
-from penstock.tiered.metadata_store import QueueMetadata, TieredMetadataStore, TopicMetadata
-from penstock.tiered.rocks_metadata import RocksDbMetadataStore
+from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata, FileSegmentType
+from penstock.tiered.rocketmq.metadata_store import (
+    QueueMetadata,
+    TieredMetadataStore,
+    TopicMetadata,
+)
+from penstock.tiered.rocketmq.rocks_metadata import RocksDbMetadataStore
 
 ORDERS = ShardId("orders", 0)
 

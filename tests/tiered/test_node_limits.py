@@ -22,19 +22,19 @@ from penstock.platform.disk import Usage
 from penstock.platform.local_disk import LocalDisk
 from penstock.record import Offset, Record
 from penstock.testing.manual_clock import ManualClock
-from penstock.tiered.building import build_tiered_engine
+from penstock.tiered.admin import pull_shard
+from penstock.tiered.build import build_tiered_engine
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.damage import DamageReports
+from penstock.tiered.config import TierConfig
 from penstock.tiered.engine import TieredSegmentEngine
-from penstock.tiered.fetcher import Fetcher, FetchSettings
+from penstock.tiered.maintenance.damage import DamageReports
+from penstock.tiered.maintenance.upkeep import TierLimits, TierUpkeep
+from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.providers import open_provider
 from penstock.tiered.providers.memory import MemoryProvider
-from penstock.tiered.tier_admin import pull_shard
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_metrics import TierMetrics
-from penstock.tiered.tier_reader import TierQuery
-from penstock.tiered.tier_set import TierSet
-from penstock.tiered.tier_upkeep import TierLimits, TierUpkeep
+from penstock.tiered.read.fetcher import Fetcher, FetchSettings
+from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.shard_tiers import TierSet
 
 HOUR_MS = 3_600_000
 

@@ -18,11 +18,11 @@ from penstock.node import Node
 from penstock.record import Offset, Record, ShardId
 from penstock.settings import EMBEDDED, merge_settings
 from penstock.testing.manual_clock import ManualClock
-from penstock.tiered.dispatcher import TieredDispatcher
+from penstock.tiered.config import TierConfig
 from penstock.tiered.engine import TieredSegmentEngine
 from penstock.tiered.providers import open_provider
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_set import TierSet
+from penstock.tiered.shard_tiers import TierSet
+from penstock.tiered.upload.dispatcher import TieredDispatcher
 
 BORN_MS = 1_700_000_000_000
 SMALL = {

@@ -20,15 +20,15 @@ from penstock.engine.contract import ShardConfig, ShardTiering
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import StoreError, TierUnavailableError
 from penstock.record import Offset, StoredRecord
-from penstock.tiered.building import build_tiered_engine
+from penstock.tiered.build import build_tiered_engine
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.dispatcher import upload_shard
-from penstock.tiered.names import chunk_name
+from penstock.tiered.config import TierConfig
+from penstock.tiered.maintenance.upkeep import TierLimits
+from penstock.tiered.object_names import chunk_name
 from penstock.tiered.providers import object_store, open_provider
 from penstock.tiered.providers.contract import remove_leftovers
 from penstock.tiered.providers.s3_uploads import open_uploads
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_upkeep import TierLimits
+from penstock.tiered.upload.dispatcher import upload_shard
 
 pytestmark = pytest.mark.s3
 DEADLINE_S = 120.0
@@ -150,7 +150,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 PUTS = """
 import sys
-from penstock.tiered.names import chunk_name
+from penstock.tiered.object_names import chunk_name
 from penstock.tiered.providers import object_store, open_provider
 from penstock.tiered.providers.contract import remove_leftovers
 from penstock.tiered.providers.s3_uploads import open_uploads

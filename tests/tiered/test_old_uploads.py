@@ -15,9 +15,9 @@ from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering
 from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.meta.state.transaction_commands import AbortedRange
 from penstock.record import Offset, QueueKind, StoredRecord
-from penstock.tiered.building import build_tiered_engine
+from penstock.tiered.build import build_tiered_engine
 from penstock.tiered.engine import TieredSegmentEngine
-from penstock.tiered.tier_upkeep import TierLimits
+from penstock.tiered.maintenance.upkeep import TierLimits
 
 pytestmark = pytest.mark.skipif(not IS_NATIVE, reason="batches of Kafka's need the extension")
 

@@ -13,7 +13,7 @@ from penstock.record import Record, ShardId
 from penstock.settings import EMBEDDED, merge_settings
 from penstock.testing.manual_clock import ManualClock
 from penstock.tiered.engine import TieredSegmentEngine
-from penstock.tiered.meta_lease import DURATION_MS, MetaLease
+from penstock.tiered.lease import DURATION_MS, MetaLease
 
 SETTINGS = merge_settings(EMBEDDED, {"tiering__upload_interval_ms": 50})
 VICTIM = """

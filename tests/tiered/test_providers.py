@@ -24,7 +24,7 @@ from penstock.tiered import providers
 from penstock.tiered.providers import TierProvider, open_provider
 from penstock.tiered.providers.memory import MemoryProvider, forget_bucket
 from penstock.tiered.providers.posix import PosixProvider
-from penstock.tiered.providers.settling import SettlingProvider
+from penstock.tiered.providers.retrying import SettlingProvider
 
 
 class TestMemory(TierConformance):

@@ -23,17 +23,17 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.meta.state.model import TieringPolicy
-from penstock.tiered import tier_restore
-from penstock.tiered.catalogue import (
+from penstock.tiered.catalog import restore as tier_restore
+from penstock.tiered.catalog.catalog import (
     Catalogue,
     decode_catalogue,
     encode_catalogue,
     list_catalogues,
     put_catalogue,
 )
+from penstock.tiered.catalog.restore import ATTACHING, attach_tier, restore_tier
+from penstock.tiered.config import TierConfig
 from penstock.tiered.providers import open_provider
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_restore import ATTACHING, attach_tier, restore_tier
 
 SMALL = {
     "broker__commit_log_file_size": 1 << 16,

@@ -14,9 +14,9 @@ from tests.tiered.s3_server import S3Server
 
 from penstock.record import StoredRecord
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.dispatcher import upload_shard
-from penstock.tiered.scrubber import ScrubReport, verify_shard
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.config import TierConfig
+from penstock.tiered.maintenance.scrubber import ScrubReport, verify_shard
+from penstock.tiered.upload.dispatcher import upload_shard
 
 TIMEOUT_S = 300
 RECORDS = 400

@@ -17,7 +17,7 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, TierSetupError
 from penstock.record import ShardId
 from penstock.tiered.providers import check_address, check_new_address
-from penstock.tiered.rocketmq import RocketMqTier, cluster_name
+from penstock.tiered.rocketmq.tier import RocketMqTier, cluster_name
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "rocketmq-5.5-tiered.tar.xz"
 

@@ -19,10 +19,10 @@ from penstock.codec.select import core
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, CorruptionError, TierSetupError
 from penstock.record import QueueKind, ShardId
-from penstock.tiered import rocketmq
-from penstock.tiered.append_result import AppendResult
-from penstock.tiered.file_segment import FileSegmentType
-from penstock.tiered.rocketmq import RocketMqTier, cluster_name, file_name
+from penstock.tiered.rocketmq import tier as rocketmq
+from penstock.tiered.rocketmq.append_result import AppendResult
+from penstock.tiered.rocketmq.file_segment import FileSegmentType
+from penstock.tiered.rocketmq.tier import RocketMqTier, cluster_name, file_name
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "rocketmq-5.5-tiered.tar.xz"
 Line = dict[str, object]

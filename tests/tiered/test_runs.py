@@ -16,11 +16,11 @@ from penstock.codec.select import Core, native_core
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, CorruptionError, TierUnavailableError
 from penstock.record import QueueKind, Record, ShardId
-from penstock.tiered.chunk import ChunkRange, build_chunk, derive_units
+from penstock.tiered.chunk.chunk import ChunkRange, build_chunk, derive_units
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.dispatcher import upload_shard
+from penstock.tiered.config import TierConfig
 from penstock.tiered.providers.memory import MemoryProvider
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.upload.dispatcher import upload_shard
 
 PLACE = 777_000
 BATCHES = ShardId("orders", 1)

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from penstock.cli import build
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import CorruptionError, TierSetupError
+from penstock.tiered.admin import collect_garbage
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.rocks_metadata import RocksDbMetadataStore
-from penstock.tiered.tier_admin import collect_garbage
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.config import TierConfig
+from penstock.tiered.rocketmq.rocks_metadata import RocksDbMetadataStore
 
 run = CliRunner()
 

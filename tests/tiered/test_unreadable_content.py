@@ -20,14 +20,14 @@ from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.record import Offset, QueueKind, Record, ShardId, StoredRecord
-from penstock.tiered.chunk import ChunkEntry, ChunkRange, Footer, build_chunk, derive_units
+from penstock.tiered.admin import pull_shard
+from penstock.tiered.chunk.chunk import ChunkEntry, ChunkRange, Footer, build_chunk, derive_units
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.dispatcher import upload_shard
-from penstock.tiered.rocketmq import RocketMqTier
-from penstock.tiered.scrubber import ScrubReport, verify_shard
-from penstock.tiered.tier_admin import pull_shard
-from penstock.tiered.tier_compaction import rewrite_segments
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.config import TierConfig
+from penstock.tiered.maintenance.compaction import rewrite_segments
+from penstock.tiered.maintenance.scrubber import ScrubReport, verify_shard
+from penstock.tiered.rocketmq.tier import RocketMqTier
+from penstock.tiered.upload.dispatcher import upload_shard
 
 EVENTS: Final = ShardId("events", 0)
 COUNT: Final = 10

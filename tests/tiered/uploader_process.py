@@ -15,8 +15,8 @@ from tests.tiered.rig import SHARD
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import BusyError, StaleWriteError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.dispatcher import upload_shard
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.config import TierConfig
+from penstock.tiered.upload.dispatcher import upload_shard
 
 TURNS = 12
 

@@ -29,13 +29,13 @@ from penstock.engine.segment.settings import FileSizes, SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.platform.local_disk import LocalDisk
 from penstock.record import Offset, Record, ShardId, StoredRecord
-from penstock.tiered.building import build_tiered_engine
+from penstock.tiered.admin import collect_garbage, verify_tier
+from penstock.tiered.build import build_tiered_engine
+from penstock.tiered.config import TierConfig
 from penstock.tiered.engine import TieredSegmentEngine
+from penstock.tiered.maintenance.upkeep import TierLimits
 from penstock.tiered.providers import posix
 from penstock.tiered.providers.object_store import ObjectStoreProvider
-from penstock.tiered.tier_admin import collect_garbage, verify_tier
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_upkeep import TierLimits
 
 SHARD: Final = ShardId("orders", 0)
 STEPS: Final = frozenset({"write", "fsync", "link", "rename", "unlink", "mkdir", "rmdir"})

@@ -24,8 +24,10 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError
 from penstock.node_settings import segment_settings
 from penstock.settings import load_settings
-from penstock.tiered import tier_admin, tier_repair, tier_restore
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered import admin as tier_admin
+from penstock.tiered.catalog import restore as tier_restore
+from penstock.tiered.config import TierConfig
+from penstock.tiered.maintenance import repair as tier_repair
 
 DAMAGED: Final = 1
 

@@ -18,7 +18,7 @@ from penstock.pipeline.ranges import ShardRange
 from penstock.pipeline.source_options import SourceOptions
 from penstock.pipeline.tiers import OpenTier
 from penstock.record import ShardId
-from penstock.tiered.chunk import ChunkEntry
+from penstock.tiered.chunk.chunk import ChunkEntry
 
 _UNLIMITED: Final = 1 << 62
 

@@ -29,8 +29,8 @@ from penstock.pipeline.tier_origin import may_pass
 from penstock.pipeline.tiers import shared_tier
 from penstock.platform.clock import SystemClock
 from penstock.record import QueueKind
-from penstock.tiered.chunk import ChunkEntry, Footer
-from penstock.tiered.manifest import Manifest
+from penstock.tiered.chunk.chunk import ChunkEntry, Footer
+from penstock.tiered.chunk.manifest import Manifest
 from penstock.tiered.providers.contract import ObjectMissingError
 
 if TYPE_CHECKING:

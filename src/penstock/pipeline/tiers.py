@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from penstock.errors import BadRequestError
 from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.names import parse_manifest_key, topic_prefix
+from penstock.tiered.config import TierConfig
+from penstock.tiered.object_names import parse_manifest_key, topic_prefix
 from penstock.tiered.providers import check_address
-from penstock.tiered.tier_config import TierConfig
 
 TIERS_MAX: Final = 4
 """Tiers that a worker keeps open; the one used longest ago is let go first."""

@@ -43,27 +43,27 @@ from penstock.errors import (
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.log import get_logger
 from penstock.record import QueueKind, ShardId, StoredRecord
-from penstock.tiered import manifest_changes as changes
-from penstock.tiered.append_result import AppendResult, BoundaryType
-from penstock.tiered.async_reads import IsCancelled
-from penstock.tiered.chunk import ChunkEntry, ChunkRange, build_chunk, derive_units
-from penstock.tiered.chunk_files import ChunkFiles
-from penstock.tiered.chunk_records import read_units
-from penstock.tiered.chunk_stream import FetchedChunk
-from penstock.tiered.composite_access import DispatchRequest
-from penstock.tiered.composite_reads import CompositeReads
-from penstock.tiered.composite_upkeep import CompositeUpkeep
-from penstock.tiered.fetcher import Fetcher
-from penstock.tiered.file_segment import FileSegmentMetadata
-from penstock.tiered.flat_file import FlatFile
-from penstock.tiered.manifest import Manifest
-from penstock.tiered.metadata_store import TieredMetadataStore
-from penstock.tiered.names import chunk_name
+from penstock.tiered.chunk import manifest_changes as changes
+from penstock.tiered.chunk.chunk import ChunkEntry, ChunkRange, build_chunk, derive_units
+from penstock.tiered.chunk.chunk_records import read_units
+from penstock.tiered.chunk.manifest import Manifest
+from penstock.tiered.chunk.shard_manifest import ShardManifest
+from penstock.tiered.config import TierConfig
+from penstock.tiered.maintenance.shard_upkeep import CompositeUpkeep
+from penstock.tiered.object_names import chunk_name
 from penstock.tiered.providers.contract import TierProvider
-from penstock.tiered.shard_manifest import ShardManifest
-from penstock.tiered.tier_config import TierConfig
-from penstock.tiered.tier_reader import TierReader
-from penstock.tiered.upload_window import UploadWindow
+from penstock.tiered.read.async_reads import IsCancelled
+from penstock.tiered.read.chunk_stream import FetchedChunk
+from penstock.tiered.read.fetcher import Fetcher
+from penstock.tiered.read.reader import TierReader
+from penstock.tiered.rocketmq.append_result import AppendResult, BoundaryType
+from penstock.tiered.rocketmq.composite_access import DispatchRequest
+from penstock.tiered.rocketmq.composite_reads import CompositeReads
+from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata
+from penstock.tiered.rocketmq.flat_file import FlatFile
+from penstock.tiered.rocketmq.metadata_store import TieredMetadataStore
+from penstock.tiered.upload.chunk_files import ChunkFiles
+from penstock.tiered.upload.upload_window import UploadWindow
 
 GAP_MAX: Final = 4096
 """Offsets without a record that one chunk spans, at most."""

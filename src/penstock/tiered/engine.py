@@ -40,17 +40,17 @@ from penstock.engine.validation import check_key, check_limit, check_offset, che
 from penstock.errors import CorruptionError, SetupError, UnreadableContentError
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId, StoredRecord
-from penstock.tiered.cold_batches import read_cold_batches
+from penstock.tiered.chunk.shard_manifest import LeaseLostError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.dispatcher import TieredDispatcher
 from penstock.tiered.index_service import IndexService
-from penstock.tiered.shard_manifest import LeaseLostError
-from penstock.tiered.stable_log import StableLog
-from penstock.tiered.tier_compaction import TierProgress, delete_superseded
-from penstock.tiered.tier_metrics import TierMetrics
-from penstock.tiered.tier_reader import TierQuery
-from penstock.tiered.tier_set import TierSet
-from penstock.tiered.tier_upkeep import TierLimits, TierReport, TierUpkeep, kept_in_tier_ms
+from penstock.tiered.maintenance.compaction import TierProgress, delete_superseded
+from penstock.tiered.maintenance.upkeep import TierLimits, TierReport, TierUpkeep, kept_in_tier_ms
+from penstock.tiered.metrics import TierMetrics
+from penstock.tiered.read.cold_batches import read_cold_batches
+from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.shard_tiers import TierSet
+from penstock.tiered.upload.committed_log import StableLog
+from penstock.tiered.upload.dispatcher import TieredDispatcher
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,7 @@ from penstock.brokers.kafka.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST
 from penstock.meta.state.model import TieringPolicy
 from penstock.record import Offset, Record
 from penstock.tiered.engine import TieredSegmentEngine
-from penstock.tiered.tier_reader import TierQuery
+from penstock.tiered.read.reader import TierQuery
 
 WAIT_S = 60.0
 TOPIC = "orders"

@@ -26,10 +26,10 @@ from penstock.pipeline import jobs
 from penstock.pipeline.jobs import offload_work, offloading
 from penstock.pipeline.jobs.offload_work import OffloadDone, OffloadTask, offload_one
 from penstock.record import QueueKind, Record, ShardId
-from penstock.tiered import dispatcher
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.dispatcher import CommittedLog
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.config import TierConfig
+from penstock.tiered.upload import dispatcher
+from penstock.tiered.upload.dispatcher import CommittedLog
 
 __all__ = ["run"]
 

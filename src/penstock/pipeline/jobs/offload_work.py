@@ -23,12 +23,12 @@ from penstock.engine.segment.read.key_reader import inner_count, split_run
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import StoreError
 from penstock.record import Offset, QueueKind, ShardId
+from penstock.tiered.chunk.manifest import Manifest
+from penstock.tiered.chunk.shard_manifest import LeaseLostError
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.dispatcher import sync_deleted, upload_shard
-from penstock.tiered.manifest import Manifest
-from penstock.tiered.shard_manifest import LeaseLostError
-from penstock.tiered.stable_log import without_aborted
-from penstock.tiered.tier_config import TierConfig
+from penstock.tiered.config import TierConfig
+from penstock.tiered.upload.committed_log import without_aborted
+from penstock.tiered.upload.dispatcher import sync_deleted, upload_shard
 
 _SIZE: Final = struct.Struct(">I")
 

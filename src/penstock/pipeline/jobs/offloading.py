@@ -25,7 +25,7 @@ from penstock.pipeline.jobs.topic_choice import chosen_shards
 from penstock.pipeline.named_view import NamedView
 from penstock.pipeline.tiers import reachable
 from penstock.record import ShardId
-from penstock.tiered.tier_config import CHUNK_SIZE, TierConfig
+from penstock.tiered.config import CHUNK_SIZE, TierConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,7 @@
                                   group `penstock.tier_providers`, by the URL's scheme: a callable
                                   that takes the URL and the options and returns a `TierProvider`
 
-`rocketmq+file://` is another layout, not another provider: see `penstock.tiered.rocketmq`.
+`rocketmq+file://` is another layout, not another provider: see `penstock.tiered.rocketmq.tier`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.tiered.providers.contract import (
 from penstock.tiered.providers.memory import MemoryProvider
 from penstock.tiered.providers.posix import PosixProvider
 from penstock.tiered.providers.prefixed import PrefixedProvider
-from penstock.tiered.providers.settling import SettlingProvider
+from penstock.tiered.providers.retrying import SettlingProvider
 
 ROCKETMQ: Final = "rocketmq+file"
 ENTRY_POINTS: Final = "penstock.tier_providers"
@@ -137,7 +137,7 @@ def _unknown(url: str) -> TierSetupError:
         return TierSetupError(
             f"{url} is a tier in RocketMQ's own layout, whose files grow in place and have neither "
             "checksums nor a manifest: `penstock tier status`, `ls`, `verify` and `pull` read it, "
-            "programs write queues of simple topics with penstock.tiered.rocketmq.RocketMqTier; "
+            "programs write queues of simple topics with penstock.tiered.rocketmq.tier.RocketMqTier; "
             "a node, `gc`, `repair`, `restore` and `rebuild` need file:///directory or an object "
             "store"
         )

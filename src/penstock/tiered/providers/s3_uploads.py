@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree as ET
 
 from penstock.errors import TierSetupError, TierUnavailableError
-from penstock.tiered.names import is_ours
+from penstock.tiered.object_names import is_ours
 
 _EMPTY: Final = hashlib.sha256(b"").hexdigest()
 _TIMEOUT_S: Final = 60.0

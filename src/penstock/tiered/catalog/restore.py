@@ -1,0 +1,336 @@
+"""Makes a data directory from a tier alone: the catalogue says what the topics are, the manifests
+where each shard ends.
+
+Topics keep their ids, names, options and offsets: the log of each shard begins where its tier ends,
+and older offsets are read from the tier. The new directory is another cluster: every manifest is
+taken over under its id, so that a node of the old one which comes back can no longer change the
+tier. Groups go on at their committed offsets, at most at the end of the shard.
+
+A new directory appears under its name only when it is complete. What fails before leaves a
+directory beside it that can be deleted; a second attempt takes the manifests over again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.engine.routing.storage_cache import shard_config
+from penstock.engine.segment.recovery.store_sizes import holds_store
+from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment.store import SegmentStore
+from penstock.errors import AlreadyExistsError, BadRequestError, NotAStoreError, SetupError
+from penstock.meta.identifiers import parse_ulid
+from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.state.model import TieringPolicy, TopicConfig
+from penstock.meta.state.offset_commands import ROWS_MAX
+from penstock.meta.state.offset_entries import NewOffset
+from penstock.meta.state.vocabulary import DEFAULT_NAMESPACE, STORAGE_ALIASES
+from penstock.platform.clock import SystemClock
+from penstock.platform.data_directory import LOCK, check_path, lock_directory
+from penstock.platform.local_disk import LocalDisk
+from penstock.record import Flush, QueueKind, ShardId
+from penstock.tiered.catalog.catalog import (
+    Catalogue,
+    CatalogueTopic,
+    list_catalogues,
+    put_catalogue,
+)
+from penstock.tiered.catalog.directory_tiers import note_tier_url
+from penstock.tiered.chunk.manifest import Manifest
+from penstock.tiered.chunk.shard_manifest import ShardManifest
+from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.config import TierConfig
+from penstock.tiered.maintenance.upkeep import shards_in
+from penstock.tiered.providers.contract import TierProvider
+
+ATTACHING: Final = "attaching"
+"""A data directory with this file holds half of an attached tier."""
+_SEGMENT: Final = STORAGE_ALIASES["segment"]
+
+
+class RestoredShard(Struct, frozen=True, kw_only=True):
+    shard: str
+    topic: str
+    start_offset: int
+    next_offset: int
+    """Where writing goes on: the end of the tier."""
+
+
+class Restored(Struct, frozen=True, kw_only=True):
+    cluster_id: str
+    """That of the new directory."""
+    restored_from: str
+    catalogue_ms: int
+    """When the catalogue was written; 0: there was none, and names are derived from ids."""
+    topics: int
+    shards: list[RestoredShard]
+    groups: int
+    offsets_moved_back: int
+    """Committed offsets above the end of their shard: what they counted was never uploaded."""
+
+
+def restore_tier(
+    config: TierConfig,
+    data: str,
+    settings: SegmentSettings,
+    *,
+    node_id: int = 1,
+    cluster_id: str | None = None,
+) -> Restored:
+    """Make a new data directory of a tier; `settings` are those of the node's new store."""
+    path = check_path(data)
+    if os.path.isdir(path) and os.listdir(path):
+        raise BadRequestError(
+            f"{path} is not empty; restore into a new directory, or attach the tier to this one"
+        )
+    building = f"{path}.restoring"
+    if os.path.exists(building):
+        raise SetupError(
+            f"{building} is left of an attempt that failed; delete it and restore again"
+        )
+    found = _Tier(config, cluster_id)
+    os.makedirs(building)
+    try:
+        done = _build(found, building, settings, node_id=node_id)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    if os.path.isdir(path):
+        os.rmdir(path)
+    os.rename(building, path)
+    return done
+
+
+def attach_tier(
+    config: TierConfig,
+    data: str,
+    settings: SegmentSettings,
+    *,
+    node_id: int = 1,
+    cluster_id: str | None = None,
+) -> Restored:
+    """Add the topics of a tier to the data directory of a stopped node. Topics that it has are
+    passed over; a name that another topic has there is refused before anything is changed. An
+    attempt that was cut short leaves a mark, and no node starts before it is repeated."""
+    path = check_path(data)
+    if not os.path.isfile(f"{path}/meta/CURRENT"):
+        raise NotAStoreError(f"{path} is not the data directory of a node; use restore")
+    disk = LocalDisk()
+    lock = lock_directory(disk, path, frozenset({LOCK}))
+    try:
+        tier = _Tier(config, cluster_id)
+        is_again = disk.exists(f"{path}/{ATTACHING}")
+        with SoloMetaClient.open(f"{path}/meta", node_id=node_id) as meta:
+            _new_topics(tier, meta, is_again=is_again)  # refuses before anything is changed
+        disk.replace(f"{path}/{ATTACHING}", f"{config.url}\n".encode())
+        done = _build(tier, path, settings, node_id=node_id, is_again=is_again)
+        disk.remove(f"{path}/{ATTACHING}")
+    finally:
+        lock.release()
+    return done
+
+
+class _Tier:
+    """What a tier says of itself."""
+
+    def __init__(self, config: TierConfig, cluster_id: str | None) -> None:
+        self.config: Final = config
+        self.provider: Final[TierProvider] = config.open()
+        manifests: dict[ShardId, Manifest] = {}
+        deleted: set[str] = set()
+        for shard in shards_in(self.provider):
+            manifest = ShardManifest(self.provider, shard).load()
+            if manifest is not None and manifest.destroyed_ms is not None:
+                deleted.add(shard.topic)
+            elif manifest is not None:
+                manifests[shard] = manifest
+        self.manifests: Final = manifests
+        self._deleted: Final = deleted
+        self.catalogue: Final = self._choose(cluster_id)
+        self.topics: Final = self._known_topics()
+        if not self.topics:
+            raise BadRequestError(f"{self.provider.url} holds no topic; nothing can be restored")
+
+    def _choose(self, cluster_id: str | None) -> Catalogue | None:
+        found = list_catalogues(self.provider)
+        if cluster_id is not None:
+            found = [one for one in found if one.cluster_id == cluster_id]
+            if not found:
+                raise BadRequestError(f"{self.provider.url} has no catalogue of {cluster_id}")
+        current = [one for one in found if not one.taken_over_by] or found
+        if len(current) > 1:
+            names = ", ".join(one.cluster_id for one in current)
+            raise BadRequestError(
+                f"{self.provider.url} holds topics of {len(current)} clusters ({names}); name one "
+                "with --cluster"
+            )
+        return current[0] if current else None
+
+    def _known_topics(self) -> list[CatalogueTopic]:
+        if self.catalogue is not None:
+            return [one for one in self.catalogue.topics if one.topic_id not in self._deleted]
+        # A tier of an earlier version: what the ids and the manifests tell.
+        partitions: dict[str, int] = {}
+        for shard in self.manifests:
+            count = partitions.get(shard.topic, 0)
+            partitions[shard.topic] = max(count, shard.partition + 1)
+        return [
+            CatalogueTopic(
+                topic_id=topic_id,
+                namespace=DEFAULT_NAMESPACE,
+                name=_name_of(topic_id),
+                partitions=count,
+                config=TopicConfig(queue_kind=self._kind_of(topic_id).value),
+            )
+            for topic_id, count in sorted(partitions.items())
+        ]
+
+    def _kind_of(self, topic_id: str) -> QueueKind:
+        return next(one.kind for shard, one in self.manifests.items() if shard.topic == topic_id)
+
+
+def _build(
+    tier: _Tier, path: str, settings: SegmentSettings, *, node_id: int, is_again: bool = False
+) -> Restored:
+    clock = SystemClock()
+    with SoloMetaClient.open(f"{path}/meta", node_id=node_id) as meta:
+        own = meta.cluster_id
+        topics = _new_topics(tier, meta, is_again=is_again)
+        owned = replace(tier.config, owner=own)
+        shards = _take_over(tier, owned, topics)
+        _create_shards(path, settings, topics, shards)
+        for topic in topics:
+            if meta.get_topic_by_id(topic.topic_id) is None:
+                meta.restore_topic(
+                    topic.topic_id, topic.name, topic.namespace, topic.partitions, topic.config
+                )
+        ends = {one.shard: one.next_offset for one in shards}
+        groups, moved_back = _restore_offsets(tier, meta, ends)
+        old = tier.catalogue
+        origin = "" if old is None else old.cluster_id
+        put_catalogue(
+            tier.provider,
+            Catalogue(
+                cluster_id=own,
+                topics=tuple(topics),
+                groups=() if old is None else old.groups,
+                written_ms=clock.now_ms(),
+                restored_from=origin,
+            ),
+        )
+        if old is not None and origin != own:
+            put_catalogue(tier.provider, replace(old, taken_over_by=own))
+    note_tier_url(LocalDisk(), path, tier.config.url)
+    return Restored(
+        cluster_id=own,
+        restored_from=origin,
+        catalogue_ms=0 if old is None else old.written_ms,
+        topics=len(topics),
+        shards=shards,
+        groups=groups,
+        offsets_moved_back=moved_back,
+    )
+
+
+def _new_topics(
+    tier: _Tier, meta: SoloMetaClient, *, is_again: bool = False
+) -> list[CatalogueTopic]:
+    """Return the topics to create, each with the address of its tier. They name it themselves: it
+    is not the node's own until a setting says so. `is_again`: also those that an attempt before
+    may have created in part."""
+    found: list[CatalogueTopic] = []
+    for topic in tier.topics:
+        if meta.get_topic_by_id(topic.topic_id) is not None and not is_again:
+            continue
+        known = meta.get_topic(topic.name, namespace=topic.namespace)
+        if known is not None and known.topic_id != topic.topic_id:
+            raise AlreadyExistsError(
+                f"the directory has another topic {topic.name!r}; rename or delete it first"
+            )
+        policy = topic.config.tiering or TieringPolicy()
+        config = replace(
+            topic.config,
+            storage_type=_SEGMENT,
+            replication=1,
+            min_insync=None,
+            tiering=replace(policy, provider=tier.config.url, storage_level="NOT_IN_DISK"),
+        )
+        found.append(replace(topic, config=config))
+    return found
+
+
+def _take_over(
+    tier: _Tier, config: TierConfig, topics: list[CatalogueTopic]
+) -> list[RestoredShard]:
+    """Fence every other owner off, then see where each shard ends: nothing is added any more."""
+    found: list[RestoredShard] = []
+    for topic in topics:
+        kind = QueueKind(topic.config.queue_kind)
+        for partition in range(topic.partitions):
+            shard = ShardId(topic.topic_id, partition)
+            flat = CompositeFlatFile(config, shard, kind, provider=tier.provider)
+            flat.manifest.acquire(kind, take_over=True)
+            flat.fetcher.close()
+            found.append(
+                RestoredShard(
+                    shard=shard.name,
+                    topic=topic.name,
+                    start_offset=flat.min_offset,
+                    next_offset=flat.commit_offset,
+                )
+            )
+    return found
+
+
+def _create_shards(
+    path: str,
+    settings: SegmentSettings,
+    topics: list[CatalogueTopic],
+    shards: list[RestoredShard],
+) -> None:
+    """Create the shards in the log, each beginning where its tier ends."""
+    ends = {one.shard: one.next_offset for one in shards}
+    root = f"{path}/segment"
+    # Every position depends on the sizes of an existing store, which are in it.
+    is_there = holds_store(LocalDisk(), root)
+    with SegmentStore.open(root, replace(settings, sizes=None) if is_there else settings) as store:
+        for topic in topics:
+            config = shard_config(topic.config)
+            for partition in range(topic.partitions):
+                shard = ShardId(topic.topic_id, partition)
+                store.create_shard(
+                    shard,
+                    config.kind,
+                    Flush(config.flush),
+                    msgspec.msgpack.encode(config),
+                    ends[shard.name],
+                )
+
+
+def _restore_offsets(tier: _Tier, meta: SoloMetaClient, ends: dict[str, int]) -> tuple[int, int]:
+    """Commit the offsets of the catalogue's groups; return how many groups, and how many offsets
+    were above the end of their shard."""
+    count = moved_back = 0
+    for group in () if tier.catalogue is None else tier.catalogue.groups:
+        own = [one for one in group.offsets if one.shard in ends]
+        moved_back += sum(one.offset > ends[one.shard] for one in own)
+        new = [
+            NewOffset(one.shard, min(one.offset, ends[one.shard]), one.leader_epoch, one.metadata)
+            for one in own
+        ]
+        for first in range(0, len(new), ROWS_MAX):
+            meta.reset_offsets(group.namespace, group.group, new[first : first + ROWS_MAX])
+        count += bool(new)
+    return count, moved_back
+
+
+def _name_of(topic_id: str) -> str:
+    """Return what an id still tells of a topic's name."""
+    name, between, rest = topic_id.rpartition("-")
+    return name if between and parse_ulid(rest) is not None else topic_id

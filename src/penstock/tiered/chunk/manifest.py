@@ -1,0 +1,149 @@
+"""What a tier holds of one shard: the object that decides.
+
+    manifest ──▶ sealed segments ──▶ descriptor objects ──▶ chunks
+             └─▶ chunks of the open segment
+
+It is replaced as a whole, by compare-and-set, and carries the epoch of the last uploader: a writer
+of a lower epoch is refused. Descriptors of sealed segments are immutable objects, so that the
+manifest stays small: about 150 bytes for every sealed segment, 650 for every chunk not sealed yet.
+Offsets in [start_offset, end_offset) are answered for by the tier; `deleted` are holes in it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.errors import CorruptionError, NotSupportedError
+from penstock.record import QueueKind
+from penstock.tiered.chunk.chunk import ChunkEntry
+
+VERSION: Final = 1
+_MAGIC: Final = b"PSTKMNFT"
+_SEGMENT_MAGIC: Final = b"PSTKSGMT"
+_HEAD_SIZE: Final = 14
+
+
+class SegmentEntry(Struct, frozen=True, array_like=True):
+    """What a manifest says of one sealed segment; its chunks are in the object `name`."""
+
+    name: str
+    first_offset: int
+    end_offset: int
+    position: int
+    data_size: int
+    size: int
+    chunks: int
+    min_ms: int
+    max_ms: int
+    created_ms: int
+    sealed_ms: int
+
+
+class Garbage(Struct, frozen=True, array_like=True):
+    """An object that nothing refers to any more; it goes when no reader can be at it."""
+
+    name: str
+    since_ms: int
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    kind: QueueKind
+    epoch: int = 0
+    writer: str = ""
+    """Who wrote this version, and its revision: two manifests with equal bytes are one."""
+    revision: int = 0
+    start_offset: int = 0
+    end_offset: int = 0
+    position: int = 0
+    """Where the next chunk begins in the tiered log."""
+    segments: tuple[SegmentEntry, ...] = ()
+    chunks: tuple[ChunkEntry, ...] = ()
+    deleted: tuple[tuple[int, int], ...] = ()
+    garbage: tuple[Garbage, ...] = ()
+    initialized: bool = False
+    """Whether the offset of the first record is fixed."""
+    destroyed_ms: int | None = None
+    """When the topic was deleted; its objects go after the grace period."""
+    owner: str = ""
+    """The cluster that this shard belongs to; changes of another cluster are refused."""
+
+    @property
+    def data_size(self) -> int:
+        sealed = sum(each.data_size for each in self.segments)
+        return sealed + sum(each.data_size for each in self.chunks)
+
+    @property
+    def object_size(self) -> int:
+        return sum(each.size for each in self.segments) + sum(each.size for each in self.chunks)
+
+
+# Made here, for msgspec must not look at a type for the first time in two threads at once.
+_manifests: Final = msgspec.msgpack.Decoder(Manifest)
+_segments: Final = msgspec.msgpack.Decoder(tuple[ChunkEntry, ...])
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    return _wrap(_MAGIC, msgspec.msgpack.encode(manifest))
+
+
+def decode_manifest(name: str, data: bytes) -> Manifest:
+    """Return the manifest; `NotSupportedError` for one of a newer version, `CorruptionError` for
+    anything else that is none."""
+    try:
+        return _manifests.decode(_unwrap(_MAGIC, name, data))
+    except msgspec.DecodeError as error:
+        raise CorruptionError(name, position=_HEAD_SIZE, reason=str(error)) from error
+
+
+def encode_segment(chunks: tuple[ChunkEntry, ...]) -> bytes:
+    return _wrap(_SEGMENT_MAGIC, msgspec.msgpack.encode(chunks))
+
+
+def decode_segment(name: str, data: bytes) -> tuple[ChunkEntry, ...]:
+    try:
+        body = _unwrap(_SEGMENT_MAGIC, name, data)
+        return _segments.decode(body)
+    except msgspec.DecodeError as error:
+        raise CorruptionError(name, position=_HEAD_SIZE, reason=str(error)) from error
+
+
+def describe_segment(name: str, chunks: tuple[ChunkEntry, ...], sealed_ms: int) -> SegmentEntry:
+    first, last = chunks[0], chunks[-1]
+    return SegmentEntry(
+        name=name,
+        first_offset=first.first_offset,
+        end_offset=last.end_offset,
+        position=first.position,
+        data_size=sum(each.data_size for each in chunks),
+        size=sum(each.size for each in chunks),
+        chunks=len(chunks),
+        min_ms=min(each.min_ms for each in chunks),
+        max_ms=max(each.max_ms for each in chunks),
+        created_ms=first.created_ms,
+        sealed_ms=sealed_ms,
+    )
+
+
+def _wrap(magic: bytes, body: bytes) -> bytes:
+    return magic + VERSION.to_bytes(2, "big") + zlib.crc32(body).to_bytes(4, "big") + body
+
+
+def _unwrap(magic: bytes, name: str, data: bytes) -> bytes:
+    if len(data) < _HEAD_SIZE or not data.startswith(magic):
+        raise CorruptionError(name, position=0, reason="not an object of Penstock")
+    version = int.from_bytes(data[8:10], "big")
+    if version > VERSION:
+        raise NotSupportedError(
+            f"{name} was written by a newer Penstock (version {version}; this one reads up to "
+            f"{VERSION}); nothing was changed"
+        )
+    body = data[_HEAD_SIZE:]
+    if zlib.crc32(body) != int.from_bytes(data[10:14], "big"):
+        raise CorruptionError(name, position=_HEAD_SIZE, reason="its checksum is wrong")
+    return body

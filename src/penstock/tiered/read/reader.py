@@ -1,0 +1,419 @@
+"""Reading one shard from the tier: by offset, tag, key and time, with the store's own byte loops.
+
+Nothing here changes anything. A manifest that names an object which is gone is an old one: it is
+read anew, once, before the reader gives up. A damaged or missing object raises `TierDamageError`
+(`chunk_access.py`); what comes before it in a page is returned first.
+
+A record that is whole and cannot be taken apart is no damage: whoever reads records is told by
+`UnreadableContentError`, and whoever looks for a key or a tag passes over it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from penstock.codec.deleted_ranges import DeletedRanges, cover
+from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, Damage
+from penstock.codec.select import core
+from penstock.engine.segment.read.unreadable import UnitsRead, find_unreadable
+from penstock.errors import CorruptionError, UnreadableContentError
+from penstock.platform.clock import Clock, SystemClock
+from penstock.record import QueueKind, ShardId, StoredRecord
+from penstock.tiered.chunk.chunk import ChunkEntry, Footer
+from penstock.tiered.chunk.chunk_access import FAILURES, ChunkAccess, OldManifestError
+from penstock.tiered.chunk.manifest import Manifest
+from penstock.tiered.chunk.shard_manifest import ShardManifest
+from penstock.tiered.providers.contract import ObjectMissingError
+from penstock.tiered.read.chunk_stream import FetchedChunk
+from penstock.tiered.read.fetcher import FetchedRange, Fetcher
+
+_UNLIMITED: Final = 1 << 62
+_UNITS_PER_STEP: Final = 4096
+
+
+class TierQuery(NamedTuple):
+    """What a reader wants from `offset` on, below `until`."""
+
+    offset: int
+    until: int = _UNLIMITED
+    max_records: int = 1_000
+    max_size: int = 4 << 20
+    tag: str | None = None
+    key: bytes | None = None
+
+
+class TierPage(NamedTuple):
+    """Records, and the offset at which to go on."""
+
+    records: list[StoredRecord]
+    next_offset: int
+
+
+class _Page:
+    """A page that is being filled."""
+
+    def __init__(self, offset: int, size_left: int) -> None:
+        self.records: Final[list[StoredRecord]] = []
+        self.offset = offset
+        self.size_left = size_left
+
+    def take(self, records: list[StoredRecord], next_offset: int, size: int) -> None:
+        self.records.extend(records)
+        self.offset = next_offset
+        self.size_left -= size
+
+
+class _Units(NamedTuple):
+    """Units of a chunk from one offset on, and where their records lie."""
+
+    units: bytes
+    offset: int
+    end_offset: int
+    start: int
+    end: int
+    is_last: bool
+
+
+class TierReader:
+    def __init__(
+        self, manifest: ShardManifest, fetcher: Fetcher, clock: Clock | None = None
+    ) -> None:
+        self._manifest: Final = manifest
+        self._fetcher: Final = fetcher
+        self._clock: Final = clock or SystemClock()
+        self._shard: Final[ShardId] = manifest.shard
+        self.chunks: Final = ChunkAccess(manifest, fetcher)
+        self._expected_next = -1
+        self._deleted: tuple[tuple[tuple[int, int], ...], DeletedRanges] = ((), DeletedRanges())
+
+    def manifest(self) -> Manifest | None:
+        """Return the manifest as last seen, read if it never was."""
+        return self._manifest.known()
+
+    def read(self, query: TierQuery) -> TierPage:
+        """Return the records that `query` asks for, ascending, as far as the tier holds them."""
+        try:
+            return self._read(query)
+        except OldManifestError:
+            return self._read(query)
+
+    def _read(self, query: TierQuery) -> TierPage:
+        manifest = self.manifest()
+        if manifest is None:
+            return TierPage([], query.offset)
+        page = _Page(max(query.offset, manifest.start_offset), query.max_size)
+        try:
+            self._fill(page, query, manifest)
+        except (CorruptionError, UnreadableContentError):
+            # What was read first; the next read, which begins there, raises it.
+            if not page.records:
+                raise
+        self._expected_next = page.offset
+        return TierPage(page.records, page.offset)
+
+    def _fill(self, page: _Page, query: TierQuery, manifest: Manifest) -> None:
+        until = min(query.until, manifest.end_offset)
+        sequential = page.offset == self._expected_next
+        for entry in self.chunks.chunks_from(page.offset, manifest):
+            if entry.first_offset >= until:
+                break
+            page.offset = max(page.offset, entry.first_offset)
+            if sequential:
+                self._read_ahead(page.offset, manifest)
+            while page.offset < min(until, entry.end_offset):
+                count_left = query.max_records - len(page.records)
+                if count_left <= 0 or page.size_left <= 0:
+                    return
+                step = query._replace(
+                    offset=page.offset,
+                    until=until,
+                    max_records=count_left,
+                    max_size=page.size_left,
+                )
+                found, after, size = self._step(entry, manifest, step, first=not page.records)
+                if after == page.offset or (page.records and size > page.size_left):
+                    # The first record of a step comes whatever its size; here it is not the first.
+                    return
+                page.take(found, after, size)
+        page.offset = max(page.offset, until)
+
+    def _read_ahead(self, offset: int, manifest: Manifest) -> None:
+        chunks = self._manifest.chunks_from(offset, manifest)
+        with suppress(*FAILURES):  # told when it is its turn
+            self._fetcher.read_ahead(self._manifest.prefix, chunks)
+
+    def _step(
+        self, entry: ChunkEntry, manifest: Manifest, query: TierQuery, *, first: bool
+    ) -> tuple[list[StoredRecord], int, int]:
+        """Read from one chunk; return records, the next offset and the bytes taken."""
+        footer = self.chunks.footer(entry)
+        count_max = _UNITS_PER_STEP
+        while True:
+            found = _select(footer, entry, query, first=first, count_max=count_max)
+            if found is None:
+                return [], min(entry.end_offset, query.until), 0
+            if not found.units:
+                return [], query.offset, 0
+            if found.start == found.end:
+                return [], entry.end_offset if found.is_last else found.end_offset, 0
+            try:
+                return self._decode_units(entry, found, manifest, query)
+            except FAILURES as error:
+                # Fewer of them, down to the one that is damaged: those before it are sound.
+                count_max = len(found.units) // footer.unit_size // 2
+                if count_max == 0 or isinstance(error, ObjectMissingError):
+                    offsets = (found.offset, found.end_offset)
+                    raise self.chunks.damaged(entry, error, *offsets) from error
+
+    def _decode_units(
+        self, entry: ChunkEntry, found: _Units, manifest: Manifest, query: TierQuery
+    ) -> tuple[list[StoredRecord], int, int]:
+        fetched = self._fetcher.read(self._manifest.prefix, entry, found.start, found.end)
+        records, after, size = self.decode(fetched, found.units, found.offset, manifest, query)
+        if found.is_last and after >= found.end_offset:
+            after = entry.end_offset
+        return records, min(max(after, query.offset), query.until), size
+
+    def decode(
+        self,
+        fetched: FetchedRange,
+        units: bytes,
+        offset: int,
+        manifest: Manifest,
+        query: TierQuery,
+    ) -> tuple[list[StoredRecord], int, int]:
+        batch = manifest.kind is QueueKind.BATCH
+        read = core.read_batches if batch else core.read_records
+        records, after, size, damage = read(
+            fetched.data,
+            fetched.position,
+            units,
+            query.offset if batch else offset,
+            self._shard.topic,
+            self._shard.partition,
+            query.max_records,
+            query.max_size,
+            self._hidden(manifest, query, batch=batch),
+            self._clock.expiry_ms(),
+            query.tag,
+            query.key,
+        )
+        if damage is not None and not records:
+            failed = UnitsRead(fetched.data, fetched.position, units, offset)
+            after = self._behind_failure(failed, manifest, query, damage)
+        return records, after, size
+
+    def _behind_failure(
+        self, read: UnitsRead, manifest: Manifest, query: TierQuery, damage: Damage
+    ) -> int:
+        """Return where to go on behind a record that cannot be taken apart; raise when it is
+        damaged, or when whoever asks wants it."""
+        failure = find_unreadable(self._shard, manifest.kind, read, damage)
+        if failure is None:
+            raise CorruptionError(
+                f"{self._fetcher.provider.url}/{self._manifest.prefix}",
+                position=damage.position,
+                reason=damage.reason,
+            )
+        start, end = max(query.offset, failure.offset), min(query.until, failure.next_offset)
+        is_wanted = query.key is None and query.tag is None
+        deleted = self.deleted(manifest).overlapping(start, end)
+        if is_wanted and not cover(deleted, start, end):
+            raise failure
+        return failure.next_offset
+
+    def _hidden(
+        self, manifest: Manifest, query: TierQuery, *, batch: bool
+    ) -> list[tuple[int, int]]:
+        deleted = self.deleted(manifest).overlapping(query.offset, query.until)
+        return [*deleted, (query.until, _UNLIMITED)] if batch else deleted
+
+    def deleted(self, manifest: Manifest) -> DeletedRanges:
+        if self._deleted[0] is not manifest.deleted:
+            self._deleted = (manifest.deleted, DeletedRanges.from_list(manifest.deleted))
+        return self._deleted[1]
+
+    # Keys, times, whole chunks
+
+    def by_key(self, key: bytes, until: int = _UNLIMITED) -> Iterator[StoredRecord]:
+        """Yield the live records of `key` below `until`, newest first."""
+        manifest = self.manifest()
+        if manifest is None:
+            return
+        for entry in self.chunks.chunks_back(manifest):
+            if entry.first_offset >= until or entry.end_offset <= manifest.start_offset:
+                continue
+            if not entry.may_hold_key(key):
+                continue
+            footer = self.chunks.footer(entry)
+            for unit in footer.units_of_key(key):
+                yield from self.in_unit(entry, footer, manifest, unit, until, key)
+
+    def in_unit(
+        self,
+        entry: ChunkEntry,
+        footer: Footer,
+        manifest: Manifest,
+        unit: int,
+        until: int,
+        key: bytes | None = None,
+    ) -> Iterator[StoredRecord]:
+        """Yield the live records below `until` of one unit, the newest first; those of a key."""
+        size = footer.unit_size
+        units = footer.units[unit * size : (unit + 1) * size]
+        first, end = offsets_of(footer, entry, unit)
+        first = max(first, manifest.start_offset)
+        end = min(end, until)
+        if first >= end or units == PRE_BLANK:
+            return
+        position, length = QUEUE_UNIT.unpack_from(units)[:2]
+        fetched = self.chunks.fetch(entry, position, position + length, (first, end))
+        query = TierQuery(first, end, _UNLIMITED, _UNLIMITED, key=key)
+        try:
+            records, _, _ = self.decode(fetched, units, first, manifest, query)
+        except CorruptionError as error:
+            raise self.chunks.damaged(entry, error, first, end) from error
+        yield from reversed(records)
+
+    def offset_by_time(self, timestamp_ms: int, until: int = _UNLIMITED) -> int | None:
+        """Return the offset of the first live record with a timestamp >= `timestamp_ms`."""
+        manifest = self.manifest()
+        if manifest is None:
+            return None
+        for entry in self.chunks.chunks_from(manifest.start_offset, manifest):
+            if entry.max_ms < timestamp_ms:
+                continue
+            if entry.first_offset >= until:
+                return None
+            start = max(entry.first_offset, manifest.start_offset)
+            for offset, found_ms in self._times(start, min(entry.end_offset, until)):
+                if found_ms >= timestamp_ms:
+                    return offset
+        return None
+
+    def _times(self, offset: int, until: int) -> Iterator[tuple[int, int]]:
+        """Yield offsets and timestamps; messages that nobody can take apart have that of their
+        batch."""
+        while offset < until:
+            try:
+                page = self.read(TierQuery(offset, until))
+            except UnreadableContentError as error:
+                yield max(offset, error.offset), error.timestamp_ms
+                offset = error.next_offset
+                continue
+            for record in page.records:
+                yield record.offset, record.timestamp_ms
+            if page.next_offset <= offset:
+                return
+            offset = page.next_offset
+
+    def stream(self, start: int = 0, until: int = _UNLIMITED) -> Iterator[FetchedChunk]:
+        """Yield the whole chunks of [start, until), in order, prefetched."""
+        manifest = self.manifest()
+        if manifest is None:
+            return
+        begin = max(start, manifest.start_offset)
+        wanted = (c for c in self.chunks.chunks_from(begin, manifest) if c.first_offset < until)
+        yield from self.chunks.stream(wanted)
+
+    def read_raw(self, query: TierQuery) -> list[bytes]:
+        """Return whole records (batches) as the tier holds them, from `offset` on; at most up to a
+        damaged one, which raises `TierDamageError` when it is the first."""
+        try:
+            return self._read_raw(query)
+        except OldManifestError:
+            return self._read_raw(query)
+
+    def _read_raw(self, query: TierQuery) -> list[bytes]:
+        manifest = self.manifest()
+        found: list[bytes] = []
+        if manifest is None:
+            return found
+        size_left = query.max_size
+        try:
+            for entry, position, size, offsets in self._live_units(query, manifest):
+                if found and (size > size_left or len(found) >= query.max_records):
+                    return found
+                fetched = self.chunks.fetch(entry, position, position + size, offsets)
+                at = position - fetched.position
+                found.append(bytes(fetched.data[at : at + size]))
+                size_left -= size
+        except CorruptionError:
+            if not found:
+                raise
+        return found
+
+    def _live_units(
+        self, query: TierQuery, manifest: Manifest
+    ) -> Iterator[tuple[ChunkEntry, int, int, tuple[int, int]]]:
+        """Yield chunk, position, size and offsets of every record of a query that is not wholly
+        deleted."""
+        deleted = self.deleted(manifest)
+        until = min(query.until, manifest.end_offset)
+        for entry in self.chunks.chunks_from(query.offset, manifest):
+            if entry.first_offset >= until:
+                return
+            footer = self.chunks.footer(entry)
+            for unit in range(first_unit(footer, entry, query.offset), entry.units):
+                first, end = offsets_of(footer, entry, unit)
+                position, size = QUEUE_UNIT.unpack_from(footer.units, unit * footer.unit_size)[:2]
+                if first >= query.until or (position == 0 and size == 0x7FFF_FFFF):
+                    continue
+                if not all(each in deleted for each in range(first, end)):
+                    yield entry, position, size, (first, end)
+
+
+def first_unit(footer: Footer, entry: ChunkEntry, offset: int) -> int:
+    """Return the number of the first unit that ends after `offset`."""
+    if footer.kind is QueueKind.SIMPLE:
+        return max(0, offset - entry.units_offset)
+    # By the ends, not the beginnings: where batches were removed, the one before does not count.
+    count = len(footer.units) // BATCH_UNIT.size
+    return bisect_right(range(count), offset, key=lambda n: offsets_of(footer, entry, n)[1])
+
+
+def offsets_of(footer: Footer, entry: ChunkEntry, unit: int) -> tuple[int, int]:
+    """Return the offsets [first, end) of a unit."""
+    if footer.kind is QueueKind.SIMPLE:
+        first = entry.units_offset + unit
+        return first, first + 1
+    _, _, _, _, base, count, _, _ = BATCH_UNIT.unpack_from(footer.units, unit * BATCH_UNIT.size)
+    return base, base + count
+
+
+def _select(
+    footer: Footer, entry: ChunkEntry, query: TierQuery, *, first: bool, count_max: int
+) -> _Units | None:
+    """Return the units from the query's offset on that fit its limits; None when there are none
+    left in the chunk, no units when the next does not fit."""
+    unit = begin = first_unit(footer, entry, query.offset)
+    selective = query.tag is not None or query.key is not None
+    count_max = count_max if selective else min(count_max, query.max_records)
+    start = end = size_sum = 0
+    while unit < entry.units and unit - begin < count_max:
+        if offsets_of(footer, entry, unit)[0] >= query.until:
+            break
+        position, size = QUEUE_UNIT.unpack_from(footer.units, unit * footer.unit_size)[:2]
+        unit += 1
+        if position == 0 and size == 0x7FFF_FFFF:
+            continue
+        size_sum += size
+        if end and size_sum > query.max_size and not selective:
+            unit -= 1
+            break
+        if not first and not end and size > query.max_size and not selective:
+            return _Units(b"", query.offset, query.offset, 0, 0, is_last=False)
+        start = start or position + 1
+        end = position + size
+        if selective and end - start > 4 * query.max_size:
+            break
+    if unit == begin:
+        return None
+    offset = offsets_of(footer, entry, begin)[0]
+    end_offset = offsets_of(footer, entry, unit - 1)[1]
+    units = footer.units[begin * footer.unit_size : unit * footer.unit_size]
+    is_last = unit == entry.units
+    return _Units(units, max(offset, query.offset), end_offset, max(start - 1, 0), end, is_last)

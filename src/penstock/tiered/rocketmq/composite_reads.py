@@ -1,0 +1,226 @@
+"""What the getters of `CompositeAccess` return: units and bytes of a shard, within its bounds.
+
+Offsets below the start of the tier and from its end on are refused. A deleted message is never
+returned: its unit reads as an empty one (`PRE_BLANK`), and its bytes of the commit log are zeros
+when they lie between messages that are there; a range without any live message is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.codec.deleted_ranges import DeletedRanges
+from penstock.codec.format import PRE_BLANK, QUEUE_UNIT
+from penstock.errors import BadRequestError
+from penstock.record import QueueKind
+from penstock.tiered.chunk.chunk import ChunkEntry, Footer
+from penstock.tiered.chunk.manifest import Manifest
+from penstock.tiered.read.reader import first_unit, offsets_of
+
+if TYPE_CHECKING:
+    from penstock.tiered.composite_flat_file import CompositeFlatFile
+    from penstock.tiered.read.async_reads import IsCancelled
+
+UNITS_MAX: Final = 1 << 20
+"""Units that one call returns, at most."""
+DATA_SIZE_MAX: Final = 256 << 20
+"""Bytes of the commit log that one call returns, at most."""
+
+
+class _Row(NamedTuple):
+    """A record of a chunk: offsets [first, end), where it is, and its unit."""
+
+    first: int
+    end: int
+    position: int
+    size: int
+    unit: bytes
+
+
+def never() -> bool:
+    """The caller waits for the outcome."""
+    return False
+
+
+class CompositeReads:
+    def __init__(self, owner: CompositeFlatFile) -> None:
+        self._owner: Final = owner
+
+    def message(self, offset: int, is_cancelled: IsCancelled = never) -> bytes:
+        """Return the record (batch) that holds an offset."""
+        manifest = self._checked(offset)
+        for entry in self._owner.reader.chunks.chunks_from(offset, manifest):
+            if is_cancelled() or entry.first_offset > offset:
+                break
+            for row in self._rows(entry, offset):
+                if row.first <= offset < row.end and offset not in self._deleted(manifest):
+                    return self._bytes(entry, row.position, row.size)
+                break
+            break
+        raise BadRequestError(
+            f"offset {offset} of {self._owner.shard.name!r} holds no message: it was deleted"
+        )
+
+    def units(self, offset: int, count: int, is_cancelled: IsCancelled = never) -> bytes:
+        """Return the units from an offset on, as many as there are, at most `UNITS_MAX`; of a
+        simple queue one for each offset, of a batch queue those of batches that are not deleted."""
+        if count < 1:
+            raise BadRequestError(f"count is {count}; at least one unit must be asked for")
+        manifest = self._checked(offset)
+        count = min(count, UNITS_MAX)
+        if self._owner.kind is QueueKind.BATCH:
+            return self._batch_units(manifest, offset, count, is_cancelled)
+        return self._simple_units(manifest, offset, count, is_cancelled)
+
+    def _simple_units(
+        self, manifest: Manifest, offset: int, count: int, is_cancelled: IsCancelled
+    ) -> bytes:
+        end = min(offset + count, manifest.end_offset)
+        found = bytearray(PRE_BLANK * (end - offset))
+        size = QUEUE_UNIT.size
+        for entry in self._owner.reader.chunks.chunks_from(offset, manifest):
+            if entry.first_offset >= end or is_cancelled():
+                break
+            units = self._footer(entry).units
+            first = max(offset, entry.units_offset)
+            last = min(end, entry.units_offset + len(units) // size)
+            if first < last:
+                begin = (first - entry.units_offset) * size
+                part = units[begin : begin + (last - first) * size]
+                found[(first - offset) * size : (last - offset) * size] = part
+        for start, stop in self._deleted(manifest).overlapping(offset, end):
+            first, last = max(start, offset), min(stop, end)
+            found[(first - offset) * size : (last - offset) * size] = PRE_BLANK * (last - first)
+        return bytes(found)
+
+    def _batch_units(
+        self, manifest: Manifest, offset: int, count: int, is_cancelled: IsCancelled
+    ) -> bytes:
+        found: list[bytes] = []
+        deleted = self._deleted(manifest)
+        for entry in self._owner.reader.chunks.chunks_from(offset, manifest):
+            if len(found) >= count or is_cancelled():
+                break
+            for row in self._rows(entry, offset):
+                if len(found) < count and _is_live(row, manifest, deleted):
+                    found.append(row.unit)
+        if not found:
+            raise BadRequestError(
+                f"{self._owner.shard.name!r}: the tier has no message from offset {offset} on"
+            )
+        return b"".join(found)
+
+    def data(self, position: int, length: int, is_cancelled: IsCancelled = never) -> bytes:
+        """Return bytes of the tiered log, across chunks."""
+        if not 1 <= length <= DATA_SIZE_MAX:
+            raise BadRequestError(
+                f"length is {length}; between 1 and {DATA_SIZE_MAX} bytes are read at a time"
+            )
+        manifest = self._manifest()
+        found: list[bytes] = []
+        end, is_live = position + length, False
+        entries = self._owner.reader.chunks.chunks_from(manifest.start_offset, manifest)
+        for entry in entries:
+            stop = entry.position + entry.data_size
+            if is_cancelled() or position >= end:
+                break
+            if entry.position <= position < stop:
+                part, has_live = self._live_bytes(manifest, entry, position, min(end, stop))
+                found.append(part)
+                is_live = is_live or has_live
+                position += len(part)
+        if position < end or not is_live:
+            raise BadRequestError(
+                f"{self._owner.shard.name!r}: the tiered log has no live message at byte {position}"
+            )
+        return b"".join(found)
+
+    def _live_bytes(
+        self, manifest: Manifest, entry: ChunkEntry, start: int, end: int
+    ) -> tuple[bytes, bool]:
+        """Return bytes [start, end) of a chunk, zeros where messages are dead; and whether any is
+        live."""
+        deleted = self._deleted(manifest)
+        is_whole = entry.first_offset >= manifest.start_offset
+        if is_whole and not deleted.overlapping(entry.first_offset, entry.end_offset):
+            return self._bytes(entry, start, end - start), True
+        dead: list[tuple[int, int]] = []
+        is_live = False
+        for row in self._rows(entry, entry.units_offset):
+            first, stop = max(row.position, start), min(row.position + row.size, end)
+            if first >= stop:
+                continue
+            if _is_live(row, manifest, deleted):
+                is_live = True
+            else:
+                dead.append((first - start, stop - start))
+        if not is_live:
+            return bytes(end - start), False
+        found = bytearray(self._bytes(entry, start, end - start))
+        for first, stop in dead:
+            found[first:stop] = bytes(stop - first)
+        return bytes(found), True
+
+    def last_before(self, offset: int) -> int | None:
+        """Return the last offset below `offset` that holds a message."""
+        manifest = self._owner.current()
+        if manifest is None:
+            return None
+        deleted = self._deleted(manifest)
+        for entry in self._owner.reader.chunks.chunks_back(manifest):
+            if entry.first_offset >= offset:
+                continue
+            if entry.end_offset <= manifest.start_offset:
+                return None
+            rows = list(self._rows(entry, max(entry.units_offset, manifest.start_offset)))
+            for row in reversed(rows):
+                inner = range(max(row.first, manifest.start_offset), min(row.end, offset))
+                for each in reversed(inner):
+                    if each not in deleted:
+                        return each
+        return None
+
+    # Parts
+
+    def _manifest(self) -> Manifest:
+        found = self._owner.current()
+        if found is None or not found.initialized:
+            raise BadRequestError(f"the tier holds nothing of {self._owner.shard.name!r}")
+        return found
+
+    def _checked(self, offset: int) -> Manifest:
+        found = self._manifest()
+        if not found.start_offset <= offset < found.end_offset:
+            raise BadRequestError(
+                f"offset {offset} of {self._owner.shard.name!r} is not in the tier, which holds "
+                f"[{found.start_offset}, {found.end_offset})"
+            )
+        return found
+
+    def _deleted(self, manifest: Manifest) -> DeletedRanges:
+        return self._owner.reader.deleted(manifest)
+
+    def _footer(self, entry: ChunkEntry) -> Footer:
+        return self._owner.reader.chunks.footer(entry)
+
+    def _rows(self, entry: ChunkEntry, offset: int) -> Iterator[_Row]:
+        """Yield the records of a chunk from that of an offset on."""
+        footer = self._footer(entry)
+        size = footer.unit_size
+        for number in range(first_unit(footer, entry, offset), entry.units):
+            unit = footer.units[number * size : (number + 1) * size]
+            if unit != PRE_BLANK:
+                position, length = QUEUE_UNIT.unpack_from(unit)[:2]
+                yield _Row(*offsets_of(footer, entry, number), position, length, unit)
+
+    def _bytes(self, entry: ChunkEntry, position: int, size: int) -> bytes:
+        offsets = (entry.first_offset, entry.end_offset)
+        fetched = self._owner.reader.chunks.fetch(entry, position, position + size, offsets)
+        at = position - fetched.position
+        return bytes(fetched.data[at : at + size])
+
+
+def _is_live(row: _Row, manifest: Manifest, deleted: DeletedRanges) -> bool:
+    first = max(row.first, manifest.start_offset)
+    return any(each not in deleted for each in range(first, row.end))

@@ -1,0 +1,195 @@
+"""`FlatFile`: segments in a row, which together are a stream without an end.
+
+Only the last segment takes appends; all before it are sealed. Offsets of a flat file are bytes from
+the very beginning; the first segments may be gone. Reading has no side effects: only `append` makes
+segments, only `clean_expired` and `destroy` take them away, and both may be repeated.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from penstock.errors import BadRequestError
+from penstock.tiered.rocketmq.append_result import AppendResult
+from penstock.tiered.rocketmq.file_segment import FileSegment, FileSegmentMetadata, FileSegmentType
+
+MakeSegment = Callable[[int], FileSegment]
+"""Makes the segment that begins at an offset."""
+
+
+class FlatFile:
+    def __init__(
+        self,
+        path: str,
+        type_: FileSegmentType,
+        segments: Iterable[FileSegment],
+        make: MakeSegment,
+        *,
+        base_offset: int = 0,
+    ) -> None:
+        """`base_offset` is where the first segment will begin when there is none yet."""
+        self.path: Final = path
+        self.type: Final = type_
+        self._segments: list[FileSegment] = sorted(segments, key=lambda one: one.base_offset)
+        self._make: Final = make
+        self._base_offset = base_offset
+        self._expired: list[FileSegment] = []
+        self._lock: Final = threading.Lock()
+        self._closed = False
+
+    # Offsets
+
+    @property
+    def min_offset(self) -> int:
+        first = next(iter(self._segments), None)
+        return self._base_offset if first is None else first.base_offset
+
+    @property
+    def append_offset(self) -> int:
+        last = self._last
+        return self._base_offset if last is None else last.append_offset
+
+    @property
+    def commit_offset(self) -> int:
+        """Everything below is in the storage."""
+        waiting = self._waiting()
+        return waiting[0].commit_offset if waiting else self.append_offset
+
+    def _waiting(self) -> list[FileSegment]:
+        """Return the segments that hold something back. They are committed in order, so that these
+        are the last ones."""
+        found: list[FileSegment] = []
+        with self._lock:
+            for segment in reversed(self._segments):
+                if segment.commit_position < segment.append_position:
+                    found.append(segment)
+                elif segment.append_position > 0:
+                    break
+        found.reverse()
+        return found
+
+    @property
+    def min_timestamp_ms(self) -> int:
+        first = next(iter(self._segments), None)
+        return 0 if first is None else first.metadata.begin_ms
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        return max((one.metadata.end_ms for one in self._segments), default=0)
+
+    @property
+    def segments(self) -> list[FileSegmentMetadata]:
+        with self._lock:
+            return [segment.metadata for segment in self._segments]
+
+    @property
+    def _last(self) -> FileSegment | None:
+        return self._segments[-1] if self._segments else None
+
+    def init_offset(self, offset: int) -> None:
+        """Let the first segment begin at `offset`; nothing when there is one."""
+        with self._lock:
+            if not self._segments:
+                self._base_offset = offset
+
+    # Writing
+
+    def append(self, data: bytes, timestamp_ms: int = 0, *, now_ms: int = 0) -> AppendResult:
+        """Append to the last segment, or to a new one when that is full."""
+        with self._lock:
+            if self._closed:
+                return AppendResult.FILE_CLOSED
+            last = self._last
+            result = AppendResult.FILE_FULL if last is None else last.append(data, timestamp_ms)
+            if result is not AppendResult.FILE_FULL:
+                return result
+            if last is not None:
+                last.seal(now_ms)
+            segment = self._make(self.append_offset)
+            self._segments.append(segment)
+            return segment.append(data, timestamp_ms)
+
+    def pending(self) -> bytes:
+        with self._lock:
+            return b"".join(segment.pending() for segment in self._segments)
+
+    def commit(self) -> int:
+        """Commit every segment that holds something back, in order; return how many bytes."""
+        return sum(segment.commit() for segment in self._waiting())
+
+    def seal_last(self, now_ms: int) -> None:
+        last = self._last
+        if last is not None:
+            last.seal(now_ms)
+
+    def discard(self) -> None:
+        """Forget everything that is not committed."""
+        for segment in list(self._segments):
+            segment.discard()
+
+    # Reading
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return committed bytes, across segments."""
+        found: list[bytes] = []
+        while size:
+            segment = self._segment_at(offset)
+            part = min(size, segment.base_offset + segment.commit_position - offset)
+            if part <= 0:
+                raise BadRequestError(f"{self.path}: {offset} is not committed yet")
+            found.append(segment.read(offset - segment.base_offset, part))
+            offset += part
+            size -= part
+        return b"".join(found)
+
+    def _segment_at(self, offset: int) -> FileSegment:
+        for segment in reversed(self._segments):
+            if segment.base_offset <= offset:
+                return segment
+        raise BadRequestError(f"{self.path} begins at {self.min_offset}, behind {offset}")
+
+    # Going
+
+    def clean_expired(self, expire_timestamp_ms: int) -> list[FileSegmentMetadata]:
+        """Take sealed segments whose records are all older out of the file; they are destroyed by
+        `destroy_expired`."""
+        with self._lock:
+            gone: list[FileSegmentMetadata] = []
+            while self._segments:
+                first = self._segments[0]
+                young = first.metadata.end_ms >= expire_timestamp_ms
+                if young or not first.is_sealed or first.commit_position < first.append_position:
+                    break
+                self._base_offset = first.append_offset
+                self._expired.append(self._segments.pop(0))
+                first.mark_deleted()
+                gone.append(first.metadata)
+            return gone
+
+    def destroy_expired(self, destroy: Callable[[FileSegmentMetadata], None]) -> int:
+        """Destroy what was taken out, oldest first; what fails is tried again the next time."""
+        destroyed = 0
+        while self._expired:
+            destroy(self._expired[0].metadata)
+            self._expired.pop(0)
+            destroyed += 1
+        return destroyed
+
+    def shutdown(self) -> None:
+        with self._lock:
+            self._closed = True
+            for segment in self._segments:
+                segment.close()
+
+    def destroy(self, destroy: Callable[[FileSegmentMetadata], None]) -> None:
+        """Destroy all segments, the newest last: half-way through, what is left is a shorter file.
+        Again: what is left."""
+        self.shutdown()
+        self.destroy_expired(destroy)
+        while self._segments:
+            self._segments[0].mark_deleted()
+            destroy(self._segments[0].metadata)
+            with self._lock:
+                self._base_offset = self._segments.pop(0).append_offset

@@ -1,0 +1,97 @@
+"""`TieredMetadataStore`: what this node knows of its tiers: topics, queues, file segments.
+
+The manifests decide; this store follows them, so that a node knows what its tier holds when the
+tier does not answer. It can be lost: `penstock tier rebuild` fills it from the tier alone. Every
+update is one atomic write of the rows that change, never a rewrite of everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from penstock.record import ShardId
+from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata, FileSegmentType
+
+
+class TopicMetadata(Struct, frozen=True, kw_only=True):
+    topic_id: int
+    topic: str
+    status: int = 0
+    reserve_time: int = -1
+    """Milliseconds that the tier keeps its records; -1: as the node's settings say."""
+    update_ms: int = 0
+
+
+class QueueMetadata(Struct, frozen=True, kw_only=True):
+    queue: ShardId
+    min_offset: int
+    max_offset: int
+    update_ms: int = 0
+
+
+class TieredMetadataStore(Protocol):
+    def set_max_topic_id(self, max_topic_id: int) -> None:
+        """Give later topics numbers above `max_topic_id`."""
+        ...
+
+    def get_topic(self, topic: str) -> TopicMetadata | None: ...
+
+    def iterate_topic(self, callback: Callable[[TopicMetadata], None]) -> None: ...
+
+    def add_topic(self, topic: str, reserve_time: int) -> TopicMetadata:
+        """Return the topic, added if it is new."""
+        ...
+
+    def update_topic_reserve_time(self, topic: str, reserve_time: int) -> None: ...
+
+    def update_topic_status(self, topic: str, status: int) -> None: ...
+
+    def delete_topic(self, topic: str) -> None: ...
+
+    def get_queue(self, queue: ShardId) -> QueueMetadata | None: ...
+
+    def iterate_queue(self, topic: str, callback: Callable[[QueueMetadata], None]) -> None: ...
+
+    def add_queue(self, queue: ShardId, base_offset: int) -> QueueMetadata:
+        """Return the queue, added if it is new, and its topic, too."""
+        ...
+
+    def update_queue(self, metadata: QueueMetadata) -> None: ...
+
+    def note_queue(self, queue: ShardId, min_offset: int, max_offset: int) -> None:
+        """Add or update a queue."""
+        ...
+
+    def delete_queue(self, queue: ShardId) -> None:
+        """Forget a queue and its file segments. Again: nothing."""
+        ...
+
+    def get_file_segment(self, segment: FileSegmentMetadata) -> FileSegmentMetadata | None:
+        """Return what is stored for the path, type and base offset of `segment`."""
+        ...
+
+    def iterate_file_segment(
+        self,
+        callback: Callable[[FileSegmentMetadata], None],
+        type_: FileSegmentType | None = None,
+        queue: ShardId | None = None,
+    ) -> None:
+        """Go over all file segments, or those of a type, or of a queue."""
+        ...
+
+    def update_file_segment(self, segment: FileSegmentMetadata) -> FileSegmentMetadata:
+        """Add or replace the segment of that path, type and base offset."""
+        ...
+
+    def delete_file_segment(self, segment: FileSegmentMetadata | ShardId) -> None:
+        """Forget one segment, or all of a queue. Again: nothing."""
+        ...
+
+    def destroy(self) -> None:
+        """Forget everything."""
+        ...
+
+    def close(self) -> None: ...
