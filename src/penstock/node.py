@@ -69,7 +69,7 @@ from penstock.engine.segment.recovery.store_sizes import holds_store
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import RetryableError, SetupError
-from penstock.groups.building import build_groups
+from penstock.groups.build import build_groups
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.meta.client import GroupName, TopicConfig, Update
 from penstock.meta.group_coordinators import GroupCoordinators
@@ -79,7 +79,7 @@ from penstock.meta.raft.loading import require_core
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.state.vocabulary import QUEUE_ALIASES, STORAGE_ALIASES
 from penstock.node_settings import segment_settings, tier_config, tier_limits
-from penstock.offsets.cluster import OffsetPeers, open_offsets
+from penstock.offsets.cluster_manager import OffsetPeers, open_offsets
 from penstock.offsets.manager import OffsetManager
 from penstock.platform.blocking_pool import BlockingPool
 from penstock.platform.clock import Clock, SystemClock

@@ -28,8 +28,8 @@ from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.meta.solo_client import SoloMetaClient
 from penstock.meta.solo_offsets import SoloOffsets
 from penstock.meta.state.metadata_commands import NodePut
-from penstock.offsets import cluster
-from penstock.offsets.cluster import ClusterOffsetManager
+from penstock.offsets import cluster_manager as cluster
+from penstock.offsets.cluster_manager import ClusterOffsetManager
 from penstock.offsets.config import CACHE_FAMILY
 from penstock.offsets.strategy import GroupCommit, OffsetCommit
 from penstock.record import Offset, ShardId

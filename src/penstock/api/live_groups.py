@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from penstock.api.topic_info import GroupInfo, GroupMember
 from penstock.errors import GroupNotEmptyError
 from penstock.groups.codes import GroupCode
+from penstock.groups.error_mapping import refusal
 from penstock.groups.model import Caller
-from penstock.groups.refusals import refusal
 from penstock.groups.routing import GroupRouter, GroupView
 from penstock.meta.rejections import check_text
 

@@ -44,8 +44,8 @@ from penstock.groups.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from penstock.groups.error_mapping import GONE, LATER, refusal
 from penstock.groups.model import NO_GENERATION, Caller, Join, Joined, Sync, Synced
-from penstock.groups.refusals import GONE, LATER, refusal
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.log import get_logger
 from penstock.record import Offset

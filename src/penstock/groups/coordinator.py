@@ -22,8 +22,6 @@ from uuid import uuid4
 
 from penstock.groups.codes import GroupCode
 from penstock.groups.consumer_protocol import TopicPartition, decode_assignment
-from penstock.groups.keeping import GroupKeeper, GroupKey, GroupStateClient
-from penstock.groups.machine import GroupMachine
 from penstock.groups.model import (
     Answer,
     Caller,
@@ -35,7 +33,9 @@ from penstock.groups.model import (
     Synced,
     Ticket,
 )
+from penstock.groups.persistence import GroupKeeper, GroupKey, GroupStateClient
 from penstock.groups.snapshot import GroupSnapshot, snapshot_of
+from penstock.groups.state_machine import GroupMachine
 from penstock.meta.state.vocabulary import DEFAULT_NAMESPACE
 from penstock.platform.clock import Clock
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.groups.consumer_protocol import CONSUMER, decode_subscription
-from penstock.groups.machine import GroupMachine
+from penstock.groups.state_machine import GroupMachine
 
 
 def subscribed_topics(machine: GroupMachine) -> frozenset[str]:

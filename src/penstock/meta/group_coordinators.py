@@ -13,7 +13,7 @@ namespace, group) coordinates the group, so a node that comes or goes moves only
 Nodes learn of a change at slightly different moments, and two may take themselves for the
 coordinator. Nothing that a client was told depends on it: the epochs of the meta service order the
 commits of both, and a node that takes a group over has the last one save what waits there (see
-`penstock.offsets.cluster`).
+`penstock.offsets.cluster_manager`).
 """
 
 from __future__ import annotations

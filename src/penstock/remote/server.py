@@ -29,7 +29,7 @@ from penstock.meta.client import ClusterNode
 from penstock.meta.controller import STORAGE_LISTENER
 from penstock.meta.service import meta_handlers
 from penstock.node import Node
-from penstock.offsets.cluster import ClusterOffsetManager
+from penstock.offsets.cluster_manager import ClusterOffsetManager
 from penstock.platform.addresses import bare_host, bracketed, with_port
 from penstock.platform.local_disk import LocalDisk
 from penstock.platform.log import get_logger

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.groups.codes import GroupCode
-from penstock.groups.machine import GroupMachine
 from penstock.groups.model import (
     Answer,
     Caller,
@@ -26,6 +25,7 @@ from penstock.groups.model import (
     Limits,
     Sync,
 )
+from penstock.groups.state_machine import GroupMachine
 
 
 class GroupScript:

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.groups.codes import GroupCode
-from penstock.groups.machine import GroupMachine
 from penstock.groups.model import (
     Caller,
     GroupState,
@@ -16,6 +15,7 @@ from penstock.groups.model import (
     Sync,
     Synced,
 )
+from penstock.groups.state_machine import GroupMachine
 
 STEPS = st.lists(
     st.tuples(

@@ -14,8 +14,8 @@ from penstock.brokers.kafka.groups.coordinator import KafkaGroups
 from penstock.brokers.kafka.groups.offset_api import commit_code_of
 from penstock.errors import StoreError
 from penstock.groups.consumer_protocol import CONSUMER
-from penstock.groups.machine import GroupMachine
 from penstock.groups.model import GroupState
+from penstock.groups.state_machine import GroupMachine
 
 CLASSIC: Final = "classic"
 _NOT_ASKED: Final = -(1 << 31)

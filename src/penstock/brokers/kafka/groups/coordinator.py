@@ -15,8 +15,8 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from penstock.groups.coordinator import GroupCoordinator
-from penstock.groups.machine import GroupMachine
 from penstock.groups.model import Answer, Caller, Join, Joined, Sync, Synced
+from penstock.groups.state_machine import GroupMachine
 from penstock.meta.client import DEFAULT_NAMESPACE
 
 

@@ -36,7 +36,7 @@ from penstock.meta.client import (
 from penstock.meta.database import Database
 from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.meta.rejections import check_text
-from penstock.offsets import steps
+from penstock.offsets import coordinator_rpc as steps
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager, open_manager
 from penstock.offsets.strategy import (
