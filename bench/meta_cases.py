@@ -13,7 +13,7 @@ import grpc
 
 from penstock.meta.raft.client import Place, RaftMetaClient
 from penstock.meta.service import MetaService, meta_handlers
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
 
 
 def open_service(directory: str, node: int, peers: str) -> MetaService:

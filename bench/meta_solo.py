@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import OffsetCommit
 from penstock.record import Offset, ShardId

@@ -74,10 +74,10 @@ from penstock.groups.coordinator import GroupCoordinator
 from penstock.meta.client import GroupName, TopicConfig, Update
 from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
-from penstock.meta.raft.founding import parse_peers
-from penstock.meta.raft.loading import require_core
-from penstock.meta.solo_client import SoloMetaClient
-from penstock.meta.state.vocabulary import QUEUE_ALIASES, STORAGE_ALIASES
+from penstock.meta.raft.bootstrap import parse_peers
+from penstock.meta.raft.load import require_core
+from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.state.constants import QUEUE_ALIASES, STORAGE_ALIASES
 from penstock.node_settings import segment_settings, tier_config, tier_limits
 from penstock.offsets.cluster_manager import OffsetPeers, open_offsets
 from penstock.offsets.manager import OffsetManager

@@ -32,8 +32,8 @@ from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.routing.storage_cache import StorageCacheManager
 from penstock.engine.validation import check_shard
 from penstock.meta.client import Segment, Shard, Topic, TopicConfig, Update
-from penstock.meta.solo_client import SoloMetaClient
-from penstock.meta.state.metadata_commands import SegmentPut, ShardDeleted, ShardPut, TopicPut
+from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.state.metadata.commands import SegmentPut, ShardDeleted, ShardPut, TopicPut
 from penstock.offsets.config import CACHE_FAMILY
 from penstock.offsets.manager import OffsetManager
 from penstock.platform.blocking_pool import BlockingPool

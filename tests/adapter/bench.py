@@ -24,7 +24,7 @@ from penstock.engine.routing.storage_cache import StorageCacheManager
 from penstock.errors import StoreError
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.meta.client import Update
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
 from penstock.offsets.config import CACHE_FAMILY
 from penstock.offsets.manager import OffsetManager
 from penstock.platform.blocking_pool import BlockingPool

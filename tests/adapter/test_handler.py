@@ -25,7 +25,7 @@ from penstock.errors import (
     UnknownShardError,
 )
 from penstock.meta.client import Update
-from penstock.meta.state.metadata_commands import (
+from penstock.meta.state.metadata.commands import (
     Event,
     SegmentDeleted,
     SegmentPut,

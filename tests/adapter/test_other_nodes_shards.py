@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.adapter.bench import Bench
 
-from penstock.meta.state.metadata_commands import NodeResult, RegisterNode
+from penstock.meta.state.metadata.commands import NodeResult, RegisterNode
 from penstock.node import Node
 from penstock.offsets.strategy import OffsetCommit
 from penstock.record import Offset, ShardId

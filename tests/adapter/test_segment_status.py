@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.engine.routing.segment_status import ALLOWED, Answer, SegmentStatus, allowed
-from penstock.meta.state.vocabulary import SEGMENT_STEPS
+from penstock.meta.state.constants import SEGMENT_STEPS
 
 YES, LATER, NO = Answer.YES, Answer.LATER, Answer.NO
 

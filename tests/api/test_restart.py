@@ -16,7 +16,7 @@ from penstock.engine.contract import ShardConfig
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import ClosedError, CorruptionError, LockedError, NotAStoreError
 from penstock.meta.client import TopicConfig
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
 from penstock.node import Node
 from penstock.record import ShardId
 from penstock.settings import EMBEDDED, merge_settings

@@ -13,7 +13,7 @@ from penstock.groups.codes import GroupCode
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Caller, Join, Joined, Limits, Sync, Synced
 from penstock.groups.snapshot import decode_snapshot
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
 from penstock.platform.clock import SystemClock
 
 LIMITS = Limits(session_timeout_min_ms=10, initial_delay_ms=0)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from penstock.errors import BusyError, DiskFailedError, DiskFullError, StoreError
-from penstock.meta.database import Batch
-from penstock.meta.log_format import FAMILIES
 from penstock.meta.state.view import MemoryView, Row
+from penstock.meta.storage.database import Batch
+from penstock.meta.storage.log_format import FAMILIES
 
 _LAST = b"\xff" * 64
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.meta.controller import (
+from penstock.meta.controller.controller_loop import BEATLESS_ROUNDS, Beats
+from penstock.meta.controller.decisions import (
     MOVES_MAX,
     Leadership,
     abandoned_shards,
@@ -33,15 +34,14 @@ from penstock.meta.controller import (
     sole_copies,
     storage_nodes,
 )
-from penstock.meta.raft.controller_loop import BEATLESS_ROUNDS, Beats
-from penstock.meta.shard_counts import ShardCounts
-from penstock.meta.state import metadata_commands as cmd
+from penstock.meta.controller.shard_counts import ShardCounts
 from penstock.meta.state.answers import Head, Rejected
 from penstock.meta.state.change import Moment
-from penstock.meta.state.metadata_rows import SHARDS
+from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.metadata.rows import SHARDS
+from penstock.meta.state.metadata.shards import assign_leader, change_in_sync
 from penstock.meta.state.model import Node, Shard
-from penstock.meta.state.offset_commands import GroupName
-from penstock.meta.state.shards import assign_leader, change_in_sync
+from penstock.meta.state.offsets.commands import GroupName
 from penstock.meta.state.view import MemoryView
 
 SCRIPTS = sorted((Path(__file__).parent / "controller_scripts").glob("*.txt"))

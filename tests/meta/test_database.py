@@ -19,7 +19,7 @@ from penstock.errors import (
     LockedError,
     NotAStoreError,
 )
-from penstock.meta.database import Batch, RocksDatabase
+from penstock.meta.storage.database import Batch, RocksDatabase
 from penstock.platform.clock import SystemClock
 from penstock.platform.disk import Usage
 from penstock.platform.local_disk import LocalDisk

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from penstock.errors import DeadlineError
-from penstock.meta.gathering import Gathering
+from penstock.meta.client_api.call_batcher import Gathering
 
 DEADLINE_S = 60
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from msgspec.msgpack import Decoder, Encoder
 
-from penstock.meta import log_format as fmt
-from penstock.meta.state import answers, metadata, offset, offset_rows
-from penstock.meta.state.metadata_commands import CreateTopic, Event, Placement, Request, TopicPut
+from penstock.meta.state import answers
+from penstock.meta.state.metadata import machine as metadata
+from penstock.meta.state.metadata.commands import CreateTopic, Event, Placement, Request, TopicPut
 from penstock.meta.state.model import (
     Lease,
     Node,
@@ -25,12 +25,15 @@ from penstock.meta.state.model import (
     Topic,
     TopicConfig,
 )
-from penstock.meta.state.offset_commands import (
+from penstock.meta.state.offsets import machine as offset
+from penstock.meta.state.offsets import rows as offset_rows
+from penstock.meta.state.offsets.commands import (
     GroupOffsets,
     OffsetEntry,
     OffsetRequest,
     SaveOffsets,
 )
+from penstock.meta.storage import log_format as fmt
 from penstock.platform.rocksdb.durable_point import DURABLE_POINT
 
 HERE = Path(__file__).parent

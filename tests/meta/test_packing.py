@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.meta.state import offset, packing
-from penstock.meta.state import offset_commands as cmd
-from penstock.meta.state.packing import PackedSave, pack_group, put_newer, unpack_save
+from penstock.meta.state import offset_codec as packing
+from penstock.meta.state.offset_codec import PackedSave, pack_group, put_newer, unpack_save
+from penstock.meta.state.offsets import commands as cmd
+from penstock.meta.state.offsets import machine as offset
 from penstock.meta.state.view import MemoryView, Overlay
 
 native = pytest.mark.skipif(not packing.IS_NATIVE, reason="compares the extension")

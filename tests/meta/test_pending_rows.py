@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 from tests.meta.simulated_database import SimulatedDatabase
 
-from penstock.meta.pending_rows import PendingRows
+from penstock.meta.storage.unflushed_rows import PendingRows
 
 ROWS = 500
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.meta.scripts import rows
 
-from penstock.meta.state import metadata, requests
-from penstock.meta.state.metadata_commands import AllocateProducerIds, Applied, ProducerIds, Request
+from penstock.meta.state import requests
+from penstock.meta.state.metadata import machine as metadata
+from penstock.meta.state.metadata.commands import AllocateProducerIds, Applied, ProducerIds, Request
 from penstock.meta.state.view import MemoryView
 
 

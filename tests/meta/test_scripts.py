@@ -10,9 +10,9 @@ import pytest
 from msgspec import Struct, convert, to_builtins
 from tests.meta.scripts import Shown, check, tags
 
-from penstock.meta.state import metadata, offset
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.metadata_commands import (
+from penstock.meta.state.metadata import machine as metadata
+from penstock.meta.state.metadata.commands import (
     Applied,
     Command,
     Done,
@@ -34,9 +34,10 @@ from penstock.meta.state.metadata_commands import (
     TopicPut,
     TopicResult,
 )
-from penstock.meta.state.metadata_rows import LEASES, MEMBERS, NODES, SEGMENTS, SHARDS, TOPICS
+from penstock.meta.state.metadata.rows import LEASES, MEMBERS, NODES, SEGMENTS, SHARDS, TOPICS
 from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic
-from penstock.meta.state.offset_commands import (
+from penstock.meta.state.offsets import machine as offset
+from penstock.meta.state.offsets.commands import (
     Epochs,
     OffsetApplied,
     OffsetCommand,
@@ -45,9 +46,9 @@ from penstock.meta.state.offset_commands import (
     Removed,
     Saved,
 )
-from penstock.meta.state.offset_rows import scan_groups, scan_members, scan_offsets
-from penstock.meta.state.transaction_commands import TransactionResult, TransactionState
-from penstock.meta.state.transaction_rows import scan_aborted, scan_transactions
+from penstock.meta.state.offsets.rows import scan_groups, scan_members, scan_offsets
+from penstock.meta.state.transactions.commands import TransactionResult, TransactionState
+from penstock.meta.state.transactions.rows import scan_aborted, scan_transactions
 from penstock.meta.state.view import MemoryView
 
 TESTDATA = Path(__file__).parent / "testdata"

@@ -31,17 +31,17 @@ from penstock.meta.client import (
     TopicConfig,
     Update,
 )
-from penstock.meta.database import Database
 from penstock.meta.identifiers import make_topic_id, make_ulid
-from penstock.meta.solo_client import SoloMetaClient
-from penstock.meta.state import metadata
-from penstock.meta.state.metadata_commands import (
+from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.state.metadata import machine as metadata
+from penstock.meta.state.metadata.commands import (
     NodePut,
     SegmentPut,
     ShardPut,
     TopicDeleted,
     TopicPut,
 )
+from penstock.meta.storage.database import Database
 from penstock.record import ShardId
 from penstock.testing import ManualClock
 
@@ -532,6 +532,6 @@ def test_ulids_sort_by_time_and_topic_ids_are_legal_whatever_the_name() -> None:
 
 
 def metadata_characters() -> frozenset[str]:
-    from penstock.meta.state.vocabulary import TOPIC_ID_CHARACTERS
+    from penstock.meta.state.constants import TOPIC_ID_CHARACTERS
 
     return TOPIC_ID_CHARACTERS

@@ -19,13 +19,11 @@ from penstock.errors import (
     NotAStoreError,
     StoreError,
 )
-from penstock.meta import log_format as fmt
-from penstock.meta.database import BATCH_SIZE_MAX, Batch
-from penstock.meta.solo_client import MetadataMachine, OffsetMachine
-from penstock.meta.solo_group import ENTRY_SIZE_MAX, LogLimits, SoloGroup
-from penstock.meta.solo_log import METADATA, SoloLog, offset_group_name
-from penstock.meta.state import metadata, offset
-from penstock.meta.state.metadata_commands import (
+from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
+from penstock.meta.standalone.group import ENTRY_SIZE_MAX, LogLimits, SoloGroup
+from penstock.meta.standalone.log import METADATA, SoloLog, offset_group_name
+from penstock.meta.state.metadata import machine as metadata
+from penstock.meta.state.metadata.commands import (
     AllocateProducerIds,
     Answer,
     Applied,
@@ -37,13 +35,16 @@ from penstock.meta.state.metadata_commands import (
     Request,
 )
 from penstock.meta.state.model import TopicConfig
-from penstock.meta.state.offset_commands import (
+from penstock.meta.state.offsets import machine as offset
+from penstock.meta.state.offsets.commands import (
     GroupName,
     OffsetAnswer,
     OffsetRequest,
     TakeEpochs,
 )
 from penstock.meta.state.view import MemoryView
+from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.database import BATCH_SIZE_MAX, Batch
 
 MetadataGroup = SoloGroup[Request, Answer]
 OffsetGroup = SoloGroup[OffsetRequest, OffsetAnswer]

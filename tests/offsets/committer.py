@@ -12,7 +12,7 @@ import os
 import random
 import sys
 
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import OffsetCommit

@@ -15,8 +15,8 @@ from penstock.meta.client import (
     StaleEntry,
     Takeover,
 )
-from penstock.meta.database import Database
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.storage.database import Database
 from penstock.testing import ManualClock
 
 ResultT = TypeVar("ResultT")

@@ -24,10 +24,10 @@ from penstock.meta.client import (
     StaleEntry,
     Update,
 )
+from penstock.meta.client_api.offset_client import SoloOffsets
 from penstock.meta.group_coordinators import GroupCoordinators
-from penstock.meta.solo_client import SoloMetaClient
-from penstock.meta.solo_offsets import SoloOffsets
-from penstock.meta.state.metadata_commands import NodePut
+from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.state.metadata.commands import NodePut
 from penstock.offsets import cluster_manager as cluster
 from penstock.offsets.cluster_manager import ClusterOffsetManager
 from penstock.offsets.config import CACHE_FAMILY

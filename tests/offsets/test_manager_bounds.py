@@ -20,7 +20,7 @@ from penstock.errors import (
     RequestError,
 )
 from penstock.meta.client import CommittedOffset, GroupName, GroupOffsets, OffsetEntry
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import OffsetCommit

@@ -14,7 +14,7 @@ from tests.kafka_clients import Producer
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import BadRequestError
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
 from penstock.pipeline import jobs, transactions
 from penstock.pipeline.named_view import NamedView
 from penstock.pipeline.origins import DirectoryOrigin

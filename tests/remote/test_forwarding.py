@@ -27,8 +27,8 @@ from penstock.errors import (
     UnknownShardError,
 )
 from penstock.meta.client import TopicConfig, Update
-from penstock.meta.solo_client import SoloMetaClient
-from penstock.meta.state.metadata_commands import ShardPut
+from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.state.metadata.commands import ShardPut
 from penstock.meta.state.model import Shard
 from penstock.record import Offset, Producer, Record, ShardId
 from penstock.remote import forwarding, wire

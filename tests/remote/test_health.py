@@ -18,8 +18,8 @@ from penstock import Store
 from penstock.engine.rocksdb import Database
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.errors import DiskFailedError, DiskFullError, StoreError
-from penstock.meta.database import RocksDatabase
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.storage.database import RocksDatabase
 from penstock.platform.clock import SystemClock
 from penstock.platform.disk import Usage
 from penstock.platform.local_disk import LocalDisk

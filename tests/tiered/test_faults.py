@@ -16,7 +16,7 @@ from tests.tiered.rig import SHARD, fill, open_store, read_all, record
 from penstock.engine.contract import ShardConfig, ShardTiering
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import StoreError, TierUnavailableError
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
 from penstock.platform.clock import SystemClock
 from penstock.record import Record, ShardId
 from penstock.testing.manual_clock import ManualClock

@@ -13,7 +13,7 @@ from tests.tiered.rig import SHARD, memory_config, open_store
 from penstock.codec.select import IS_NATIVE
 from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering
 from penstock.engine.transactions.stable_offsets import TransactionLimits
-from penstock.meta.state.transaction_commands import AbortedRange
+from penstock.meta.state.transactions.commands import AbortedRange
 from penstock.record import Offset, QueueKind, StoredRecord
 from penstock.tiered.build import build_tiered_engine
 from penstock.tiered.engine import TieredSegmentEngine

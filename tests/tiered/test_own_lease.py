@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
 from penstock.node import Node
 from penstock.record import Record, ShardId
 from penstock.settings import EMBEDDED, merge_settings

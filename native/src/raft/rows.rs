@@ -18,7 +18,7 @@ pub type LogRow<'py> = (u64, Bound<'py, PyBytes>);
 /// (index, term, kind, context, data)
 pub type Committed<'py> = (u64, u64, i32, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
-/// term u64, kind u8, size of the context u32: `ENTRY` in `meta/log_format.py`.
+/// term u64, kind u8, size of the context u32: `ENTRY` in `meta/storage/log_format.py`.
 const HEAD_SIZE: usize = 13;
 
 pub fn configuration_of(state: &ConfState) -> Configuration {

@@ -14,8 +14,8 @@ from typing import Final
 
 from penstock.adapter.option_values import check_unicode, check_word
 from penstock.errors import BadRequestError, TierSetupError
+from penstock.meta.state.constants import STORAGE_LEVELS, UPLOADERS
 from penstock.meta.state.model import TieringPolicy
-from penstock.meta.state.vocabulary import STORAGE_LEVELS, UPLOADERS
 from penstock.tiered.providers import check_new_address
 
 TIERING: Final = "tiering"

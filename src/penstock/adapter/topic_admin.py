@@ -45,9 +45,9 @@ from penstock.meta.client import (
     Topic,
     TopicConfig,
 )
-from penstock.meta.controller import abandoned_shards
+from penstock.meta.controller.decisions import abandoned_shards
+from penstock.meta.state.constants import LOST
 from penstock.meta.state.model import PARTITIONS_MAX
-from penstock.meta.state.vocabulary import LOST
 from penstock.offsets.manager import OffsetManager
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId

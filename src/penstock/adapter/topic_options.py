@@ -23,8 +23,7 @@ from penstock.adapter.tiering_options import NAMES as TIERING_NAMES
 from penstock.adapter.tiering_options import TIERING, change_policy, check_policy
 from penstock.errors import BadRequestError
 from penstock.meta.client import TopicConfig
-from penstock.meta.state.model import TieringPolicy
-from penstock.meta.state.vocabulary import (
+from penstock.meta.state.constants import (
     CLEANUPS,
     FLUSH_MODES,
     PARTITIONERS,
@@ -33,6 +32,7 @@ from penstock.meta.state.vocabulary import (
     STORAGE_ALIASES,
     STORAGE_TYPES,
 )
+from penstock.meta.state.model import TieringPolicy
 
 
 class AlterOptions(TypedDict, total=False):

@@ -15,7 +15,7 @@ from penstock.adapter.topic_cache import BrokerCacheManager, TopicKey
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 from penstock.errors import BadRequestError, BusyError
 from penstock.meta.client import DEFAULT_NAMESPACE, Topic, Update
-from penstock.meta.state.metadata_commands import TopicDeleted
+from penstock.meta.state.metadata.commands import TopicDeleted
 from penstock.record import ShardId
 
 _ASYNC: Final = "ASYNC_FLUSH"

@@ -19,13 +19,13 @@ from penstock.errors import (
     NotSupportedError,
     UnknownTopicError,
 )
-from penstock.meta.controller import DRAINING, ONLINE, Load, load_of
-from penstock.meta.leaving import listed, lost_shards, only_there
-from penstock.meta.local_reads import ANY_AGE, STALENESS_MS
+from penstock.meta.client_api.local_reads import ANY_AGE, STALENESS_MS
+from penstock.meta.controller.decisions import DRAINING, ONLINE, Load, load_of
+from penstock.meta.controller.decommission import listed, lost_shards, only_there
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
-from penstock.meta.state.metadata_rows import NODES, SHARDS
-from penstock.meta.state.vocabulary import LOST
+from penstock.meta.state.constants import LOST
+from penstock.meta.state.metadata.rows import NODES, SHARDS
 from penstock.platform.clock import SystemClock
 
 app: Final = typer.Typer(help="The nodes that keep the metadata.", no_args_is_help=True)

@@ -10,12 +10,12 @@ import typer
 
 from penstock.cli.output import print_line
 from penstock.errors import BadRequestError, NotAStoreError
-from penstock.meta import log_format as fmt
-from penstock.meta.database import RocksDatabase
-from penstock.meta.leaving import listed
-from penstock.meta.raft.credentials import draw_incarnation
+from penstock.meta.controller.decommission import listed
+from penstock.meta.raft.network.credentials import draw_incarnation
 from penstock.meta.raft.recovery import Outlook, look_ahead
 from penstock.meta.raft.recovery import recover as recover_directory
+from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.database import RocksDatabase
 from penstock.platform.clock import SystemClock
 from penstock.platform.data_directory import LOCK, check_path
 from penstock.platform.local_disk import LocalDisk

@@ -15,7 +15,7 @@ from penstock.cli.output import print_line
 from penstock.cli.short_pauses import keep_pauses_short
 from penstock.cli.starting import without_collecting
 from penstock.errors import RetryableError
-from penstock.meta.raft.waiting import StartEvent
+from penstock.meta.raft.leader_wait import StartEvent
 from penstock.platform.addresses import with_port
 from penstock.platform.log import configure_program, get_logger
 from penstock.remote.server import Server

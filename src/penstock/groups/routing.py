@@ -18,7 +18,7 @@ from penstock.groups.codes import GroupCode
 from penstock.groups.consumer_protocol import TopicPartition, decode_assignment
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Caller, GroupState, Join, Joined, Sync, Synced
-from penstock.meta.state.vocabulary import DEFAULT_NAMESPACE
+from penstock.meta.state.constants import DEFAULT_NAMESPACE
 
 WAIT_S_MAX: Final = 5.0
 

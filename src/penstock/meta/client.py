@@ -17,17 +17,17 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from penstock.errors import StoreError
+from penstock.meta.state.constants import DEFAULT_NAMESPACE
 from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic, TopicConfig
-from penstock.meta.state.offset_commands import (
+from penstock.meta.state.offsets.commands import (
     GroupName,
     GroupOffsets,
     NewGroupOffsets,
     OffsetEntry,
     StaleEntry,
 )
-from penstock.meta.state.offset_entries import NewOffset
-from penstock.meta.state.offset_rows import CommittedOffset
-from penstock.meta.state.vocabulary import DEFAULT_NAMESPACE
+from penstock.meta.state.offsets.entries import NewOffset
+from penstock.meta.state.offsets.rows import CommittedOffset
 from penstock.meta.watch import Update, Watch
 from penstock.record import ShardId
 

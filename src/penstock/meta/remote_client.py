@@ -24,7 +24,12 @@ from penstock.errors import (
     RetryableError,
     StoreError,
 )
-from penstock.meta.controller import (
+from penstock.meta.client_api.call_batcher import Gathering
+from penstock.meta.client_api.local_reads import STALENESS_MS, LocalRows
+from penstock.meta.client_api.metadata_client import SoloMetadata
+from penstock.meta.client_api.offset_client import SoloOffsets
+from penstock.meta.client_api.transaction_client import SoloTransactions
+from penstock.meta.controller.decisions import (
     OFFLINE,
     Load,
     load_of,
@@ -32,21 +37,16 @@ from penstock.meta.controller import (
     place_shards,
     storage_nodes,
 )
-from penstock.meta.gathering import Gathering
-from penstock.meta.local_reads import STALENESS_MS, LocalRows
 from penstock.meta.proto import meta_pb2 as pb
-from penstock.meta.raft.founding import group_names
+from penstock.meta.raft.bootstrap import group_names
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import ERROR_KEY, SERVICE, MetaService
-from penstock.meta.solo_group import GroupLog, GroupName
-from penstock.meta.solo_log import METADATA
-from penstock.meta.solo_metadata import SoloMetadata
-from penstock.meta.solo_offsets import SoloOffsets
-from penstock.meta.solo_transactions import SoloTransactions
-from penstock.meta.state import metadata_commands as cmd
-from penstock.meta.state import offset_commands as offset_cmd
+from penstock.meta.standalone.group import GroupLog, GroupName
+from penstock.meta.standalone.log import METADATA
 from penstock.meta.state.answers import Rejected
-from penstock.meta.state.metadata_rows import NODES, SHARDS
+from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.metadata.rows import NODES, SHARDS
+from penstock.meta.state.offsets import commands as offset_cmd
 from penstock.meta.state.view import Row
 from penstock.meta.watch import Update, Watch, Watchers
 from penstock.platform.clock import Clock, SystemClock

@@ -33,10 +33,10 @@ from penstock.meta.client import (
     OffsetEntry,
     Update,
 )
-from penstock.meta.local_reads import STALENESS_MS, LocalReads, LocalRows, current
+from penstock.meta.client_api.local_reads import STALENESS_MS, LocalReads, LocalRows, current
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.status import RaftStatus
-from penstock.meta.solo_group import GroupLog
+from penstock.meta.standalone.group import GroupLog
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.model import Member
 from penstock.meta.watch import Watch

@@ -18,8 +18,9 @@ from msgspec import Struct
 from msgspec.msgpack import Decoder
 
 from penstock.meta.state.answers import HEAD, HEAD_TABLE, read_head
+from penstock.meta.state.constants import ACTIVE
 from penstock.meta.state.keys import encode_key
-from penstock.meta.state.metadata_commands import (
+from penstock.meta.state.metadata.commands import (
     Answer,
     Applied,
     Event,
@@ -28,7 +29,7 @@ from penstock.meta.state.metadata_commands import (
     ShardPut,
     TopicPut,
 )
-from penstock.meta.state.metadata_rows import (
+from penstock.meta.state.metadata.rows import (
     EVENTS_TABLE,
     NODES,
     SEGMENTS,
@@ -38,7 +39,6 @@ from penstock.meta.state.metadata_rows import (
 )
 from penstock.meta.state.model import Node, Segment, Shard, Topic
 from penstock.meta.state.view import Reader
-from penstock.meta.state.vocabulary import ACTIVE
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)

@@ -29,16 +29,16 @@ from typing import Final
 
 from penstock.errors import BadRequestError, BusyError, RequestError, StoreError
 from penstock.meta.client import CommittedOffset, GroupOffsets, OffsetClient, OffsetEntry
-from penstock.meta.database import ROOM_CHECKED_EVERY, Batch, Database
 from penstock.meta.state.keys import after_prefix, decode_texts, encode_key
 from penstock.meta.state.model import INT_MAX
-from penstock.meta.state.offset_rows import (
+from penstock.meta.state.offsets.rows import (
     OFFSET_ROW,
     OFFSETS_TABLE,
     offset_key,
     unpack_offset,
     unpack_pair,
 )
+from penstock.meta.storage.database import ROOM_CHECKED_EVERY, Batch, Database
 from penstock.offsets.config import CACHE_FAMILY, OffsetConfig
 from penstock.offsets.groups import GroupTable, LocalGroup, Pending
 from penstock.offsets.strategy import (

@@ -33,9 +33,9 @@ from penstock.meta.client import (
     OffsetClient,
     Takeover,
 )
-from penstock.meta.database import Database
 from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.meta.rejections import check_text
+from penstock.meta.storage.database import Database
 from penstock.offsets import coordinator_rpc as steps
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager, open_manager

@@ -22,7 +22,7 @@ from typing import Final
 from penstock.errors import BusyError, ClosedError, StaleWriteError
 from penstock.meta.client import GroupName, OffsetClient, Takeover
 from penstock.meta.rejections import check_text
-from penstock.meta.state.offset_rows import group_prefix
+from penstock.meta.state.offsets.rows import group_prefix
 from penstock.record import ShardId
 
 _GROUPS_MAX: Final = 100_000

@@ -28,7 +28,7 @@ from penstock.meta.client import (
     NewOffset,
     OffsetClient,
 )
-from penstock.meta.database import Database, RocksDatabase
+from penstock.meta.storage.database import Database, RocksDatabase
 from penstock.offsets.cache import OffsetCacheManager
 from penstock.offsets.config import CACHE_FAMILY, OffsetConfig
 from penstock.offsets.groups import GroupTable

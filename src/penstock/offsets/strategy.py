@@ -14,7 +14,7 @@ from msgspec import Struct
 from penstock.errors import BadRequestError
 from penstock.meta.rejections import check_text
 from penstock.meta.state.model import INT_MAX
-from penstock.meta.state.offset_entries import METADATA_SIZE_MAX
+from penstock.meta.state.offsets.entries import METADATA_SIZE_MAX
 from penstock.record import Offset, ShardId
 
 NO_LEADER_EPOCH: Final = -1

@@ -105,7 +105,7 @@ def meta_of(root: str) -> Path | None:
 
 def _names(meta: Path) -> dict[str, str]:
     # Here, so that a store alone is read without RocksDB.
-    from penstock.meta.beside import read_topics
+    from penstock.meta.offline.read_topics import read_topics
 
     try:
         topics = read_topics(str(meta))

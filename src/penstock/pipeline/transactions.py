@@ -20,7 +20,7 @@ def limits_beside(meta: Path) -> tuple[TransactionLimits, bool]:
     """Return what a node's metadata in this directory says now, and whether there are transactions
     at all."""
     # Here, so that a store alone is read without RocksDB.
-    from penstock.meta.transactions_beside import read_transactions
+    from penstock.meta.offline.read_transactions import read_transactions
 
     found = read_transactions(str(meta))
     limits = TransactionLimits()

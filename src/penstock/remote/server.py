@@ -26,7 +26,7 @@ from penstock.api import EmbeddedBackend
 from penstock.codec.select import native_only
 from penstock.errors import NotSupportedError, RetryableError, SetupError, StoreError
 from penstock.meta.client import ClusterNode
-from penstock.meta.controller import STORAGE_LISTENER
+from penstock.meta.controller.decisions import STORAGE_LISTENER
 from penstock.meta.service import meta_handlers
 from penstock.node import Node
 from penstock.offsets.cluster_manager import ClusterOffsetManager

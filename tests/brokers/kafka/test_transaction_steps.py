@@ -13,8 +13,8 @@ from penstock.brokers.kafka.transacting import steps
 from penstock.brokers.kafka.transacting.markers import build_marker
 from penstock.engine.contract import Isolation
 from penstock.errors import BusyError, TransactionRefusedError, UnknownShardError
-from penstock.meta.state.offset_entries import NewOffset
-from penstock.meta.state.transaction_commands import (
+from penstock.meta.state.offsets.entries import NewOffset
+from penstock.meta.state.transactions.commands import (
     AbortedRange,
     BeginProducer,
     Decide,

@@ -19,8 +19,8 @@ from penstock.brokers.kafka.server import KafkaServer
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.errors import DeadlineError
-from penstock.meta.solo_transactions import SoloTransactions
-from penstock.meta.state.transaction_commands import TransactionState
+from penstock.meta.client_api.transaction_client import SoloTransactions
+from penstock.meta.state.transactions.commands import TransactionState
 from penstock.node import Node
 from penstock.record import Offset
 from penstock.settings import Settings

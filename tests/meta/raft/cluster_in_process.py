@@ -11,9 +11,9 @@ from pathlib import Path
 from random import SystemRandom
 
 from penstock.meta.raft.client import Place, RaftMetaClient
-from penstock.meta.raft.loading import RaftTiming
+from penstock.meta.raft.load import RaftTiming
 from penstock.meta.raft.node import NodeTiming
-from penstock.meta.solo_group import LogLimits
+from penstock.meta.standalone.group import LogLimits
 
 TIMING = NodeTiming(
     tick_seconds=0.02,

@@ -13,7 +13,7 @@ import grpc
 
 from penstock.meta.raft.client import Place, RaftMetaClient
 from penstock.meta.service import meta_handlers
-from penstock.meta.solo_group import LogLimits
+from penstock.meta.standalone.group import LogLimits
 from penstock.platform.log import configure
 
 SECRET = "the secret of all processes"

@@ -17,15 +17,15 @@ from msgspec.msgpack import Decoder, Encoder
 from tests.meta.simulated_database import SimulatedDatabase
 
 from penstock.errors import StoreError
-from penstock.meta import log_format as fmt
-from penstock.meta.raft.frames import Frame, decode_frame, encode_frame
 from penstock.meta.raft.group import RaftGroup
-from penstock.meta.raft.loading import RaftTiming, founding_rows
-from penstock.meta.raft.multi import MultiRaft
-from penstock.meta.raft.tickets import Proposal
-from penstock.meta.solo_group import GroupName, LogLimits
-from penstock.meta.solo_log import METADATA, offset_group_name
+from penstock.meta.raft.load import RaftTiming, founding_rows
+from penstock.meta.raft.multi_raft import MultiRaft
+from penstock.meta.raft.network.frames import Frame, decode_frame, encode_frame
+from penstock.meta.raft.pending_requests import Proposal
+from penstock.meta.standalone.group import GroupName, LogLimits
+from penstock.meta.standalone.log import METADATA, offset_group_name
 from penstock.meta.state.view import View
+from penstock.meta.storage import log_format as fmt
 
 GROUPS: tuple[GroupName, ...] = (METADATA, offset_group_name(0), offset_group_name(1))
 TIMING = RaftTiming(election_ticks=6, heartbeat_ticks=2, deadline_ticks=60)

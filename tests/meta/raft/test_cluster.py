@@ -18,25 +18,25 @@ from tests.meta.raft.cluster_in_process import (
 )
 
 from penstock.errors import ClosedError, DiskFailedError, SettingsError, SetupError
-from penstock.meta import log_format as fmt
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
-from penstock.meta.raft import loading
+from penstock.meta.client_api.transaction_client import TransactionClient
+from penstock.meta.raft import load as loading
 from penstock.meta.raft.client import Place, RaftMetaClient
-from penstock.meta.raft.loading import RaftTiming
+from penstock.meta.raft.load import RaftTiming
 from penstock.meta.raft.node import NodeTiming
-from penstock.meta.solo_client import SoloMetaClient
-from penstock.meta.solo_group import LogLimits
-from penstock.meta.solo_transactions import TransactionClient
-from penstock.meta.state import metadata_commands as cmd
-from penstock.meta.state.metadata_commands import TopicPut
+from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.group import LogLimits
+from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.metadata.commands import TopicPut
 from penstock.meta.state.model import Topic
-from penstock.meta.state.transaction_commands import (
+from penstock.meta.state.transactions.commands import (
     BeginProducer,
     Decide,
     Enlist,
     Finish,
     TransactionPartition,
 )
+from penstock.meta.storage import log_format as fmt
 from penstock.meta.watch import Update
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import OffsetCommit

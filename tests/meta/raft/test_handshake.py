@@ -9,15 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.errors import BadRequestError, SettingsError
-from penstock.meta import log_format as fmt
-from penstock.meta.raft.credentials import (
+from penstock.meta.raft.network.credentials import (
     Credentials,
     Stored,
     draw_incarnation,
     owns_incarnation,
 )
-from penstock.meta.raft.handshake import Acceptor, Opener, cluster_tag
-from penstock.meta.raft.wire import (
+from penstock.meta.raft.network.handshake import Acceptor, Opener, cluster_tag
+from penstock.meta.raft.network.messages import (
     NONCE_SIZE,
     PROTOCOL,
     Ask,
@@ -30,6 +29,7 @@ from penstock.meta.raft.wire import (
     decode_greeting,
     encode_greeting,
 )
+from penstock.meta.storage import log_format as fmt
 
 KEY = b"k" * 32
 NOW_S = 1_000_000

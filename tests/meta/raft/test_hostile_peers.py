@@ -18,14 +18,11 @@ from msgspec import msgpack
 from tests.meta.raft.cluster_in_process import ClusterInProcess, send_to, wait_until
 
 from penstock.errors import BadRequestError, DeadlineError, SettingsError
-from penstock.meta import log_format as fmt
-from penstock.meta.database import RocksDatabase
-from penstock.meta.raft import transport as transport_module
 from penstock.meta.raft.client import Place, RaftMetaClient
-from penstock.meta.raft.credentials import draw_incarnation, load_stored, put_stored
-from penstock.meta.raft.handshake import Opener, cluster_tag, mac_of
-from penstock.meta.raft.transport import PENDING_MAX, ask_node
-from penstock.meta.raft.wire import (
+from penstock.meta.raft.network import transport as transport_module
+from penstock.meta.raft.network.credentials import draw_incarnation, load_stored, put_stored
+from penstock.meta.raft.network.handshake import Opener, cluster_tag, mac_of
+from penstock.meta.raft.network.messages import (
     GREETING_SIZE_MAX,
     NONCE_SIZE,
     PROTOCOL,
@@ -42,6 +39,9 @@ from penstock.meta.raft.wire import (
     pack_frame,
     pack_greeting,
 )
+from penstock.meta.raft.network.transport import PENDING_MAX, ask_node
+from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.database import RocksDatabase
 from penstock.platform.rocksdb.changes import Batch
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.meta import log_format as fmt
 from penstock.meta.raft.membership import promotions, transfers
 from penstock.meta.raft.status import RaftStatus
+from penstock.meta.storage import log_format as fmt
 
 Progress = tuple[int, int, int, str, bool]
 

@@ -14,11 +14,11 @@ from tests.meta.raft.simulated_cluster import GROUPS
 from typer.testing import CliRunner
 
 from penstock.cli import build
-from penstock.meta import log_format as fmt
-from penstock.meta.database import Batch, RocksDatabase
-from penstock.meta.raft.credentials import draw_incarnation
-from penstock.meta.raft.loading import load_group
+from penstock.meta.raft.load import load_group
+from penstock.meta.raft.network.credentials import draw_incarnation
 from penstock.meta.raft.recovery import look_ahead, make_alone, recover
+from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.database import Batch, RocksDatabase
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 

@@ -24,14 +24,14 @@ from penstock.errors import (
 )
 from penstock.meta import remote_client
 from penstock.meta.client import GroupName, NewOffset
-from penstock.meta.local_reads import ANY_AGE
+from penstock.meta.client_api.local_reads import ANY_AGE
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
 from penstock.meta.service import MetaService, meta_handlers
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
 from penstock.meta.state.keys import encode_key
-from penstock.meta.state.metadata_commands import TopicPut
-from penstock.meta.state.metadata_rows import SHARDS, TOPICS, read_beats
+from penstock.meta.state.metadata.commands import TopicPut
+from penstock.meta.state.metadata.rows import SHARDS, TOPICS, read_beats
 from penstock.meta.state.model import Topic
 from penstock.meta.watch import Update
 from penstock.platform.clock import SystemClock

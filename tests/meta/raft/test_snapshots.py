@@ -8,16 +8,16 @@ import pytest
 from msgspec.structs import replace
 from tests.meta.simulated_database import SimulatedDatabase
 
-from penstock.meta import log_format as fmt
-from penstock.meta.database import Batch
-from penstock.meta.raft.frames import SnapshotAnswer, SnapshotChunk
+from penstock.meta.raft.network.frames import SnapshotAnswer, SnapshotChunk
 from penstock.meta.raft.snapshots import (
     GIVE_UP_TICKS,
     RESEND_TICKS,
     SnapshotReceiving,
     SnapshotSending,
 )
-from penstock.meta.solo_log import METADATA
+from penstock.meta.standalone.log import METADATA
+from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.database import Batch
 
 GENERATION = fmt.FIRST_GENERATION
 OLD = (fmt.state_prefix(0, GENERATION) + b"old", b"row")

@@ -11,13 +11,13 @@ from msgspec import ValidationError
 from tests.meta.raft.cluster_in_process import ClusterInProcess
 
 from penstock.errors import ClosedError, DeadlineError
-from penstock.meta import log_format as fmt
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
 from penstock.meta.proto import meta_pb2 as pb
-from penstock.meta.raft.tickets import Proposal, Proposals
-from penstock.meta.solo_client import SoloMetaClient
-from penstock.meta.state.offset import encode_request
-from penstock.meta.state.offset_commands import OffsetRequest, SaveOffsets
+from penstock.meta.raft.pending_requests import Proposal, Proposals
+from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.state.offsets.commands import OffsetRequest, SaveOffsets
+from penstock.meta.state.offsets.machine import encode_request
+from penstock.meta.storage import log_format as fmt
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 

@@ -13,9 +13,8 @@ from contextlib import ExitStack
 import pytest
 from tests.meta.raft.cluster_in_process import wait_until
 
-from penstock.meta.raft.handshake import Opener
-from penstock.meta.raft.transport import Transport
-from penstock.meta.raft.wire import (
+from penstock.meta.raft.network.handshake import Opener
+from penstock.meta.raft.network.messages import (
     NONCE_SIZE,
     PROTOCOL,
     Hello,
@@ -25,6 +24,7 @@ from penstock.meta.raft.wire import (
     Standing,
     Welcome,
 )
+from penstock.meta.raft.network.transport import Transport
 from penstock.meta.state.model import Member
 
 KEY = b"the key of both"

@@ -12,7 +12,7 @@ from penstock.brokers.kafka.transacting.coordinator import TransactionCoordinato
 from penstock.brokers.kafka.transacting.index import TransactionIndex
 from penstock.brokers.kafka.transacting.leading import LeadingPart
 from penstock.meta.client import ListenerAnnouncer
-from penstock.meta.solo_transactions import TransactionClient
+from penstock.meta.client_api.transaction_client import TransactionClient
 from penstock.record import ShardId
 
 

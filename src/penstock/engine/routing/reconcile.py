@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from penstock.engine.handler import StorageEngineHandler
 from penstock.errors import CorruptionError, RetryableError
-from penstock.meta.state.vocabulary import LOST
+from penstock.meta.state.constants import LOST
 from penstock.platform.log import get_logger
 from penstock.record import ShardId
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.errors import StoreError
-from penstock.meta.raft.credentials import Credentials, owns_incarnation
-from penstock.meta.raft.founding import Peer
-from penstock.meta.raft.wire import Join, Standing
+from penstock.meta.raft.bootstrap import Peer
+from penstock.meta.raft.network.credentials import Credentials, owns_incarnation
+from penstock.meta.raft.network.messages import Join, Standing
 from penstock.meta.state.model import Member
 
 

@@ -6,7 +6,7 @@
 Any node takes any request; see `tickets` for how it is answered. Reads are linearizable, unless
 `local_reads` was chosen: those see what this node has applied, and lack nothing that was
 acknowledged longer ago than `staleness_s`. A node that cannot tell asks the leader, and waits for
-one, as for any other read; see `penstock.meta.local_reads`.
+one, as for any other read; see `penstock.meta.client_api.local_reads`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from penstock.errors import (
     SettingsError,
     StoreError,
 )
-from penstock.meta import log_format as fmt
-from penstock.meta.controller import OFFLINE, load_of, place_shards, storage_nodes
-from penstock.meta.database import Database, RocksDatabase
-from penstock.meta.leaving import listed, only_there
-from penstock.meta.local_reads import STALENESS_MS
+from penstock.meta.client_api.local_reads import STALENESS_MS
+from penstock.meta.client_api.metadata_client import SoloMetadata
+from penstock.meta.client_api.offset_client import SoloOffsets
+from penstock.meta.client_api.transaction_client import SoloTransactions
+from penstock.meta.controller.controller_loop import ControllerLoop
+from penstock.meta.controller.decisions import OFFLINE, load_of, place_shards, storage_nodes
+from penstock.meta.controller.decommission import listed, only_there
+from penstock.meta.controller.shard_counts import ShardCounts
 from penstock.meta.raft.admission import Admission
-from penstock.meta.raft.controller_loop import ControllerLoop
-from penstock.meta.raft.credentials import Credentials, check_secrets, draw_incarnation
-from penstock.meta.raft.founding import (
+from penstock.meta.raft.bootstrap import (
     Entrance,
     Peer,
     ask_standing,
@@ -44,29 +45,36 @@ from penstock.meta.raft.founding import (
     parse_peers,
 )
 from penstock.meta.raft.group import RaftGroup
-from penstock.meta.raft.handshake import Opener
-from penstock.meta.raft.loading import require_core
+from penstock.meta.raft.leader_wait import Patience, await_leaders
+from penstock.meta.raft.load import require_core
 from penstock.meta.raft.membership import (
     MemberGroup,
     Membership,
     look_after,
 )
+from penstock.meta.raft.network.credentials import Credentials, check_secrets, draw_incarnation
+from penstock.meta.raft.network.handshake import Opener
+from penstock.meta.raft.network.messages import (
+    Ask,
+    Hello,
+    Join,
+    Opening,
+    Refusal,
+    Standing,
+    Welcome,
+)
+from penstock.meta.raft.network.transport import Transport, unreached
 from penstock.meta.raft.node import GroupHandle, NodeTiming, RaftNode
 from penstock.meta.raft.status import RaftStatus
-from penstock.meta.raft.transport import Transport, unreached
-from penstock.meta.raft.waiting import Patience, await_leaders
-from penstock.meta.raft.wire import Ask, Hello, Join, Opening, Refusal, Standing, Welcome
 from penstock.meta.rejections import encode_checked
 from penstock.meta.service import MetaService
-from penstock.meta.shard_counts import ShardCounts
-from penstock.meta.solo_client import MetadataMachine, OffsetMachine
-from penstock.meta.solo_group import GroupLog, LogLimits
-from penstock.meta.solo_metadata import SoloMetadata
-from penstock.meta.solo_offsets import SoloOffsets
-from penstock.meta.solo_transactions import SoloTransactions
-from penstock.meta.state import metadata_commands as cmd
-from penstock.meta.state.metadata_rows import MEMBERS, NODES, SHARDS
+from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
+from penstock.meta.standalone.group import GroupLog, LogLimits
+from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.metadata.rows import MEMBERS, NODES, SHARDS
 from penstock.meta.state.model import Member
+from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.database import Database, RocksDatabase
 from penstock.meta.watch import Watchers
 from penstock.platform.clock import Clock, SystemClock
 

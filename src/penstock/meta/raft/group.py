@@ -25,11 +25,9 @@ from msgspec import MsgspecError, Struct
 
 from penstock._native import RaftCore
 from penstock.errors import NotAStoreError, StoreError
-from penstock.meta import log_format as fmt
-from penstock.meta.database import Batch, Database
-from penstock.meta.pending_rows import PendingRows
-from penstock.meta.raft.frames import Frame, RaftMessage, SnapshotAnswer, SnapshotChunk
-from penstock.meta.raft.loading import RaftTiming, load_group
+from penstock.meta.raft.load import RaftTiming, load_group
+from penstock.meta.raft.network.frames import Frame, RaftMessage, SnapshotAnswer, SnapshotChunk
+from penstock.meta.raft.pending_requests import Proposal, Proposals, ReadDone, Reads
 from penstock.meta.raft.snapshots import (
     CHUNK_SIZE,
     SnapshotReceiving,
@@ -38,14 +36,16 @@ from penstock.meta.raft.snapshots import (
     pinned_state,
 )
 from penstock.meta.raft.status import Hearing, RaftStatus
-from penstock.meta.raft.tickets import Proposal, Proposals, ReadDone, Reads
-from penstock.meta.solo_group import (
+from penstock.meta.standalone.group import (
     UNWRITTEN_ENTRIES_MAX,
     UNWRITTEN_SIZE_MAX,
     GroupName,
     LogLimits,
     Machine,
 )
+from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.database import Batch, Database
+from penstock.meta.storage.unflushed_rows import PendingRows
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from penstock.errors import BadRequestError, RetryableError, StoreError
-from penstock.meta import log_format as fmt
-from penstock.meta.controller import Leadership, raft_transfers
+from penstock.meta.controller.decisions import Leadership, raft_transfers
+from penstock.meta.raft.network.messages import Join, Refusal, Welcome
 from penstock.meta.raft.status import RaftStatus
-from penstock.meta.raft.wire import Join, Refusal, Welcome
-from penstock.meta.solo_group import GroupName
+from penstock.meta.standalone.group import GroupName
 from penstock.meta.state.model import Member
+from penstock.meta.storage import log_format as fmt
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)

@@ -20,20 +20,15 @@ from typing import Final, Generic, TypeVar
 from msgspec import MsgspecError, Struct
 
 from penstock.errors import BadRequestError, ClosedError, StaleReadError, StoreError
-from penstock.meta import log_format as fmt
-from penstock.meta.database import Database
-from penstock.meta.local_reads import ANY_AGE, LocalRows, current
-from penstock.meta.raft.credentials import Credentials
-from penstock.meta.raft.founding import read_members
-from penstock.meta.raft.frames import Frame, decode_frame, encode_frame
+from penstock.meta.client_api.local_reads import ANY_AGE, LocalRows, current
+from penstock.meta.raft.bootstrap import read_members
 from penstock.meta.raft.group import RaftGroup
-from penstock.meta.raft.handshake import Opener, cluster_tag
-from penstock.meta.raft.loading import RaftTiming
-from penstock.meta.raft.multi import MultiRaft
-from penstock.meta.raft.status import RaftStatus
-from penstock.meta.raft.tickets import Proposal
-from penstock.meta.raft.transport import Transport
-from penstock.meta.raft.wire import (
+from penstock.meta.raft.load import RaftTiming
+from penstock.meta.raft.multi_raft import MultiRaft
+from penstock.meta.raft.network.credentials import Credentials
+from penstock.meta.raft.network.frames import Frame, decode_frame, encode_frame
+from penstock.meta.raft.network.handshake import Opener, cluster_tag
+from penstock.meta.raft.network.messages import (
     PROTOCOL,
     Hello,
     Join,
@@ -42,9 +37,14 @@ from penstock.meta.raft.wire import (
     Standing,
     Welcome,
 )
-from penstock.meta.solo_group import ENTRY_SIZE_MAX, GroupName, LogLimits, Machine
+from penstock.meta.raft.network.transport import Transport
+from penstock.meta.raft.pending_requests import Proposal
+from penstock.meta.raft.status import RaftStatus
+from penstock.meta.standalone.group import ENTRY_SIZE_MAX, GroupName, LogLimits, Machine
 from penstock.meta.state.model import Member
 from penstock.meta.state.view import Reader
+from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.database import Database
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
 

@@ -21,18 +21,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.errors import NotAStoreError, SetupError
-from penstock.meta import log_format as fmt
-from penstock.meta.database import Batch, Database
-from penstock.meta.leaving import only_there
-from penstock.meta.pending_rows import PendingRows
-from penstock.meta.raft.credentials import Stored, load_stored, put_stored
-from penstock.meta.raft.founding import group_names, read_members
-from penstock.meta.raft.loading import Loaded, is_founded, load_group
+from penstock.meta.controller.decommission import only_there
+from penstock.meta.raft.bootstrap import group_names, read_members
+from penstock.meta.raft.load import Loaded, is_founded, load_group
+from penstock.meta.raft.network.credentials import Stored, load_stored, put_stored
 from penstock.meta.rejections import encode_checked
-from penstock.meta.solo_group import GroupName
-from penstock.meta.solo_log import METADATA
-from penstock.meta.state import metadata_commands as cmd
+from penstock.meta.standalone.group import GroupName
+from penstock.meta.standalone.log import METADATA
+from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.model import Member
+from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.database import Batch, Database
+from penstock.meta.storage.unflushed_rows import PendingRows
 
 
 class GroupOutlook(Struct, frozen=True):

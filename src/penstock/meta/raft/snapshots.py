@@ -15,9 +15,7 @@ from typing import Final
 
 from msgspec import MsgspecError, Struct
 
-from penstock.meta import log_format as fmt
-from penstock.meta.database import Batch, Database
-from penstock.meta.raft.frames import (
+from penstock.meta.raft.network.frames import (
     Rows,
     SnapshotAnswer,
     SnapshotChunk,
@@ -25,7 +23,9 @@ from penstock.meta.raft.frames import (
     decode_rows,
     encode_rows,
 )
-from penstock.meta.solo_group import GroupName
+from penstock.meta.standalone.group import GroupName
+from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.database import Batch, Database
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)

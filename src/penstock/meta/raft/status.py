@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from penstock.meta import log_format as fmt
+from penstock.meta.storage import log_format as fmt
 
 
 class RaftStatus(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from penstock.meta.state.answers import Head
-from penstock.meta.state.metadata_commands import Event, Result
+from penstock.meta.state.metadata.commands import Event, Result
 
 
 class Moment(Struct, frozen=True):

@@ -21,7 +21,7 @@ from msgspec import Struct
 from penstock.engine.contract import ShardConfig
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import NotAStoreError, SetupError
-from penstock.meta.beside import read_topics
+from penstock.meta.offline.read_topics import read_topics
 from penstock.meta.state.model import Topic
 from penstock.platform.disk import Disk
 from penstock.platform.log import get_logger

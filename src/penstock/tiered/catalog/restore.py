@@ -26,11 +26,11 @@ from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import AlreadyExistsError, BadRequestError, NotAStoreError, SetupError
 from penstock.meta.identifiers import parse_ulid
-from penstock.meta.solo_client import SoloMetaClient
+from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.state.constants import DEFAULT_NAMESPACE, STORAGE_ALIASES
 from penstock.meta.state.model import TieringPolicy, TopicConfig
-from penstock.meta.state.offset_commands import ROWS_MAX
-from penstock.meta.state.offset_entries import NewOffset
-from penstock.meta.state.vocabulary import DEFAULT_NAMESPACE, STORAGE_ALIASES
+from penstock.meta.state.offsets.commands import ROWS_MAX
+from penstock.meta.state.offsets.entries import NewOffset
 from penstock.platform.clock import SystemClock
 from penstock.platform.data_directory import LOCK, check_path, lock_directory
 from penstock.platform.local_disk import LocalDisk

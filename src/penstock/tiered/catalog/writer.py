@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.errors import SetupError, StoreError
 from penstock.meta.client import GroupInfo
 from penstock.meta.state.model import Topic
-from penstock.meta.state.offset_rows import CommittedOffset
+from penstock.meta.state.offsets.rows import CommittedOffset
 from penstock.platform.clock import Clock
 from penstock.record import ShardId
 from penstock.tiered.catalog.catalog import (

@@ -19,7 +19,7 @@ from penstock.engine.segment.read.key_reader import split_run
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import CorruptionError, NotSupportedError
-from penstock.meta.transactions_beside import read_transactions
+from penstock.meta.offline.read_transactions import read_transactions
 from penstock.record import QueueKind, ShardId
 from penstock.tiered.chunk.chunk import ChunkEntry, Footer, read_footer
 from penstock.tiered.composite_flat_file import CompositeFlatFile

@@ -30,8 +30,8 @@ from msgspec.structs import replace
 from penstock.brokers.kafka.admin.stored_settings import LONG_MAX, STORED, ConfigType
 from penstock.errors import BadRequestError
 from penstock.meta.client import TopicConfig
+from penstock.meta.state.constants import STORAGE_ALIASES
 from penstock.meta.state.model import UNLIMITED
-from penstock.meta.state.vocabulary import STORAGE_ALIASES
 from penstock.settings import Settings
 
 _HOUR_MS: Final = 3_600_000

@@ -19,7 +19,7 @@ from penstock.errors import StoreError, UnknownGroupError
 from penstock.groups.model import Caller, GroupState
 from penstock.groups.subscriptions import subscribed_topics
 from penstock.meta.client import CommittedOffset
-from penstock.meta.state.offset_entries import METADATA_SIZE_MAX
+from penstock.meta.state.offsets.entries import METADATA_SIZE_MAX
 from penstock.offsets.strategy import GroupCommit, OffsetCommit
 from penstock.record import Offset, ShardId
 

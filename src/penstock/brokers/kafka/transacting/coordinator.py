@@ -34,9 +34,9 @@ from penstock.brokers.kafka.transacting.leading import LeadingPart, is_open
 from penstock.brokers.kafka.transacting.staging import StagingGroups
 from penstock.brokers.kafka.transacting.steps import open_writer
 from penstock.errors import BusyError, StoreError, TransactionRefusedError, UnknownShardError
-from penstock.meta.solo_transactions import TransactionClient
-from penstock.meta.state.offset_entries import NewOffset
-from penstock.meta.state.transaction_commands import (
+from penstock.meta.client_api.transaction_client import TransactionClient
+from penstock.meta.state.offsets.entries import NewOffset
+from penstock.meta.state.transactions.commands import (
     BeginProducer,
     Decide,
     Enlist,

@@ -13,8 +13,8 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.transacting import steps
 from penstock.brokers.kafka.transacting.leading import LeadingPart
 from penstock.errors import BusyError
-from penstock.meta.solo_transactions import TransactionClient
-from penstock.meta.state.transaction_commands import AbortedRange, Finish, TransactionState
+from penstock.meta.client_api.transaction_client import TransactionClient
+from penstock.meta.state.transactions.commands import AbortedRange, Finish, TransactionState
 from penstock.record import ShardId
 
 ASKING_MAX: Final = 4

@@ -25,7 +25,7 @@ from msgspec import Struct
 from penstock.brokers.kafka.transactions import AbortedTransaction
 from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import BusyError, TransactionRefusedError
-from penstock.meta.state.transaction_commands import AbortedRange
+from penstock.meta.state.transactions.commands import AbortedRange
 
 PRODUCERS_MAX: Final = 200_000
 

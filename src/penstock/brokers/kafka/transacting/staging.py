@@ -8,8 +8,8 @@ from typing import Final
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import ClusterView
-from penstock.meta.solo_transactions import TransactionClient
-from penstock.meta.state.transaction_commands import TransactionState
+from penstock.meta.client_api.transaction_client import TransactionClient
+from penstock.meta.state.transactions.commands import TransactionState
 
 
 class StagingGroups:

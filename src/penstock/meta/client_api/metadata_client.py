@@ -1,0 +1,423 @@
+"""`MetadataClient` over the log of a single node: this node holds and leads every shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
+
+from penstock.errors import BadRequestError, StoreError, UnknownTopicError
+from penstock.meta.client import NewTopic
+from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_topic_id
+from penstock.meta.rejections import check_partition, check_text, encode_checked, error_of
+from penstock.meta.standalone.group import GroupLog
+from penstock.meta.state.answers import Rejected, read_head
+from penstock.meta.state.constants import (
+    ACTIVE,
+    DEFAULT_NAMESPACE,
+    STORAGE_ALIASES,
+    STORAGE_TYPES,
+    storage_type,
+)
+from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.metadata.rows import (
+    LEASES,
+    NODES,
+    SEGMENTS,
+    SHARDS,
+    TOPICS,
+    find_topic,
+    list_topics,
+)
+from penstock.meta.state.model import Lease, Node, Segment, Shard, Topic, TopicConfig
+from penstock.meta.state.view import Reader
+from penstock.meta.watch import Update, Watch, Watchers
+from penstock.platform.clock import Clock
+from penstock.record import ShardId
+
+MetadataGroup = GroupLog[cmd.Answer]
+ResultT = TypeVar("ResultT", bound=cmd.Result)
+
+
+class SoloMetadata:
+    """See `MetadataClient` for what the methods promise."""
+
+    def __init__(
+        self,
+        group: MetadataGroup,
+        watchers: Watchers,
+        *,
+        node_id: int,
+        cluster_id: str,
+        clock: Clock,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self._group = group
+        self._watchers = watchers
+        self._clock = clock
+        self._entropy = entropy
+        self._node_id: Final = node_id
+        self._cluster_id: Final = cluster_id
+
+    @property
+    def _reader(self) -> Reader:
+        return self._group.reader
+
+    def _request_id(self, given: str) -> str:
+        """Return the id that a request gets; a log that may repeat requests gives each one."""
+        return given
+
+    @property
+    def node_id(self) -> int:
+        return self._node_id
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    # -- topics -----------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        partitions: int = 1,
+        config: TopicConfig | None = None,
+        request_id: str = "",
+    ) -> Topic:
+        command = self._placed_topic(name, namespace, partitions, config)
+        topic = self._done(command, cmd.TopicResult, request_id).topic
+        self.create_shards(topic.topic_id, range(cmd.PLACEMENTS_MAX, topic.partitions))
+        return topic
+
+    def create_topics(
+        self, wanted: Sequence[NewTopic], *, namespace: str = DEFAULT_NAMESPACE
+    ) -> list[Topic | StoreError]:
+        commands: list[cmd.CreateTopic | StoreError] = []
+        for one in wanted:
+            try:
+                commands.append(self._new_topic(one.name, namespace, one.partitions, one.config))
+            except StoreError as error:
+                commands.append(error)
+        outcomes: list[Topic | StoreError | None] = []
+        requests: list[bytes] = []
+        for command in self._place_all(commands):
+            try:
+                if isinstance(command, StoreError):
+                    raise command
+                requests.append(self._encoded(command))
+                outcomes.append(None)
+            except StoreError as error:
+                outcomes.append(error)
+        answers = iter(self._group.propose_many(requests))
+        self._watchers.deliver()
+        return [self._created(next(answers)) if one is None else one for one in outcomes]
+
+    def _place_all(
+        self, commands: Sequence[cmd.CreateTopic | StoreError]
+    ) -> Iterator[cmd.CreateTopic | StoreError]:
+        """Place the shards of several topics as if they were one topic's: spread over the nodes."""
+        counts = [0 if isinstance(one, StoreError) else _placed_count(one) for one in commands]
+        places = self._place(range(sum(counts)))
+        begin = 0
+        for command, count in zip(commands, counts, strict=True):
+            own = places[begin : begin + count]
+            begin += count
+            if isinstance(command, StoreError):
+                yield command
+            else:
+                numbered = (replace(one, partition=at) for at, one in enumerate(own))
+                yield replace(command, placements=tuple(numbered))
+
+    def _created(self, answer: cmd.Answer | StoreError) -> Topic | StoreError:
+        if isinstance(answer, StoreError):
+            return answer
+        try:
+            topic = _expect(answer, cmd.TopicResult).topic
+            self.create_shards(topic.topic_id, range(cmd.PLACEMENTS_MAX, topic.partitions))
+        except StoreError as error:
+            return error
+        return topic
+
+    def placement_create_topic(
+        self,
+        name: str,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        partitions: int = 1,
+        config: TopicConfig | None = None,
+        request_id: str = "",
+    ) -> Topic:
+        command = self._new_topic(name, namespace, partitions, config)
+        return self._done(command, cmd.TopicResult, request_id).topic
+
+    def restore_topic(
+        self, topic_id: str, name: str, namespace: str, partitions: int, config: TopicConfig
+    ) -> Topic:
+        """Create a topic under the id that it had elsewhere; `AlreadyExistsError` when the id or
+        the name is taken."""
+        command = replace(
+            self._placed_topic(name, namespace, partitions, config),
+            topic_id=check_text("a topic id", topic_id),
+        )
+        topic = self._done(command, cmd.TopicResult).topic
+        self.create_shards(topic.topic_id, range(cmd.PLACEMENTS_MAX, topic.partitions))
+        return topic
+
+    def alter_topic(
+        self,
+        topic_id: str,
+        *,
+        partitions: int | None = None,
+        config: TopicConfig | None = None,
+        expected_revision: int | None = None,
+        request_id: str = "",
+    ) -> Topic:
+        command = cmd.AlterTopic(
+            topic_id=topic_id,
+            partitions=partitions,
+            config=None if config is None else _named(config),
+            expected_revision=expected_revision,
+        )
+        before = self.get_topic_by_id(topic_id)
+        if before is None:
+            raise UnknownTopicError(topic_id)
+        topic = self._done(command, cmd.TopicResult, request_id).topic
+        if topic.partitions > before.partitions:
+            self.create_shards(topic_id, range(before.partitions, topic.partitions))
+        return topic
+
+    def delete_topic(self, topic_id: str) -> Topic:
+        return self._done(cmd.DeleteTopic(topic_id), cmd.TopicResult).topic
+
+    def get_topic(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> Topic | None:
+        check_text("a namespace", namespace)
+        return find_topic(self._reader, namespace, check_text("a topic", name))
+
+    def get_topic_by_id(self, topic_id: str) -> Topic | None:
+        return TOPICS.get(self._reader, check_text("a topic id", topic_id))
+
+    def list_topics(self, namespace: str | None = None) -> list[Topic]:
+        if namespace is not None:
+            check_text("a namespace", namespace)
+        return list(list_topics(self._reader, namespace))
+
+    def list_deleting_topics(self) -> list[Topic]:
+        return [topic for topic in TOPICS.scan(self._reader) if topic.status != ACTIVE]
+
+    # -- shards and segments ----------------------------------------------------------------------
+
+    def create_shard(self, shard: ShardId) -> Shard:
+        (created,) = self.create_shards(shard.topic, [shard.partition])
+        return created
+
+    def create_shards(self, topic_id: str, partitions: Sequence[int]) -> list[Shard]:
+        created: list[Shard] = []
+        for start in range(0, len(partitions), cmd.PLACEMENTS_MAX):
+            placements = self._place(partitions[start : start + cmd.PLACEMENTS_MAX], topic_id)
+            result = self._done(cmd.CreateShards(topic_id, placements), cmd.ShardsResult)
+            created += result.shards
+        return created
+
+    def delete_shard(self, shard: ShardId) -> None:
+        self.delete_shards(shard.topic, [shard.partition])
+
+    def delete_shards(self, topic_id: str, partitions: Sequence[int]) -> None:
+        for start in range(0, len(partitions), cmd.PLACEMENTS_MAX):
+            some = tuple(partitions[start : start + cmd.PLACEMENTS_MAX])
+            self._done(cmd.DeleteShards(topic_id, some), cmd.Done)
+
+    def get_shard(self, shard: ShardId) -> Shard | None:
+        check_text("a topic id", shard.topic)
+        return SHARDS.get(self._reader, shard.topic, check_partition(shard.partition))
+
+    def list_shards(self, topic_id: str | None = None) -> list[Shard]:
+        parts = () if topic_id is None else (check_text("a topic id", topic_id),)
+        return list(SHARDS.scan(self._reader, *parts))
+
+    def assign_leader(
+        self,
+        shard: ShardId,
+        leader: int | None,
+        epoch: int,
+        *,
+        replicas: Sequence[int] | None = None,
+        in_sync: Sequence[int] | None = None,
+    ) -> Shard:
+        command = cmd.AssignLeader(
+            topic_id=shard.topic,
+            partition=shard.partition,
+            leader=leader,
+            epoch=epoch,
+            replicas=None if replicas is None else tuple(replicas),
+            in_sync=None if in_sync is None else tuple(in_sync),
+        )
+        return self._done(command, cmd.ShardsResult).shards[0]
+
+    def change_in_sync(self, shard: ShardId, epoch: int, in_sync: Sequence[int]) -> Shard:
+        command = cmd.ChangeInSync(shard.topic, shard.partition, epoch, tuple(in_sync))
+        return self._done(command, cmd.ShardsResult).shards[0]
+
+    def next_segment(
+        self, shard: ShardId, number: int, end_offset: int, *, epoch: int | None = None
+    ) -> Segment:
+        command = cmd.NextSegment(shard.topic, shard.partition, number, end_offset, epoch)
+        return self._done(command, cmd.SegmentResult).segment
+
+    def seal_segment(self, shard: ShardId, number: int, end_offset: int) -> Segment:
+        return self.set_segment_status(shard, number, "sealed", end_offset=end_offset)
+
+    def set_segment_status(
+        self, shard: ShardId, number: int, status: str, *, end_offset: int | None = None
+    ) -> Segment:
+        command = cmd.SetSegmentStatus(shard.topic, shard.partition, number, status, end_offset)
+        return self._done(command, cmd.SegmentResult).segment
+
+    def delete_segments(self, shard: ShardId, before: int) -> None:
+        self._done(cmd.DeleteSegments(shard.topic, shard.partition, before), cmd.Done)
+
+    def list_segments(self, shard: ShardId) -> list[Segment]:
+        check_text("a topic id", shard.topic)
+        return list(SEGMENTS.scan(self._reader, shard.topic, check_partition(shard.partition)))
+
+    # -- nodes, leases, producer ids --------------------------------------------------------------
+
+    def register_node(
+        self,
+        address: str,
+        *,
+        listeners: Mapping[str, str] | None = None,
+        roles: Sequence[str] = (),
+        boot_id: str = "",
+        store_id: str = "",
+    ) -> Node:
+        command = cmd.RegisterNode(
+            node_id=self._node_id,
+            address=address,
+            listeners=dict(listeners or {}),
+            roles=tuple(roles),
+            boot_id=boot_id,
+            store_id=store_id,
+        )
+        return self._done(command, cmd.NodeResult).node
+
+    def accept_loss(self, shard: ShardId) -> Shard:
+        command = cmd.AcceptLoss(shard.topic, shard.partition)
+        return self._done(command, cmd.ShardsResult).shards[0]
+
+    def lose_engine(self, storage_type: str, engine_id: str) -> None:
+        self._done(cmd.LoseEngine(self._node_id, storage_type, engine_id), cmd.Done)
+
+    def find_lost_shard(self, shard: ShardId, engine_id: str) -> bool:
+        command = cmd.FindShard(shard.topic, shard.partition, self._node_id, engine_id)
+        answer = self._propose(command)
+        return not (isinstance(answer, Rejected) and answer.code == "bad_request")
+
+    def set_node_status(self, node_id: int, status: str, *, epoch: int | None = None) -> Node:
+        return self._done(cmd.SetNodeStatus(node_id, status, epoch), cmd.NodeResult).node
+
+    def remove_node(self, node_id: int) -> None:
+        self._done(cmd.RemoveNode(node_id), cmd.Done)
+
+    def list_nodes(self) -> list[Node]:
+        return list(NODES.scan(self._reader))
+
+    def acquire_lease(self, shard: ShardId, holder: str, duration_ms: int) -> Lease | None:
+        command = cmd.AcquireLease(shard.topic, shard.partition, holder, duration_ms)
+        answer = self._propose(command)
+        if isinstance(answer, Rejected) and answer.code == "held":
+            return None
+        return _expect(answer, cmd.LeaseResult).lease
+
+    def renew_lease(self, lease: Lease, duration_ms: int) -> Lease:
+        command = cmd.RenewLease(
+            lease.topic_id, lease.partition, lease.holder, lease.epoch, duration_ms
+        )
+        return self._done(command, cmd.LeaseResult).lease
+
+    def release_lease(self, lease: Lease) -> None:
+        command = cmd.ReleaseLease(lease.topic_id, lease.partition, lease.holder, lease.epoch)
+        self._done(command, cmd.Done)
+
+    def get_lease(self, shard: ShardId) -> Lease | None:
+        check_text("a topic id", shard.topic)
+        return LEASES.get(self._reader, shard.topic, check_partition(shard.partition))
+
+    def allocate_producer_ids(self, count: int, *, request_id: str = "") -> range:
+        ids = self._done(cmd.AllocateProducerIds(count), cmd.ProducerIds, request_id)
+        return range(ids.first, ids.first + ids.count)
+
+    # -- changes ----------------------------------------------------------------------------------
+
+    def revision(self) -> int:
+        return read_head(self._reader).revision
+
+    def watch(self, after: int, callback: Callable[[Update], None]) -> Watch:
+        return self._watchers.watch(self._reader, after, callback)
+
+    def _new_topic(
+        self, name: str, namespace: str, partitions: int, config: TopicConfig | None
+    ) -> cmd.CreateTopic:
+        check_text("a topic", name)
+        check_partition(partitions)
+        topic_id = make_topic_id(name, self._clock.now_ms(), self._entropy(ULID_RANDOM_SIZE))
+        return cmd.CreateTopic(
+            topic_id=topic_id,
+            namespace=namespace,
+            name=name,
+            partitions=partitions,
+            config=_named(config if config is not None else TopicConfig()),
+        )
+
+    def _placed_topic(
+        self, name: str, namespace: str, partitions: int, config: TopicConfig | None
+    ) -> cmd.CreateTopic:
+        """Return the command for a topic and as many of its shards as one command may name."""
+        command = self._new_topic(name, namespace, partitions, config)
+        return replace(command, placements=self._place(range(_placed_count(command))))
+
+    def _place(
+        self,
+        partitions: Iterable[int],
+        topic_id: str = "",  # noqa: ARG002 - for the client of a cluster
+    ) -> tuple[cmd.Placement, ...]:
+        """Choose nodes for new shards; `topic_id` names a topic that has some already."""
+        node = self._node_id
+        return tuple(cmd.Placement(partition, (node,), node) for partition in partitions)
+
+    def _propose(self, command: cmd.Command, request_id: str = "") -> cmd.Answer:
+        answer = self._group.propose(self._encoded(command, request_id))
+        self._watchers.deliver()
+        return answer
+
+    def _encoded(self, command: cmd.Command, request_id: str = "") -> bytes:
+        request = cmd.Request(self._clock.now_ms(), command, self._request_id(request_id))
+        return encode_checked(request)
+
+    def _done(self, command: cmd.Command, kind: type[ResultT], request_id: str = "") -> ResultT:
+        return _expect(self._propose(command, request_id), kind)
+
+
+def _placed_count(command: cmd.CreateTopic) -> int:
+    """Return how many shards of a topic the command that creates it names."""
+    return min(command.partitions, cmd.PLACEMENTS_MAX)
+
+
+def _expect(answer: cmd.Answer, kind: type[ResultT]) -> ResultT:
+    if isinstance(answer, Rejected):
+        raise error_of(answer)
+    assert isinstance(answer.result, kind), f"expected {kind.__name__}, got {answer.result!r}"
+    return answer.result
+
+
+def _named(config: object) -> TopicConfig:
+    """Return the configuration with the full name of its storage type."""
+    if not isinstance(config, TopicConfig):
+        raise BadRequestError(f"config must be a TopicConfig, not {config!r}")
+    full = storage_type(config.storage_type)
+    if full is None:
+        known = ", ".join([*sorted(STORAGE_TYPES), *STORAGE_ALIASES])
+        raise BadRequestError(f"storage_type is {config.storage_type!r}; expected one of {known}")
+    return replace(config, storage_type=full)

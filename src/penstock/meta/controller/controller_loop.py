@@ -1,0 +1,213 @@
+"""The controller's rounds: who is gone, and what follows from it.
+
+Every node runs the loop; only the one that leads the group `metadata` decides. A member that Raft
+has not heard of for `SILENT_ROUNDS` rounds is lost, and so is another node whose heartbeats stay
+out for `BEATLESS_ROUNDS`. What is decided is a command like any other, and
+is refused when the world has moved on. Shards are looked at when one of them, or a node, changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from penstock.errors import StoreError
+from penstock.meta.controller.decisions import (
+    DRAINING,
+    OFFLINE,
+    ONLINE,
+    balances,
+    can_hold_shards,
+    drains,
+    failovers,
+    lost_nodes,
+    replacements,
+)
+from penstock.meta.controller.shard_counts import ShardCounts
+from penstock.meta.raft.status import RaftStatus
+from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.metadata.rows import NODES, SHARDS, read_beats
+from penstock.meta.state.model import Node
+from penstock.meta.state.view import Reader
+from penstock.platform.clock import Clock
+from penstock.platform.log import get_logger
+
+_log: Final = get_logger(__name__)
+
+ROUND_SECONDS: Final = 0.5
+SILENT_ROUNDS: Final = 4
+BEATLESS_ROUNDS: Final = 5
+BALANCE_ROUNDS: Final = 20
+"""Leaders are moved for balance so rarely that a node which comes and goes does not pull them
+along."""
+
+
+class Liveness:
+    """Counts for how many rounds each member was silent."""
+
+    def __init__(self) -> None:
+        self._silent: dict[int, int] = {}
+
+    def alive(self, node_id: int, status: RaftStatus) -> set[int]:
+        """Return who counts as alive after one more round."""
+        before, self._silent = self._silent, {}
+        for node, _, _, _, is_active in status.progress:
+            heard = is_active or node == node_id
+            self._silent[node] = 0 if heard else before.get(node, 0) + 1
+        return {node for node, rounds in self._silent.items() if rounds < SILENT_ROUNDS}
+
+    def forget(self) -> None:
+        self._silent.clear()
+
+
+class Beats:
+    """Counts for how many rounds each node that is no member has sent no heartbeat."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, int]] = {}
+
+    def alive(self, marks: Mapping[int, int]) -> set[int]:
+        """Return who counts as alive after one more round; a mark grows with every heartbeat."""
+        last, self._last = self._last, {}
+        for node, mark in marks.items():
+            known, rounds = last.get(node, (mark, -1))
+            self._last[node] = (mark, rounds + 1 if mark == known else 0)
+        return {node for node, (_, rounds) in self._last.items() if rounds < BEATLESS_ROUNDS}
+
+    def forget(self) -> None:
+        self._last.clear()
+
+
+class Registration(Protocol):
+    def __call__(self) -> object: ...
+
+
+class ControllerLoop:
+    """`start`, `close`; works on a thread of its own."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        clock: Clock,
+        rows: Reader,
+        counts: ShardCounts,
+        status: Callable[[], RaftStatus],
+        decide: Callable[[Sequence[cmd.Command]], object],
+        register: Registration,
+        listeners: Mapping[str, str],
+    ) -> None:
+        self._node_id = node_id
+        self._clock = clock
+        self._rows = rows
+        self._counts = counts
+        self._status = status
+        self._decide = decide
+        self._register = register
+        self._listeners = listeners
+        self._is_registered = False
+        self._is_leaving = False
+        self._rounds = 0
+        self._seen_changes = self._balanced_changes = -1
+        """Up to which change of shards and nodes there is nothing to decide."""
+        self._liveness = Liveness()
+        self._beats = Beats()
+        self._heard: set[int] | None = None
+        """Which nodes counted as alive in the last round; None: this node did not lead then."""
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-controller", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def register_again(self) -> None:
+        """Register this node with the next round."""
+        self._is_registered = False
+
+    def is_alive(self, node_id: int) -> bool:
+        """Return whether this node, which leads, has heard of a node recently; True as long as it
+        does not know."""
+        heard = self._heard
+        return heard is None or node_id in heard
+
+    def leave(self) -> None:
+        """Register this node no more: it is about to stop."""
+        self._is_leaving = True
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._clock.wait(self._stopping, ROUND_SECONDS):
+            try:
+                self._round()
+            except StoreError as error:
+                # Without a majority nothing can be decided; the next round tries again.
+                _log.debug("controller_round_failed", reason=str(error))
+
+    def _round(self) -> None:
+        mine = NODES.get(self._rows, self._node_id)
+        # Registrations that were under way at once may have come in any order: the last one to
+        # come decides where this node is thought to serve, so what is written is looked at.
+        is_missing = (
+            mine is None
+            or mine.status == OFFLINE
+            or mine.listeners != self._listeners
+            or not self._is_registered
+        )
+        if is_missing and not self._is_leaving:
+            self._is_registered = True
+            try:
+                self._register()
+            except StoreError:
+                self._is_registered = False
+                raise
+        status = self._status()
+        if status.role != "leader":
+            self._liveness.forget()
+            self._beats.forget()
+            self._heard = None
+            self._seen_changes = self._balanced_changes = -1
+            return
+        nodes = list(NODES.scan(self._rows))
+        self._heard = self._alive(status, nodes)
+        lost = lost_nodes(nodes, self._heard)
+        if lost:
+            _log.warning("nodes_lost", nodes=", ".join(str(one.node_id) for one in lost))
+            self._decide(lost)
+        self._rounds += 1
+        self._look_after_shards(is_balancing=self._rounds % BALANCE_ROUNDS == 0)
+
+    def _look_after_shards(self, *, is_balancing: bool) -> None:
+        changes = self._counts.changes
+        is_balancing = is_balancing and changes != self._balanced_changes
+        if changes == self._seen_changes and not is_balancing:
+            return
+        nodes = list(NODES.scan(self._rows))
+        online = {node.node_id for node in nodes if node.status == ONLINE}
+        draining = {node.node_id for node in nodes if node.status == DRAINING}
+        shards = list(SHARDS.scan(self._rows))
+        commands = failovers(shards, online, draining) or drains(shards, online, draining)
+        if not commands:
+            able = {node.node_id for node in nodes if can_hold_shards(node)}
+            commands = replacements(shards, {node.node_id for node in nodes}, able)
+        if not commands and is_balancing:
+            commands = balances(shards, online)
+            self._balanced_changes = changes
+        if commands:
+            # What is refused, or fails, is decided again with what is known then.
+            self._decide(commands)
+        else:
+            self._seen_changes = changes
+
+    def _alive(self, status: RaftStatus, nodes: Sequence[Node]) -> set[int]:
+        members = {*status.configuration.voters, *status.configuration.learners}
+        beats = read_beats(self._rows)
+        marks = {
+            node.node_id: max(node.epoch, beats.get(node.node_id, 0))
+            for node in nodes
+            if node.node_id not in members
+        }
+        return self._liveness.alive(self._node_id, status) | self._beats.alive(marks)

@@ -1,0 +1,284 @@
+"""What the controller decides, as pure functions: placement, failover, balance, what goes.
+
+The controller runs on the node that leads the group `metadata`; every decision is a command with an
+epoch or a compare-and-set in it, so that one that comes late, or from a node that has lost its
+lead, changes nothing.
+
+Invariants:
+
+  * only a replica that is in sync may lead; a shard without such a replica has no leader, and one
+    whose records are lost gets none
+  * whoever is gone when a leader is chosen is out of sync from then on: it lacks what the new one
+    will write. The last ones that were in sync stay so while nobody leads
+  * a node that drains gets nothing new, and leads only what nobody else can
+  * a replica moves from a node that left only where another one is in sync: nothing is given up
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct, field
+
+from penstock.meta.state.constants import LOST
+from penstock.meta.state.metadata import commands as cmd
+from penstock.meta.state.model import Node, Shard
+from penstock.meta.state.offsets.commands import GroupName
+
+ONLINE = "online"
+OFFLINE = "offline"
+DRAINING = "draining"
+
+STORAGE_LISTENER: Final = "storage"
+"""Under this name a node announces where it takes requests for its shards."""
+
+MOVES_MAX: Final = 100
+"""Leaders that are moved at once for the sake of balance."""
+
+
+class Load(Struct):
+    """What nodes hold already, by node."""
+
+    replicas: Mapping[int, int] = field(default_factory=dict)
+    leaders: Mapping[int, int] = field(default_factory=dict)
+
+
+class Leadership(Struct, frozen=True):
+    """One Raft group that this node leads, as far as the place of its leader matters."""
+
+    group: str
+    voters: tuple[int, ...]
+    ready: frozenset[int]
+    """Voters that are heard of and have nearly the whole log."""
+
+
+def load_of(shards: Iterable[Shard]) -> Load:
+    replicas: Counter[int] = Counter()
+    leaders: Counter[int] = Counter()
+    for shard in shards:
+        replicas.update(shard.replicas)
+        if shard.leader is not None:
+            leaders[shard.leader] += 1
+    return Load(replicas, leaders)
+
+
+def load_of_placements(placements: Iterable[cmd.Placement]) -> Load:
+    replicas: Counter[int] = Counter()
+    leaders: Counter[int] = Counter()
+    for one in placements:
+        replicas.update(one.replicas)
+        leaders[one.leader] += 1
+    return Load(replicas, leaders)
+
+
+def can_hold_shards(node: Node) -> bool:
+    return node.status == ONLINE and STORAGE_LISTENER in node.listeners
+
+
+def storage_nodes(nodes: Iterable[Node], asking: int) -> set[int]:
+    """Return the nodes that new shards may be placed on: those that serve other nodes' requests.
+
+    A node that does not serve them has no way to the others, either, and keeps its shards.
+    """
+    able: set[int] = set()
+    for node in nodes:
+        if node.node_id == asking and STORAGE_LISTENER not in node.listeners:
+            return {asking}
+        if can_hold_shards(node):
+            able.add(node.node_id)
+    return able or {asking}
+
+
+def place_shards(
+    partitions: Iterable[int],
+    replication: int,
+    nodes: Collection[int],
+    load: Load,
+    own: Load | None = None,
+) -> tuple[cmd.Placement, ...]:
+    """Spread the shards of a topic over the nodes, those that hold least first, leaders where
+    fewest are.
+
+    The topic's own shards count first: a node that has just joined holds nothing, and would
+    otherwise get all of them, and all of the topic's traffic. `own` are those that the topic has
+    already. Fewer nodes than `replication`: as
+    many replicas as there are nodes.
+    """
+    held = {node: load.replicas.get(node, 0) for node in nodes}
+    led = {node: load.leaders.get(node, 0) for node in nodes}
+    own = own if own is not None else Load()
+    held_here = {node: own.replicas.get(node, 0) for node in nodes}
+    led_here = {node: own.leaders.get(node, 0) for node in nodes}
+    placed: list[tuple[int, list[int], int]] = []
+    for partition in partitions:
+        ordered = sorted(held, key=lambda node: (held_here[node], held[node], led[node], node))
+        replicas = ordered[: max(1, min(replication, len(ordered)))]
+        leader = min(replicas, key=lambda node: (led_here[node], led[node], replicas.index(node)))
+        for node in replicas:
+            held[node] += 1
+            held_here[node] += 1
+        led[leader] += 1
+        led_here[leader] += 1
+        placed.append((partition, replicas, leader))
+    # The first ones were placed without a look at the last ones.
+    for number, (partition, replicas, leader) in enumerate(placed):
+        other = min(replicas, key=lambda node: (led_here[node], led[node], replicas.index(node)))
+        if led_here[other] < led_here[leader] and led[other] + 1 < led[leader]:
+            led[leader] -= 1
+            led[other] += 1
+            led_here[leader] -= 1
+            led_here[other] += 1
+            placed[number] = (partition, replicas, other)
+    return tuple(cmd.Placement(one, tuple(replicas), leader) for one, replicas, leader in placed)
+
+
+def lost_nodes(nodes: Sequence[Node], alive: Collection[int]) -> list[cmd.SetNodeStatus]:
+    """Say which nodes are gone; a node that has registered again meanwhile is not meant."""
+    return [
+        cmd.SetNodeStatus(node.node_id, OFFLINE, node.epoch)
+        for node in nodes
+        if node.status != OFFLINE and node.node_id not in alive
+    ]
+
+
+def failovers(
+    shards: Sequence[Shard], online: Collection[int], draining: Collection[int] = ()
+) -> list[cmd.AssignLeader]:
+    """Give each shard whose leader is gone another one."""
+    here = {*online, *draining}
+    load = _led(shards, here)
+    decided: list[cmd.AssignLeader] = []
+    for shard in shards:
+        if shard.leader in here or shard.status == LOST:
+            continue
+        able = [node for node in shard.replicas if node in shard.in_sync and node in here]
+        if not able and shard.leader is None:
+            continue
+        leader = min(able, key=lambda node: (node in draining, load[node], node), default=None)
+        if leader is not None:
+            load[leader] += 1
+        in_sync = tuple(node for node in shard.in_sync if node in able) if able else shard.in_sync
+        decided.append(_assign(shard, leader, in_sync))
+    return decided
+
+
+def drains(
+    shards: Sequence[Shard], online: Collection[int], draining: Collection[int]
+) -> list[cmd.AssignLeader]:
+    """Let others lead what a node leads that drains, where others can."""
+    load = _led(shards, online)
+    decided: list[cmd.AssignLeader] = []
+    for shard in shards:
+        able = [node for node in shard.in_sync if node in online]
+        if shard.leader in draining and able:
+            leader = min(able, key=lambda node: (load[node], node))
+            load[leader] += 1
+            decided.append(_assign(shard, leader, shard.in_sync))
+    return decided
+
+
+def balances(
+    shards: Sequence[Shard], online: Collection[int], *, moves_max: int = MOVES_MAX
+) -> list[cmd.AssignLeader]:
+    """Move leaders from nodes that lead many shards to replicas in sync that lead fewer, until no
+    move makes it more even."""
+    load = _led(shards, online)
+    decided: list[cmd.AssignLeader] = []
+    for shard in shards:
+        now = shard.leader
+        able = [node for node in shard.in_sync if node in online]
+        if now is None or now not in online or not able or len(decided) >= moves_max:
+            continue
+        leader = min(able, key=lambda node: (load[node], node))
+        if load[leader] + 1 < load[now]:
+            load[now] -= 1
+            load[leader] += 1
+            decided.append(_assign(shard, leader, shard.in_sync))
+    return decided
+
+
+def replacements(
+    shards: Sequence[Shard],
+    nodes: Collection[int],
+    able: Collection[int],
+    *,
+    moves_max: int = MOVES_MAX,
+) -> list[cmd.AssignLeader]:
+    """Give the replicas of nodes that were taken out of the cluster to those that hold least; they
+    are in sync once they have caught up. A shard that nobody else has in sync stays as it is: its
+    node may join again, and has the records."""
+    load = load_of(shards)
+    held = {node: load.replicas.get(node, 0) for node in able}
+    decided: list[cmd.AssignLeader] = []
+    for shard in shards:
+        kept = [node for node in shard.replicas if node in nodes]
+        in_sync = tuple(node for node in shard.in_sync if node in kept)
+        if len(kept) == len(shard.replicas) or not in_sync or len(decided) >= moves_max:
+            continue
+        others = sorted(
+            (node for node in held if node not in kept), key=lambda one: (held[one], one)
+        )
+        taken = others[: len(shard.replicas) - len(kept)]
+        for node in taken:
+            held[node] += 1
+        leader = shard.leader if shard.leader in in_sync else None
+        decided.append(_assign(shard, leader, in_sync, (*kept, *taken)))
+    return decided
+
+
+def sole_copies(shards: Iterable[Shard], node_id: int) -> list[Shard]:
+    """Return the shards of which nobody but one node has everything."""
+    return [shard for shard in shards if set(shard.in_sync) == {node_id} and shard.status != LOST]
+
+
+def _led(shards: Iterable[Shard], nodes: Collection[int]) -> Counter[int]:
+    return Counter(
+        shard.leader for shard in shards if shard.leader is not None and shard.leader in nodes
+    )
+
+
+def _assign(
+    shard: Shard,
+    leader: int | None,
+    in_sync: tuple[int, ...],
+    replicas: tuple[int, ...] | None = None,
+) -> cmd.AssignLeader:
+    return cmd.AssignLeader(
+        topic_id=shard.topic_id,
+        partition=shard.partition,
+        leader=leader,
+        epoch=shard.leader_epoch + 1,
+        in_sync=in_sync,
+        replicas=replicas,
+        expected_revision=shard.revision,
+    )
+
+
+def abandoned_shards(shards: Iterable[Shard], nodes: Collection[int]) -> list[Shard]:
+    """Return the shards of which no node of the cluster has a replica: nobody will ever delete
+    them by itself. A node that is only away counts: it comes back and deletes its own."""
+    return [shard for shard in shards if not any(node in nodes for node in shard.replicas)]
+
+
+def idle_groups(
+    groups: Iterable[tuple[GroupName, int]], before_ms: int, keep: Collection[GroupName]
+) -> list[GroupName]:
+    """Return those of (group, last commit) that have not committed since, but for `keep`: they
+    have members."""
+    return [name for name, last_ms in groups if last_ms < before_ms and name not in keep]
+
+
+def raft_transfers(
+    node_id: int, leads: Sequence[Leadership], metadata_leader: int
+) -> list[tuple[str, int]]:
+    """Return (group, node) for the offset groups that are led where the metadata is."""
+    if metadata_leader != node_id:
+        return []
+    moves: list[tuple[str, int]] = []
+    for number, one in enumerate(sorted(leads, key=lambda one: one.group)):
+        others = sorted(one.ready - {node_id})
+        if one.group != "metadata" and others:
+            moves.append((one.group, others[number % len(others)]))
+    return moves

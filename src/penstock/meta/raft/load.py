@@ -1,0 +1,128 @@
+"""A group as its directory holds it: created, opened again, or left by a single node.
+
+A group is founded with a cut at entry 1: a node that joins later can never be brought up by entries
+alone, which do not say who the first members were, and is always sent the state. A log that a
+single node began has no such cut; it gets one as soon as its first entry is applied.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.errors import CorruptionError, SetupError
+from penstock.meta.raft.snapshots import delete_generations
+from penstock.meta.standalone.group import GroupName
+from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.database import Batch, Database
+
+try:
+    from penstock._native import RaftCore
+except ImportError:  # pragma: no cover - depends on the installation
+    _core_class: type | None = None
+else:
+    _core_class = RaftCore
+
+_FOUNDED: Final = (1, 1)
+"""Index and term that a founded group begins with."""
+_GENERATION_END: Final = 0xFFFFFFFF
+
+
+class RaftTiming(Struct, frozen=True):
+    """Ticks; how long one is, is the driver's business."""
+
+    election_ticks: int = 20
+    heartbeat_ticks: int = 3
+    deadline_ticks: int = 200
+    """After so many a proposal or a read is given up."""
+
+
+class Loaded(Struct):
+    """What a directory holds of a group."""
+
+    hard_state: tuple[int, int, int]
+    configuration: fmt.Configuration
+    cut: tuple[int, int]
+    rows: list[tuple[int, bytes]]
+    applied: tuple[int, int]
+    generation: int
+
+
+def require_core() -> None:
+    """Raise `SetupError` when the extension is missing: a cluster cannot do without it."""
+    if _core_class is None:
+        raise SetupError(
+            "a cluster needs the native extension, which is not installed: install Rust and then "
+            "penstock again, or run a single node (no `peers` in the settings)"
+        )
+
+
+def founding_rows(group: GroupName, voters: tuple[int, ...]) -> Batch:
+    """Return the rows of a group that begins with these voters; () for one that is to join."""
+    index, term = _FOUNDED if voters else (0, 0)
+    number, family = group.number, group.log_family
+    configuration = fmt.Configuration(voters=voters)
+    batch = Batch()
+    batch.put(family, fmt.configuration_key(number), fmt.encode_configuration(configuration))
+    batch.put(family, fmt.hard_state_key(number), fmt.HARD_STATE.pack(term, 0, index))
+    if voters:
+        batch.put(family, fmt.cut_key(number), fmt.CUT.pack(index, term))
+        applied = fmt.APPLIED.pack(index, term, fmt.FIRST_GENERATION)
+        batch.put(group.state_family, fmt.applied_key(number), applied)
+    return batch
+
+
+def is_founded(database: Database, group: GroupName) -> bool:
+    return database.get(group.log_family, fmt.hard_state_key(group.number)) is not None
+
+
+def load_group(database: Database, group: GroupName) -> Loaded:
+    """Read a group, and remove what a snapshot that was cut short left behind."""
+    number, family = group.number, group.log_family
+    hard_row = database.get(family, fmt.hard_state_key(number))
+    configuration_row = database.get(family, fmt.configuration_key(number))
+    if hard_row is None or configuration_row is None:
+        raise _corruption(database, group, "hard state or configuration is missing")
+    term, vote, commit = fmt.HARD_STATE.unpack(hard_row)
+    cut_row = database.get(family, fmt.cut_key(number))
+    cut_index, cut_term = (0, 0) if cut_row is None else fmt.CUT.unpack(cut_row)
+    applied_row = database.get(group.state_family, fmt.applied_key(number))
+    applied, applied_term, generation = 0, 0, fmt.FIRST_GENERATION
+    if applied_row is not None:
+        applied, applied_term, generation = fmt.APPLIED.unpack(applied_row)
+    rows: list[tuple[int, bytes]] = []
+    last = cut_index
+    start, end = fmt.entry_key(number, cut_index + 1), fmt.entries_end(number)
+    for key, row in database.scan(family, start, end):
+        index = fmt.entry_index(key)
+        if index != last + 1:
+            raise _corruption(database, group, f"the entry behind {last} is missing")
+        last = index
+        rows.append((index, row))
+        term = max(term, fmt.ENTRY.unpack_from(row)[0])
+    if not cut_index <= applied <= last:
+        raise _corruption(
+            database, group, f"entry {applied} is applied, but the log is {cut_index} to {last}"
+        )
+    _remove_leftovers(database, group, generation)
+    # The last process may have left all of this in the page cache only.
+    database.sync()
+    return Loaded(
+        hard_state=(max(term, cut_term), vote, min(max(commit, applied), last)),
+        configuration=fmt.decode_configuration(configuration_row),
+        cut=(cut_index, cut_term),
+        rows=rows,
+        applied=(applied, applied_term),
+        generation=generation,
+    )
+
+
+def _remove_leftovers(database: Database, group: GroupName, generation: int) -> None:
+    if generation > fmt.FIRST_GENERATION:
+        delete_generations(database, group, fmt.FIRST_GENERATION, generation)
+    delete_generations(database, group, generation + 1, _GENERATION_END)
+
+
+def _corruption(database: Database, group: GroupName, reason: str) -> CorruptionError:
+    return CorruptionError(f"{database.path} log {group.name}", position=0, reason=reason)

@@ -1,0 +1,494 @@
+"""Carries frames between nodes: one thread with an event loop, one connection to each peer.
+
+Messages of Raft may be lost, so nothing here waits: what cannot be sent now is dropped and the peer
+reported as unreachable. Memory is bounded by what may be in a connection's buffer.
+
+A connection must finish its handshake within `_GREETING_SECONDS`. At most `PENDING_MAX` may be in
+one: the oldest makes room for the next, so that idle strangers do not keep members out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from penstock.errors import BadRequestError, DeadlineError, SetupError, StoreError
+from penstock.meta.raft.network.handshake import Acceptor, Gatekeeper, Opener
+from penstock.meta.raft.network.messages import (
+    FRAME_SIZE_MAX,
+    GREETING_SIZE_MAX,
+    Answer,
+    Ask,
+    FrameReader,
+    Hello,
+    Join,
+    Refusal,
+    Standing,
+    Welcome,
+    pack_frame,
+    pack_greeting,
+)
+from penstock.meta.state.model import Member
+from penstock.platform.clock import SystemClock
+from penstock.platform.log import get_logger
+
+_log: Final = get_logger(__name__)
+
+_BUFFERED_MAX: Final = 16 << 20
+_CONNECT_SECONDS: Final = 2.0
+_RECONNECT_SECONDS: Final = 0.2
+_TURNS_MIN: Final = 3
+_TURNS_MAX: Final = 1_000
+_GREETING_SECONDS: Final = 5.0
+_JOIN_SECONDS: Final = 30.0
+_JOINS_MAX: Final = 4
+_WARNINGS_MAX: Final = 20
+_WARNINGS_SECONDS: Final = 60.0
+PENDING_MAX: Final = 64
+"""Connections in a handshake at once."""
+
+
+class Host(Gatekeeper, Protocol):
+    """The node, as the transport sees it. Called on the transport's thread, except `join`."""
+
+    def draw_nonce(self) -> bytes: ...
+
+    def check_hello(self, hello: Hello) -> str | None:
+        """Return why this connection is refused, or None."""
+        ...
+
+    def standing(self) -> Standing: ...
+
+    def join(self, join: Join) -> tuple[Welcome | Refusal, bytes]:
+        """Take a node in and return the answer, with the key of the cluster; may take seconds,
+        called on a thread of its own."""
+        ...
+
+    def receive(self, sender: int, data: bytes) -> None: ...
+
+    def unreachable(self, node: int) -> None: ...
+
+    def open_to(self, member: Member) -> Opener: ...
+
+
+class _Incoming(asyncio.Protocol):
+    """A connection that another node opened."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._owner = transport
+        self._reader = FrameReader(GREETING_SIZE_MAX)
+        self._acceptor = Acceptor(transport.host, transport.host.draw_nonce())
+        self._hello: Hello | None = None
+        self._is_answered = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._raw: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._raw = transport
+        self._owner.connections.add(transport)
+        if self._owner.is_closed:
+            transport.abort()
+            return
+        self._owner.note_pending(transport)
+        self._timer = self._owner.loop.call_later(_GREETING_SECONDS, transport.abort)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if self._raw is not None:
+            self._owner.connections.discard(self._raw)
+            self._owner.greeted.pop(self._raw, None)
+            self._owner.pending.pop(self._raw, None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        assert self._raw is not None, "data follows the connection"
+        try:
+            for frame in self._reader.feed(data):
+                if self._raw.is_closing():
+                    return
+                if self._hello is not None:
+                    self._owner.host.receive(self._hello.node_id, frame)
+                else:
+                    self._take(frame)
+        except BadRequestError as error:
+            self._refuse(str(error))
+
+    def _refuse(self, reason: str) -> None:
+        assert self._raw is not None, "data follows the connection"
+        claimed = self._acceptor.claimed
+        self._owner.warn(
+            "connection_refused",
+            peer=str(self._raw.get_extra_info("peername")),
+            node=claimed.node_id if claimed is not None else 0,
+            reason=reason,
+        )
+        if self._hello is not None or self._is_answered:
+            self._raw.abort()
+            return
+        self._raw.write(pack_greeting(Refusal(reason)))
+        self._raw.close()
+
+    def _take(self, frame: bytes) -> None:
+        assert self._raw is not None, "data follows the connection"
+        if self._is_answered:
+            raise BadRequestError("a connection that asked a question has nothing more to say")
+        answer = self._acceptor.take(frame)
+        if answer is not None:
+            self._raw.write(pack_frame(answer))
+            return
+        opening = self._acceptor.opening
+        assert opening is not None, "a handshake is answered, done or refused"
+        self._owner.pending.pop(self._raw, None)
+        match opening:
+            case Hello():
+                self._greet(opening)
+            case Ask():
+                self._answer(self._owner.host.standing())
+                self._raw.close()
+            case Join():
+                self._extend()
+                self._owner.run_apart(lambda: self._owner.host.join(opening), self._joined)
+
+    def _greet(self, hello: Hello) -> None:
+        assert self._raw is not None, "data follows the connection"
+        reason = self._owner.host.check_hello(hello)
+        if reason is not None:
+            self._answer(Refusal(reason))
+            self._owner.warn("peer_refused", peer=hello.node_id, reason=reason)
+            self._raw.close()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._answer(Welcome())
+        self._hello = hello
+        self._reader.size_max = FRAME_SIZE_MAX
+        self._owner.greeted[self._raw] = hello
+
+    def _extend(self) -> None:
+        """A join may take as long as the node that waits for it does."""
+        assert self._raw is not None, "data follows the connection"
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._owner.loop.call_later(_JOIN_SECONDS, self._raw.abort)
+
+    def _joined(self, outcome: tuple[Welcome | Refusal, bytes]) -> None:
+        answer, key = outcome
+        if isinstance(answer, Welcome):
+            answer = replace(answer, key=self._acceptor.wrap(key))
+        self._answer(answer)
+        if self._raw is not None:
+            self._raw.close()
+
+    def _answer(self, answer: Answer) -> None:
+        self._is_answered = True
+        if self._raw is not None and not self._raw.is_closing():
+            self._raw.write(pack_frame(self._acceptor.seal(answer)))
+
+
+class _Outgoing(asyncio.Protocol):
+    """A connection to a peer: a handshake, then frames."""
+
+    def __init__(
+        self, opener: Opener, lost: asyncio.Event, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._opener = opener
+        self._lost = lost
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._reader = FrameReader(GREETING_SIZE_MAX)
+        self._raw: asyncio.Transport | None = None
+        self.is_welcome = False
+        self.refusal = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._raw = transport
+        self._timer = self._loop.call_later(_GREETING_SECONDS, transport.abort)
+        transport.write(pack_frame(self._opener.first))
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.is_welcome = False
+        self._end_timer()
+        self._lost.set()
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        assert self._raw is not None, "data follows the connection"
+        try:
+            for frame in self._reader.feed(data):
+                self._take(frame)
+        except BadRequestError as error:
+            self.refusal = self.refusal or str(error)
+            self.is_welcome = False
+            self._raw.abort()
+
+    def _take(self, frame: bytes) -> None:
+        assert self._raw is not None, "data follows the connection"
+        if self.is_welcome:
+            raise BadRequestError("the other side has nothing more to say on this connection")
+        answer = self._opener.take(frame)
+        if answer is not None:
+            self._raw.write(pack_frame(answer))
+            return
+        match self._opener.answer:
+            case Welcome():
+                self.is_welcome = True
+                self._end_timer()
+            case Refusal(reason):
+                raise BadRequestError(reason)
+            case _:
+                raise BadRequestError("unexpected answer in a handshake")
+
+    def send(self, data: bytes) -> bool:
+        if self._raw is None or not self.is_welcome:
+            return False
+        if self._raw.get_write_buffer_size() > _BUFFERED_MAX:
+            return False
+        self._raw.write(data)
+        return True
+
+    def abort(self) -> None:
+        if self._raw is not None:
+            self._raw.abort()
+
+
+class _Peer:
+    def __init__(self, member: Member, task: asyncio.Task[None]) -> None:
+        self.member = member
+        self.task = task
+        self.connection: _Outgoing | None = None
+
+
+class Transport:
+    """`start`, then `set_members` and `send`; `close` at the end."""
+
+    def __init__(self, host: Host, address: tuple[str, int]) -> None:
+        self.host = host
+        """Whom to ask; a node that has found its cluster takes the place of one that waits."""
+        self._address = address
+        self.loop: Final = asyncio.new_event_loop()
+        self.connections: Final[set[asyncio.Transport]] = set()
+        self.pending: Final[dict[asyncio.Transport, None]] = {}
+        """Connections that have not proved anything yet, the oldest first."""
+        self.greeted: Final[dict[asyncio.Transport, Hello]] = {}
+        """Connections that carry Raft frames, and what their openers said."""
+        self._joins: Final = threading.BoundedSemaphore(_JOINS_MAX)
+        self._warned_at = 0.0
+        self._warnings = 0
+        self._peers: dict[int, _Peer] = {}
+        self._outbox: deque[tuple[int, bytes]] = deque()
+        self._is_flush_due = False
+        self._server: asyncio.Server | None = None
+        self._thread = threading.Thread(
+            target=self.loop.run_forever, name="penstock-meta-net", daemon=True
+        )
+        self.is_closed = False
+        self.port = address[1]
+
+    def start(self) -> None:
+        """Listen; raises `SetupError` when the port is taken."""
+        self._thread.start()
+        future = asyncio.run_coroutine_threadsafe(self._listen(), self.loop)
+        try:
+            future.result(10)
+        except OSError as error:
+            self.close()
+            host, port = self._address
+            raise SetupError(f"{host}:{port} cannot be listened on: {error}") from error
+
+    async def _listen(self) -> None:
+        host, port = self._address
+        self._server = await self.loop.create_server(lambda: _Incoming(self), host, port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def set_members(self, members: list[Member]) -> None:
+        """Say who the others are; connections to those that changed are made anew."""
+        if not self.is_closed:
+            self.loop.call_soon_threadsafe(self._set_members, members)
+
+    def _set_members(self, members: list[Member]) -> None:
+        wanted = {member.node_id: member for member in members}
+        for node, peer in list(self._peers.items()):
+            if wanted.get(node) != peer.member:
+                peer.task.cancel()
+                if peer.connection is not None:
+                    peer.connection.abort()
+                del self._peers[node]
+        for raw, hello in list(self.greeted.items()):
+            known = wanted.get(hello.node_id)
+            if known is not None and hello.incarnation < known.incarnation:
+                # Another directory took its place: its frames must not count as the other's.
+                raw.abort()
+        for node, member in wanted.items():
+            if node not in self._peers:
+                task = self.loop.create_task(self._keep_connected(member))
+                self._peers[node] = _Peer(member, task)
+
+    async def _keep_connected(self, member: Member) -> None:
+        told = ""
+        while True:
+            lost = asyncio.Event()
+            opener = self.host.open_to(member)
+            host, _, port = member.address.rpartition(":")
+            try:
+                # Not `wait_for`: it can swallow a cancellation that comes with the connection.
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    _, connection = await self.loop.create_connection(
+                        partial(_Outgoing, opener, lost, self.loop), host, int(port)
+                    )
+            except (OSError, TimeoutError, ValueError):
+                await asyncio.sleep(_RECONNECT_SECONDS)
+                continue
+            self._peers[member.node_id].connection = connection
+            await lost.wait()
+            if connection.refusal and connection.refusal != told:
+                told = connection.refusal
+                _log.warning("peer_refused_us", peer=member.node_id, reason=told)
+            await asyncio.sleep(_RECONNECT_SECONDS)
+
+    def send(self, to: int, data: bytes) -> None:
+        """Send a frame, or drop it; any thread may call."""
+        self._outbox.append((to, pack_frame(data)))
+        # The flag is read behind the append and lowered before the outbox is emptied: whoever finds
+        # it raised has put a frame where the flush to come will find it.
+        if not self._is_flush_due and not self.is_closed:
+            self._is_flush_due = True
+            self.loop.call_soon_threadsafe(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        frames: dict[int, list[bytes]] = {}
+        while self._outbox:
+            to, data = self._outbox.popleft()
+            frames.setdefault(to, []).append(data)
+        for to, some in frames.items():
+            # One write to the socket for all that a turn says to one node.
+            peer = self._peers.get(to)
+            if peer is None or peer.connection is None or not peer.connection.send(b"".join(some)):
+                self.host.unreachable(to)
+
+    def absent(self, members: Sequence[Member]) -> list[Member]:
+        """Return the members that this node wants to talk to and has no connection to."""
+        peers = dict(self._peers)  # this is not the loop's thread
+        found: list[Member] = []
+        for member in members:
+            peer = peers.get(member.node_id)
+            if peer is not None and (peer.connection is None or not peer.connection.is_welcome):
+                found.append(member)
+        return found
+
+    def run_apart(
+        self,
+        work: Callable[[], tuple[Welcome | Refusal, bytes]],
+        done: Callable[[tuple[Welcome | Refusal, bytes]], object],
+    ) -> None:
+        """Do slow work on a thread of its own, of which there are few, then answer on the loop."""
+
+        def run() -> None:
+            try:
+                answer = work()
+            except StoreError as error:
+                answer = Refusal(str(error)), b""
+            finally:
+                self._joins.release()
+            if not self.is_closed:
+                self.loop.call_soon_threadsafe(done, answer)
+
+        if self._joins.acquire(blocking=False):
+            threading.Thread(target=run, name="penstock-meta-join", daemon=True).start()
+        else:
+            done((Refusal(f"{_JOINS_MAX} nodes join at the moment; try again"), b""))
+
+    def note_pending(self, connection: asyncio.Transport) -> None:
+        """Count a connection that has not proved anything yet; the oldest makes room for it."""
+        self.pending[connection] = None
+        if len(self.pending) > PENDING_MAX:
+            oldest = next(iter(self.pending))
+            del self.pending[oldest]
+            oldest.abort()
+            self.warn("handshakes_crowded", limit=PENDING_MAX)
+
+    def warn(self, event: str, **fields: str | int) -> None:
+        """Log what strangers cause: a few times a minute, however often they do it."""
+        now = self.loop.time()
+        if now - self._warned_at > _WARNINGS_SECONDS:
+            self._warned_at, self._warnings = now, 0
+        self._warnings += 1
+        if self._warnings <= _WARNINGS_MAX:
+            _log.warning(event, **fields)
+
+    def close(self) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._shut(), self.loop).result(10)
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+        self.loop.close()
+
+    async def _shut(self) -> None:
+        for peer in self._peers.values():
+            peer.task.cancel()
+            if peer.connection is not None:
+                peer.connection.abort()
+        # The server is closed when nobody is half-way in: asyncio forgets the sockets of those.
+        for _ in range(_TURNS_MAX):
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            if not tasks or not (await asyncio.wait(tasks, timeout=_CONNECT_SECONDS))[0]:
+                break
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.abort()
+        for turn in range(_TURNS_MAX):
+            # What is aborted is closed in one of the next turns of the loop.
+            if turn >= _TURNS_MIN and not self.connections:
+                break
+            await asyncio.sleep(0)
+
+
+def ask_node(address: str, opener: Opener, *, seconds: float = 5.0) -> Answer:
+    """Ask a node one question and return its answer; blocks. Raises `DeadlineError`."""
+    host, _, port = address.rpartition(":")
+    clock = SystemClock()
+    end = clock.monotonic() + seconds
+    try:
+        with socket.create_connection((host, int(port)), timeout=seconds) as connection:
+            connection.sendall(pack_frame(opener.first))
+            reader = FrameReader(GREETING_SIZE_MAX)
+            while opener.answer is None:
+                connection.settimeout(max(0.001, end - clock.monotonic()))
+                data = connection.recv(65_536)
+                if not data:
+                    raise DeadlineError(f"{address} closed the connection")
+                for frame in reader.feed(data):
+                    following = opener.take(frame)
+                    if following is not None:
+                        connection.sendall(pack_frame(following))
+    except BadRequestError as error:
+        raise DeadlineError(f"{address} is not a member of this cluster: {error}") from error
+    except (OSError, ValueError) as error:
+        raise DeadlineError(f"{address} does not answer: {error}") from error
+    return opener.answer
+
+
+def unreached(address: str, *, seconds: float = 1.0) -> str:
+    """Return why no connection to an address can be made; empty: one can. Blocks."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=seconds).close()
+    except (OSError, ValueError, OverflowError) as error:
+        return str(error)
+    return ""

@@ -1,0 +1,288 @@
+"""What waits for a group: proposals until they are applied here, reads until they are safe.
+
+A proposal is answered by the node that took it, when that node applies it: any node takes any
+request, and what it answered it can read. A message to the leader may be lost, or the leader may
+fall: the proposal is then sent again. The log may so hold it twice, which is why a request must
+carry an id, or change nothing when it is repeated.
+
+Proposals that wait at the same moment travel together, as one entry of the log: what an entry costs
+on every node is paid once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from penstock.errors import DeadlineError, StoreError
+from penstock.meta.storage import log_format as fmt
+
+RequestT = TypeVar("RequestT")
+AnswerT = TypeVar("AnswerT")
+
+RESEND_TICKS: Final = 20
+BUNDLE_MAX: Final = 1_024
+_BUNDLED_OVERHEAD: Final = 4
+
+
+def _nobody(_outcome: object) -> None:
+    """Those who travel together are answered one by one."""
+
+
+def _unchanged() -> None:
+    """A request changes no members."""
+
+
+class Proposal(Generic[RequestT, AnswerT]):
+    """A request on its way; `done` is called once, with its answer or with why there is none. A
+    change of the members has no answer: `changed` is called instead."""
+
+    __slots__ = (
+        "age",
+        "changed",
+        "changes",
+        "context",
+        "data",
+        "done",
+        "leader",
+        "members",
+        "request",
+        "resend_age",
+        "sends",
+    )
+
+    def __init__(
+        self,
+        data: bytes,
+        request: RequestT | None,
+        done: Callable[[AnswerT | StoreError], None],
+        *,
+        changes: tuple[tuple[int, int], ...] = (),
+        changed: Callable[[], None] = _unchanged,
+    ) -> None:
+        self.data = data
+        self.request = request
+        self.members: list[Proposal[RequestT, AnswerT]] = []
+        """Those that travel in this one; empty: it travels alone."""
+        self.done = done
+        self.changes = changes
+        """Changes of the members: (kind, node). Empty: `data` is a request."""
+        self.changed = changed
+        self.context = b""
+        self.age = 0
+        self.sends = 0
+        self.resend_age = 0
+        self.leader = (0, 0)
+        """Term and leader when it was sent."""
+
+
+class Proposals(Generic[RequestT, AnswerT]):
+    def __init__(self, origin: bytes, *, deadline_ticks: int, group: str) -> None:
+        self._origin = origin
+        self._group = group
+        self._deadline_ticks = deadline_ticks
+        self._count = 0
+        self._unsent: deque[Proposal[RequestT, AnswerT]] = deque()
+        self._waiting: dict[bytes, Proposal[RequestT, AnswerT]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, proposal: Proposal[RequestT, AnswerT]) -> None:
+        self._count += 1
+        proposal.context = self._origin + self._count.to_bytes(8, "big")
+        self._waiting[proposal.context] = proposal
+        self._unsent.append(proposal)
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def send(
+        self,
+        leader: tuple[int, int],
+        size_max: int,
+        propose: Callable[[Proposal[RequestT, AnswerT]], bool],
+    ) -> bool:
+        """Hand what is unsent to `propose`, in order, until it refuses or `size_max` is reached;
+        return whether the next turn can go on with it at once."""
+        size = 0
+        while self._unsent:
+            first = self._unsent[0]
+            if first.context not in self._waiting:
+                self._unsent.popleft()
+                continue
+            first = self._bundled(size_max)
+            size += len(first.data)
+            if size > size_max and size > len(first.data):
+                return True
+            if not propose(first):
+                return False
+            self._unsent.popleft()
+            first.leader = leader
+            # Longer each time: what is late because all are busy must not make them busier.
+            first.resend_age = first.age + (RESEND_TICKS << first.sends)
+            first.sends += 1
+        return False
+
+    def _bundled(self, size_max: int) -> Proposal[RequestT, AnswerT]:
+        """Make one of the first unsent proposals, as many as fit, and return it."""
+        members: list[Proposal[RequestT, AnswerT]] = []
+        size = 0
+        while self._unsent and len(members) < BUNDLE_MAX:
+            one = self._unsent[0]
+            if one.context not in self._waiting:
+                self._unsent.popleft()
+                continue
+            if one.changes or one.members or one.sends:
+                break
+            size += len(one.data) + _BUNDLED_OVERHEAD
+            if size > size_max and members:
+                break
+            members.append(one)
+            self._unsent.popleft()
+        if len(members) < 2:
+            self._unsent.extendleft(members)
+            return self._unsent[0]
+        together: Proposal[RequestT, AnswerT]
+        together = Proposal(fmt.bundle([one.data for one in members]), None, _nobody)
+        together.members = members
+        together.age = members[0].age
+        together.context = members[0].context
+        for one in members:
+            del self._waiting[one.context]
+        self._waiting[together.context] = together
+        self._unsent.appendleft(together)
+        return together
+
+    def tick(self, leader: tuple[int, int], *, is_leader: bool) -> None:
+        """Grow older: give up what is too old, send again what may be lost. A leader has its own
+        proposals in its log and loses none; only a change of members can be dropped."""
+        unsent = {proposal.context for proposal in self._unsent}
+        late: list[Proposal[RequestT, AnswerT]] = []
+        for proposal in self._waiting.values():
+            proposal.age += 1
+            if proposal.age > self._deadline_ticks:
+                late.append(proposal)
+            elif proposal.context not in unsent and (
+                proposal.leader != leader
+                or (proposal.age >= proposal.resend_age and (proposal.changes or not is_leader))
+            ):
+                self._unsent.append(proposal)
+        for proposal in late:
+            del self._waiting[proposal.context]
+            error = DeadlineError(
+                f"group {self._group}: no answer in time; the outcome is unknown, "
+                "the same request may be sent again"
+            )
+            for one in proposal.members or [proposal]:
+                one.done(error)
+
+    def requests(self, context: bytes) -> list[RequestT] | None:
+        """Return the requests of an entry of our own that waits, decoded before."""
+        proposal = self._waiting.get(context)
+        if proposal is None:
+            return None
+        found = [one.request for one in proposal.members or [proposal] if one.request is not None]
+        return found or None
+
+    def answer(self, context: bytes, answers: Sequence[AnswerT]) -> None:
+        proposal = self._waiting.pop(context, None)
+        if proposal is not None:
+            for one, answer in zip(proposal.members or [proposal], answers, strict=True):
+                one.done(answer)
+
+    def finish_change(self, context: bytes) -> None:
+        """Tell who proposed a change of the members, if it was proposed here, that it is made."""
+        proposal = self._waiting.get(context)
+        if proposal is not None and proposal.changes:
+            del self._waiting[context]
+            proposal.changed()
+
+    def refuse(self, error: StoreError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        self._unsent.clear()
+        for proposal in waiting.values():
+            for one in proposal.members or [proposal]:
+                one.done(error)
+
+
+ReadDone = Callable[[StoreError | None], None]
+
+
+class _Round:
+    """Reads that share one question to the leader."""
+
+    def __init__(self, waiters: list[ReadDone]) -> None:
+        self.waiters = waiters
+        self.index: int | None = None
+        self.age = 0
+        self.asked_age = 0
+
+
+class Reads:
+    """Reads that wait until this node has applied all that was committed when they began."""
+
+    def __init__(self, origin: bytes, *, deadline_ticks: int, group: str) -> None:
+        self._origin = origin
+        self._group = group
+        self._deadline_ticks = deadline_ticks
+        self._count = 0
+        self._new: list[ReadDone] = []
+        self._rounds: dict[bytes, _Round] = {}
+
+    def add(self, done: ReadDone) -> None:
+        self._new.append(done)
+
+    @property
+    def has_new(self) -> bool:
+        return bool(self._new)
+
+    def ask(self, ask: Callable[[bytes], None]) -> None:
+        if self._new:
+            waiters, self._new = self._new, []
+            self._ask(_Round(waiters), ask)
+
+    def _ask(self, one: _Round, ask: Callable[[bytes], None]) -> None:
+        self._count += 1
+        context = self._origin + self._count.to_bytes(8, "big")
+        self._rounds[context] = one
+        ask(context)
+
+    def confirm(self, context: bytes, index: int) -> None:
+        one = self._rounds.get(context)
+        if one is not None:
+            one.index = index
+
+    def release(self, applied: int) -> None:
+        """Wake the reads whose index is applied."""
+        done = [
+            context
+            for context, one in self._rounds.items()
+            if one.index is not None and one.index <= applied
+        ]
+        for context in done:
+            for waiter in self._rounds.pop(context).waiters:
+                waiter(None)
+
+    def tick(self, ask: Callable[[bytes], None]) -> None:
+        """Ask again what was not answered: the leader may have changed, or not been ready."""
+        for context, one in list(self._rounds.items()):
+            one.age += 1
+            if one.age > self._deadline_ticks:
+                del self._rounds[context]
+                error = DeadlineError(f"group {self._group}: no leader answered a read in time")
+                for waiter in one.waiters:
+                    waiter(error)
+            elif one.index is None and one.age - one.asked_age >= RESEND_TICKS // 4:
+                del self._rounds[context]
+                one.asked_age = one.age
+                self._ask(one, ask)
+
+    def refuse(self, error: StoreError) -> None:
+        rounds, self._rounds = self._rounds, {}
+        waiters = [waiter for one in rounds.values() for waiter in one.waiters] + self._new
+        self._new = []
+        for waiter in waiters:
+            waiter(error)

@@ -1,0 +1,448 @@
+"""One group of a log of one node: its entries, its queue of proposals, its state machine.
+
+Invariants, asserted where they are made:
+
+  * entries are dense: the log holds exactly the indexes (cut, last]
+  * cut <= applied on the device <= applied <= last
+  * an entry is applied only after a sync has put it on the device, so nobody reads what a power
+    cut could take back
+  * the applied index, the commit index and the rows that entries changed are one batch, which may
+    be written later: until then the log has them
+
+A turn has two halves, driven by `SoloLog` for all groups together: `begin_turn` puts the queued
+proposals into a batch; after the sync `finish_turn` applies them and wakes the proposers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+from msgspec import MsgspecError, Struct
+
+from penstock.errors import BadRequestError, CorruptionError, NotAStoreError, StoreError
+from penstock.meta.state.view import Reader, View
+from penstock.meta.storage import log_format as fmt
+from penstock.meta.storage.database import BATCH_SIZE_MAX, Batch, Database
+from penstock.meta.storage.unflushed_rows import PendingRows
+
+ENTRY_SIZE_MAX: Final = BATCH_SIZE_MAX // 2
+"""Bytes of one proposal: its entry, and then the rows it changes, must fit into a batch."""
+
+_TURN_SIZE_MAX: Final = BATCH_SIZE_MAX + 4_096
+
+UNWRITTEN_SIZE_MAX: Final = ENTRY_SIZE_MAX // 2
+UNWRITTEN_ENTRIES_MAX: Final = 1_024
+"""After so many bytes or entries the state is written; a start applies again what is not."""
+
+RequestT = TypeVar("RequestT")
+AnswerT = TypeVar("AnswerT")
+AnswerT_co = TypeVar("AnswerT_co", covariant=True)
+
+
+class Machine(Protocol[RequestT, AnswerT_co]):
+    """A state machine as the log drives it."""
+
+    def decode(self, data: bytes) -> RequestT:
+        """Decode and check a request; raise `MsgspecError` when it is not one."""
+        ...
+
+    def apply(self, view: View, request: RequestT) -> AnswerT_co: ...
+
+
+class GroupLog(Protocol[AnswerT_co]):
+    """A group as clients use it, on one node or in a cluster."""
+
+    @property
+    def name(self) -> GroupName: ...
+
+    @property
+    def reader(self) -> Reader:
+        """The rows, with everything that was acknowledged before this was asked for."""
+        ...
+
+    def propose(self, data: bytes) -> AnswerT_co: ...
+
+    def propose_many(self, requests: Sequence[bytes]) -> Sequence[AnswerT_co | StoreError]:
+        """As `propose` of each, all under way at once; an error stands where an answer would."""
+        ...
+
+
+class GroupName(Struct, frozen=True):
+    """Which group, and where it lies."""
+
+    name: str
+    number: int
+    log_family: str
+    state_family: str
+
+
+class LogLimits(Struct, frozen=True):
+    """How much of its past a log keeps, for followers that only missed a little."""
+
+    entries_max: int = 4_096
+    entries_kept: int = 1_024
+    size_max: int = 16 << 20
+
+
+class GroupStatus(Struct, frozen=True):
+    """Where a log stands, for people and tests."""
+
+    name: str
+    term: int
+    cut: int
+    last: int
+    applied: int
+
+
+class _Ticket(Generic[RequestT, AnswerT]):
+    """A proposal and its outcome. A plain lock wakes its one waiter; an event costs ten of them."""
+
+    __slots__ = ("answer", "data", "error", "request", "woken")
+
+    def __init__(self, data: bytes, request: RequestT) -> None:
+        self.data: Final = data
+        self.request: Final = request
+        self.answer: AnswerT | None = None
+        self.error: StoreError | None = None
+        self.woken: Final = threading.Lock()
+        self.woken.acquire()
+
+    def wait(self) -> AnswerT:
+        self.woken.acquire()
+        if self.error is not None:
+            raise self.error
+        assert self.answer is not None, "a ticket is answered before it wakes"
+        return self.answer
+
+
+class SoloGroup(Generic[RequestT, AnswerT]):
+    """Use `SoloLog.add_group`."""
+
+    def __init__(
+        self,
+        database: Database,
+        name: GroupName,
+        machine: Machine[RequestT, AnswerT],
+        *,
+        node_id: int,
+        limits: LogLimits,
+        on_applied: Callable[[AnswerT], None] | None,
+    ) -> None:
+        self.name: Final = name
+        self._database = database
+        self._machine = machine
+        self._node_id = node_id
+        self._limits = limits
+        self._on_applied = on_applied
+        self._queued: deque[_Ticket[RequestT, AnswerT]] = deque()
+        self._queue_lock = threading.Lock()
+        self._refusal: StoreError | None = None
+        self._wake: Callable[[], None] = lambda: None
+        self._turn: list[_Ticket[RequestT, AnswerT]] = []
+        self._turn_cut = 0
+        self._sizes: deque[int] = deque()
+        self._held_size = 0
+        self._term = 1
+        self._cut = self._last = self._applied = self._written = self._applied_durable = 0
+        self._unwritten_max = max(1, min(UNWRITTEN_ENTRIES_MAX, limits.entries_max // 4))
+        self._generation = fmt.FIRST_GENERATION
+        self.reader: PendingRows
+        self._load()
+
+    # -- proposals ------------------------------------------------------------------------------
+
+    def propose(self, data: bytes) -> AnswerT:
+        """Log `data`, apply it and return the answer: it is on the device then.
+
+        Raises `BadRequestError`, with nothing logged, when it is no request of this group.
+        """
+        ticket = self._ticket(data)
+        self._queue([ticket])
+        return ticket.wait()
+
+    def _ticket(self, data: bytes) -> _Ticket[RequestT, AnswerT]:
+        if len(data) > ENTRY_SIZE_MAX:
+            raise BadRequestError(f"a request takes {len(data)} bytes; at most {ENTRY_SIZE_MAX}")
+        try:
+            # What is applied here is what a replay would apply: the bytes, not the object.
+            request = self._machine.decode(data)
+        except MsgspecError as error:
+            raise BadRequestError(str(error)) from error
+        return _Ticket(data, request)
+
+    def _queue(self, tickets: Sequence[_Ticket[RequestT, AnswerT]]) -> None:
+        with self._queue_lock:
+            if self._refusal is not None:
+                raise self._refusal
+            self._queued.extend(tickets)
+        self._wake()
+
+    def propose_many(self, requests: Sequence[bytes]) -> list[AnswerT | StoreError]:
+        """As `propose` of each; queued together, so that few turns take them all."""
+        tickets: list[_Ticket[RequestT, AnswerT] | StoreError] = []
+        for data in requests:
+            try:
+                tickets.append(self._ticket(data))
+            except StoreError as error:
+                tickets.append(error)
+        try:
+            self._queue([one for one in tickets if isinstance(one, _Ticket)])
+        except StoreError as error:
+            return [one if isinstance(one, StoreError) else error for one in tickets]
+        outcomes: list[AnswerT | StoreError] = []
+        for ticket in tickets:
+            try:
+                outcomes.append(ticket if isinstance(ticket, StoreError) else ticket.wait())
+            except StoreError as error:
+                outcomes.append(error)
+        return outcomes
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._queued)
+
+    def begin_turn(self, batch: Batch, share: int) -> None:
+        """Move queued proposals into `batch`, as entries, up to `share` bytes of them. A larger
+        one goes alone, in a turn whose batch still has room."""
+        assert not self._turn, "a turn is finished before the next one"
+        self._drop_old_entries(batch)
+        taken = 0
+        while self._queued:
+            size = len(self._queued[0].data)
+            is_alone = taken == 0 and batch.size + size <= _TURN_SIZE_MAX
+            if taken + size > share and not is_alone:
+                break
+            taken += size
+            ticket = self._queued.popleft()
+            self._turn.append(ticket)
+            index = self._last + len(self._turn)
+            row = fmt.encode_entry(fmt.Entry(index=index, term=self._term, data=ticket.data))
+            batch.put(self.name.log_family, fmt.entry_key(self.name.number, index), row)
+
+    def abandon_turn(self, error: StoreError) -> None:
+        """The batch was not written: its proposals fail, the log is as before."""
+        self._turn_cut = self._cut
+        self._wake_with(error, self._turn)
+        self._turn = []
+
+    def finish_turn(self) -> None:
+        """The batch is on the device: apply what it holds, then wake the proposers."""
+        self._note_cut()
+        # What was written before this sync is on the device now, too.
+        self._applied_durable = self._written
+        for ticket in self._turn:
+            self._note_entry(len(ticket.data))
+        # Should this raise, `refuse` wakes those of the turn, for they are still in it.
+        answers = self._apply([ticket.request for ticket in self._turn])
+        turn, self._turn = self._turn, []
+        for ticket, answer in zip(turn, answers, strict=True):
+            ticket.answer = answer
+            ticket.woken.release()
+
+    def refuse(self, error: StoreError) -> None:
+        """Take no more proposals; those that wait fail with `error`."""
+        with self._queue_lock:
+            self._refusal = error
+            waiting, self._queued = self._queued, deque()
+        self._wake_with(error, [*self._turn, *waiting])
+        self._turn = []
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    @property
+    def status(self) -> GroupStatus:
+        return GroupStatus(
+            name=self.name.name,
+            term=self._term,
+            cut=self._cut,
+            last=self._last,
+            applied=self._applied,
+        )
+
+    def _wake_with(self, error: StoreError, tickets: list[_Ticket[RequestT, AnswerT]]) -> None:
+        for ticket in tickets:
+            ticket.error = error
+            ticket.woken.release()
+
+    # -- the log --------------------------------------------------------------------------------
+
+    def _note_entry(self, size: int) -> None:
+        self._last += 1
+        self._sizes.append(size)
+        self._held_size += size
+
+    def _drop_old_entries(self, batch: Batch) -> None:
+        limits = self._limits
+        self._turn_cut = self._cut
+        if len(self._sizes) <= limits.entries_max and self._held_size <= limits.size_max:
+            return
+        # Never behind what the device holds of the state: the entries are its only other copy.
+        until = min(self._last - limits.entries_kept, self._applied_durable)
+        if self._held_size > limits.size_max:
+            until = self._applied_durable
+        if until <= self._cut:
+            return
+        group, family = self.name.number, self.name.log_family
+        batch.delete_range(
+            family, fmt.entry_key(group, self._cut + 1), fmt.entry_key(group, until + 1)
+        )
+        last_dropped = self._database.get(family, fmt.entry_key(group, until))
+        assert last_dropped is not None, "the log is dense"
+        term = fmt.decode_entry(until, last_dropped).term
+        batch.put(family, fmt.cut_key(group), fmt.CUT.pack(until, term))
+        self._turn_cut = until
+
+    def _note_cut(self) -> None:
+        for _ in range(self._turn_cut - self._cut):
+            self._held_size -= self._sizes.popleft()
+        self._cut = self._turn_cut
+
+    # -- the state ------------------------------------------------------------------------------
+
+    def _apply(self, requests: list[RequestT]) -> list[AnswerT]:
+        """Apply the entries behind the applied index, in batches of a bounded size."""
+        answers: list[AnswerT] = []
+        told = 0
+        overlay = self.reader.working.overlay()
+        for number, request in enumerate(requests, start=1):
+            answers.append(self._machine.apply(overlay, request))
+            if overlay.size >= UNWRITTEN_SIZE_MAX or number == len(requests):
+                self.reader.publish(overlay.changes, overlay.size)
+                self._applied += len(answers) - told
+                self._write_some()
+                for answer in answers[told:]:
+                    self._tell(answer)
+                told = len(answers)
+                overlay = self.reader.working.overlay()
+        assert self._applied == self._last, "a turn applies all that is logged"
+        return answers
+
+    def _write_some(self) -> None:
+        if (
+            self.reader.is_large(UNWRITTEN_SIZE_MAX)
+            or self._applied - self._written >= self._unwritten_max
+        ):
+            self.write_state()
+
+    @property
+    def is_written(self) -> bool:
+        """Return whether the database has all that is applied."""
+        return self._written == self._applied
+
+    def write_state(self) -> None:
+        group, applied = self.name.number, self._applied
+        batch = Batch()
+        self.reader.fill(batch)
+        row = fmt.APPLIED.pack(applied, self._term, self._generation)
+        batch.put(self.name.state_family, fmt.applied_key(group), row)
+        hard_state = fmt.HARD_STATE.pack(self._term, self._node_id, applied)
+        batch.put(self.name.log_family, fmt.hard_state_key(group), hard_state)
+        self._database.write(batch)
+        self.reader.written()
+        self._written = applied
+
+    def _tell(self, answer: AnswerT) -> None:
+        if self._on_applied is not None:
+            self._on_applied(answer)
+
+    # -- start ----------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Read the log as it is, put it on the device, and apply what was not applied."""
+        family, group = self.name.log_family, self.name.number
+        hard_state = self._database.get(family, fmt.hard_state_key(group))
+        if hard_state is None:
+            self._create()
+        else:
+            self._term = max(1, fmt.HARD_STATE.unpack(hard_state)[0])
+        self._check_configuration()
+        cut = self._database.get(family, fmt.cut_key(group))
+        if cut is not None:
+            self._cut, _ = fmt.CUT.unpack(cut)
+        self._last = self._cut
+        applied = self._database.get(self.name.state_family, fmt.applied_key(group))
+        if applied is not None:
+            self._applied, _, self._generation = fmt.APPLIED.unpack(applied)
+        self.reader = PendingRows(self._database, self.name.state_family, group, self._generation)
+        unapplied = self._scan_log()
+        # The last process may have left entries in the page cache only.
+        self._database.sync()
+        self._written = self._applied_durable = self._applied
+        self._replay(unapplied)
+
+    def _create(self) -> None:
+        group, family = self.name.number, self.name.log_family
+        configuration = fmt.Configuration(voters=(self._node_id,))
+        batch = Batch()
+        batch.put(family, fmt.configuration_key(group), fmt.encode_configuration(configuration))
+        hard_state = fmt.HARD_STATE.pack(self._term, self._node_id, 0)
+        batch.put(family, fmt.hard_state_key(group), hard_state)
+        self._database.write(batch)
+
+    def _check_configuration(self) -> None:
+        row = self._database.get(self.name.log_family, fmt.configuration_key(self.name.number))
+        if row is None:
+            raise self._corruption("the configuration is missing")
+        found = fmt.decode_configuration(row)
+        if found.voters != (self._node_id,) or found.voters_outgoing:
+            raise NotAStoreError(
+                f"{self._database.path} belongs to a group with the voters "
+                f"{', '.join(str(voter) for voter in found.voters)}; it runs on one node only when "
+                f"node {self._node_id} alone votes"
+            )
+
+    def _scan_log(self) -> list[fmt.Entry]:
+        """Check that the entries are dense, and return those that were not applied."""
+        family, group = self.name.log_family, self.name.number
+        unapplied: list[fmt.Entry] = []
+        start, end = fmt.entry_key(group, self._cut + 1), fmt.entries_end(group)
+        for key, row in self._database.scan(family, start, end):
+            index = fmt.entry_index(key)
+            if index != self._last + 1:
+                raise self._corruption(f"the entry behind {self._last} is missing")
+            entry = fmt.decode_entry(index, row)
+            self._note_entry(len(entry.data))
+            self._term = max(self._term, entry.term)
+            if index > self._applied:
+                unapplied.append(entry)
+        if not self._cut <= self._applied <= self._last:
+            raise self._corruption(
+                f"entry {self._applied} is applied, but the log is {self._cut} to {self._last}"
+            )
+        return unapplied
+
+    def _replay(self, entries: list[fmt.Entry]) -> None:
+        requests = [self._decode_logged(entry) for entry in entries]
+        for entry, held in zip(entries, requests, strict=True):
+            overlay = self.reader.working.overlay()
+            for request in held:
+                self._machine.apply(overlay, request)
+            self.reader.publish(overlay.changes, overlay.size)
+            self._applied = entry.index
+            self._write_some()
+        if not self.is_written:
+            self.write_state()
+
+    def _decode_logged(self, entry: fmt.Entry) -> list[RequestT]:
+        if entry.kind != fmt.ENTRY_NORMAL:
+            raise NotAStoreError(
+                f"{self._database.path}: entry {entry.index} of {self.name.name} changes the "
+                "group's members and was not applied; start the node in its cluster first"
+            )
+        if not entry.data:
+            return []  # what a Raft leader writes when its term begins
+        try:
+            return [self._machine.decode(request) for request in fmt.unbundle(entry.data)]
+        except MsgspecError as error:
+            raise NotAStoreError(
+                f"{self._database.path}: entry {entry.index} of {self.name.name} cannot be read by "
+                f"this release: {error}"
+            ) from error
+
+    def _corruption(self, reason: str) -> CorruptionError:
+        where = f"{self._database.path} log {self.name.name}"
+        return CorruptionError(where, position=0, reason=reason)

@@ -1,0 +1,165 @@
+"""Nodes, leases and producer ids."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from penstock.meta.state.answers import Rejected
+from penstock.meta.state.change import Change, Moment
+from penstock.meta.state.constants import NODE_STATUSES
+from penstock.meta.state.keys import encode_key
+from penstock.meta.state.metadata.commands import (
+    AcquireLease,
+    AllocateProducerIds,
+    Done,
+    Event,
+    Heartbeat,
+    LeaseResult,
+    NodePut,
+    NodeRemoved,
+    NodeResult,
+    ProducerIds,
+    PutMember,
+    RegisterNode,
+    ReleaseLease,
+    RemoveMember,
+    RemoveNode,
+    RenewLease,
+    SetNodeStatus,
+)
+from penstock.meta.state.metadata.data_loss import lose_replicas
+from penstock.meta.state.metadata.rows import BEATS_TABLE, LEASES, MEMBERS, NODES, STORES
+from penstock.meta.state.metadata.shards import find_shard
+from penstock.meta.state.model import INT_MAX, Lease, Member, Node, Store
+from penstock.meta.state.view import View
+
+
+def register_node(view: View, command: RegisterNode, moment: Moment) -> Change | Rejected:
+    node = Node(
+        node_id=command.node_id,
+        address=command.address,
+        listeners=command.listeners,
+        roles=command.roles,
+        boot_id=command.boot_id,
+        # The revision never repeats, not even when a node is removed and registers again.
+        epoch=moment.revision,
+        status="online",
+        registered_at_ms=moment.time_ms,
+    )
+    NODES.put(view, node, node.node_id)
+    events: list[Event] = [NodePut(node)]
+    known = STORES.get(view, node.node_id)
+    if command.store_id and (known is None or known.store_id != command.store_id):
+        if known is not None:
+            events += lose_replicas(view, node.node_id, moment)
+        store = Store(node_id=node.node_id, store_id=command.store_id)
+        STORES.put(view, store, node.node_id)
+    return Change(NodeResult(node), tuple(events))
+
+
+def set_node_status(view: View, command: SetNodeStatus, _moment: Moment) -> Change | Rejected:
+    node = NODES.get(view, command.node_id)
+    if node is None:
+        return _unknown_node(command.node_id)
+    if command.status not in NODE_STATUSES:
+        return Rejected("bad_request", f"a node cannot be {command.status!r}")
+    if command.epoch not in {None, node.epoch}:
+        return Rejected("stale", f"node {node.node_id} has registered again since")
+    changed = replace(node, status=command.status)
+    NODES.put(view, changed, node.node_id)
+    return Change(NodeResult(changed), (NodePut(changed),))
+
+
+def remove_node(view: View, command: RemoveNode, _moment: Moment) -> Change | Rejected:
+    if NODES.get(view, command.node_id) is None:
+        return _unknown_node(command.node_id)
+    NODES.delete(view, command.node_id)
+    view.delete(encode_key(BEATS_TABLE, command.node_id))
+    return Change(Done(), (NodeRemoved(command.node_id),))
+
+
+def heartbeat(view: View, command: Heartbeat, moment: Moment) -> Change | Rejected:
+    node = NODES.get(view, command.node_id)
+    if node is None or node.status == "offline" or node.boot_id != command.boot_id:
+        return _unknown_node(command.node_id)
+    view.put(encode_key(BEATS_TABLE, command.node_id), moment.revision.to_bytes(8, "big"))
+    return Change(Done())
+
+
+def put_member(view: View, command: PutMember, _moment: Moment) -> Change | Rejected:
+    member = Member(
+        node_id=command.node_id, address=command.address, incarnation=command.incarnation
+    )
+    MEMBERS.put(view, member, member.node_id)
+    return Change(Done())
+
+
+def remove_member(view: View, command: RemoveMember, _moment: Moment) -> Change | Rejected:
+    if MEMBERS.get(view, command.node_id) is None:
+        return _unknown_node(command.node_id)
+    MEMBERS.delete(view, command.node_id)
+    return Change(Done())
+
+
+def acquire_lease(view: View, command: AcquireLease, moment: Moment) -> Change | Rejected:
+    shard = find_shard(view, command.topic_id, command.partition)
+    if isinstance(shard, Rejected):
+        return shard
+    held = LEASES.get(view, command.topic_id, command.partition)
+    is_free = held is None or held.until_ms <= moment.time_ms or held.holder == command.holder
+    if held is not None and not is_free:
+        return Rejected(
+            "held", f"{held.holder} holds {shard.name} until {held.until_ms}", shard.name
+        )
+    lease = Lease(
+        topic_id=command.topic_id,
+        partition=command.partition,
+        holder=command.holder,
+        epoch=moment.revision,  # never given before, whatever became of the row
+        until_ms=min(moment.time_ms + command.duration_ms, INT_MAX),
+    )
+    LEASES.put(view, lease, command.topic_id, command.partition)
+    return Change(LeaseResult(lease))
+
+
+def renew_lease(view: View, command: RenewLease, moment: Moment) -> Change | Rejected:
+    # A lease that ran out can still be renewed: nobody took it, for that would have changed its
+    # epoch, and the epoch is what keeps the work apart, not the clock.
+    held = _own_lease(view, command)
+    if isinstance(held, Rejected):
+        return held
+    lease = replace(held, until_ms=min(moment.time_ms + command.duration_ms, INT_MAX))
+    LEASES.put(view, lease, command.topic_id, command.partition)
+    return Change(LeaseResult(lease))
+
+
+def release_lease(view: View, command: ReleaseLease, _moment: Moment) -> Change | Rejected:
+    held = _own_lease(view, command)
+    if isinstance(held, Rejected):
+        return held
+    LEASES.delete(view, command.topic_id, command.partition)
+    return Change(Done())
+
+
+def allocate_producer_ids(
+    _view: View, command: AllocateProducerIds, moment: Moment
+) -> Change | Rejected:
+    first = moment.head.counter + 1
+    if first + command.count > INT_MAX:
+        return Rejected("bad_request", "the producer ids are used up")
+    moment.head.counter += command.count
+    return Change(ProducerIds(first, command.count))
+
+
+def _own_lease(view: View, command: RenewLease | ReleaseLease) -> Lease | Rejected:
+    held = LEASES.get(view, command.topic_id, command.partition)
+    if held is None or (held.holder, held.epoch) != (command.holder, command.epoch):
+        name = f"{command.topic_id}_{command.partition}"
+        return Rejected(
+            "stale", f"{command.holder} does not hold {name} under epoch {command.epoch}", name
+        )
+    return held
+
+
+def _unknown_node(node_id: int) -> Rejected:
+    return Rejected("unknown_node", f"node {node_id} is not registered", str(node_id))
