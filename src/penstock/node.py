@@ -36,11 +36,11 @@ from prometheus_client import CollectorRegistry
 from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.adapter.lag_metrics import GroupLagMetrics
 from penstock.adapter.node_links import NodeLinks
-from penstock.adapter.topic_admin import TopicAdmin
-from penstock.adapter.topic_cache import BrokerCacheManager
-from penstock.adapter.topic_offsets import TopicOffsets
-from penstock.adapter.topic_routes import TopicRoutes
 from penstock.adapter.topic_storage import TopicStorage
+from penstock.adapter.topics.admin import TopicAdmin
+from penstock.adapter.topics.cache import BrokerCacheManager
+from penstock.adapter.topics.offsets import TopicOffsets
+from penstock.adapter.topics.routes import TopicRoutes
 from penstock.codec.select import core
 from penstock.engine.contract import StorageEngine
 from penstock.engine.engine_identity import (

@@ -11,11 +11,11 @@ from typing import Self
 from tests.meta.simulated_database import SimulatedDatabase
 
 from penstock.adapter.driver_manager import StorageDriverManager
-from penstock.adapter.topic_admin import TopicAdmin
-from penstock.adapter.topic_cache import BrokerCacheManager
-from penstock.adapter.topic_offsets import TopicOffsets
-from penstock.adapter.topic_routes import TopicRoutes
 from penstock.adapter.topic_storage import TopicStorage
+from penstock.adapter.topics.admin import TopicAdmin
+from penstock.adapter.topics.cache import BrokerCacheManager
+from penstock.adapter.topics.offsets import TopicOffsets
+from penstock.adapter.topics.routes import TopicRoutes
 from penstock.engine.contract import ShardConfig, StorageEngine
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler

@@ -11,7 +11,7 @@ import pytest
 from tests.adapter.bench import Bench
 
 from penstock.adapter.engine_adapter import EngineStorageAdapter
-from penstock.adapter.partitioning import key_hash
+from penstock.adapter.topics.partitioning import key_hash
 from penstock.engine.contract import AdapterOffsetStrategy
 from penstock.errors import (
     BadRequestError,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.adapter.bench import Bench
 
-from penstock.adapter.partitioning import (
+from penstock.adapter.topics.partitioning import (
     MessageSequence,
     choose_all_by_key,
     group_by_partition,

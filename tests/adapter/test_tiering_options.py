@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.adapter.tiering_options import shown_policy
-from penstock.adapter.topic_options import alter_config, build_config
+from penstock.adapter.topics.options import alter_config, build_config
+from penstock.adapter.topics.tiering_options import shown_policy
 from penstock.errors import BadRequestError
 from penstock.meta.state.model import TieringPolicy, TopicConfig
 

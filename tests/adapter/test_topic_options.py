@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.adapter.bench import Bench
 
-from penstock.adapter.topic_options import alter_config, build_config
+from penstock.adapter.topics.options import alter_config, build_config
 from penstock.errors import BadRequestError
 from penstock.meta.state.model import TieringPolicy, TopicConfig
 

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.adapter.topic_options import TopicOptions
+from penstock.adapter.topics.options import TopicOptions
 from penstock.aio import joined_writes
 from penstock.aio.calls import CALLS, Calls
 from penstock.errors import ClosedError, RecordTooLargeError, UnknownTopicError

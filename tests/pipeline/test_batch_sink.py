@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.conftest import Load
 
-from penstock.adapter.partitioning import key_hash
+from penstock.adapter.topics.partitioning import key_hash
 
 NEW = {"topic": "orders", "createTopics": "true", "partitions": "3"}
 

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.adapter.partitioning import key_hash
+from penstock.adapter.topics.partitioning import key_hash
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, LockedError, SetupError

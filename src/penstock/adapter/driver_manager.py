@@ -25,19 +25,19 @@ from penstock.adapter.batch_parts import (
 )
 from penstock.adapter.engine_adapter import MEMORY, EngineStorageAdapter
 from penstock.adapter.locations import Locations, Message
-from penstock.adapter.partitioning import (
+from penstock.adapter.protocol import StorageAdapter
+from penstock.adapter.topic_storage import TopicStorage
+from penstock.adapter.topics.admin import TopicAdmin, TopicDescription, WantedTopic
+from penstock.adapter.topics.cache import BrokerCacheManager
+from penstock.adapter.topics.offsets import TopicOffsets, TopicPartition
+from penstock.adapter.topics.partitioning import (
     choose_all_by_key,
     group_by_partition,
     offsets_by_choice,
     split_in_turn,
 )
-from penstock.adapter.protocol import StorageAdapter
-from penstock.adapter.shard_name import build_storage_name
-from penstock.adapter.topic_admin import TopicAdmin, TopicDescription, WantedTopic
-from penstock.adapter.topic_cache import BrokerCacheManager
-from penstock.adapter.topic_offsets import TopicOffsets, TopicPartition
-from penstock.adapter.topic_routes import TopicRoute
-from penstock.adapter.topic_storage import TopicStorage
+from penstock.adapter.topics.routes import TopicRoute
+from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,

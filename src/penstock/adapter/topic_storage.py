@@ -22,7 +22,7 @@ from penstock.adapter.batch_parts import (
     cycle_to,
 )
 from penstock.adapter.locations import Locations, Message
-from penstock.adapter.partitioning import (
+from penstock.adapter.topics.partitioning import (
     MessageSequence,
     Parts,
     choose_all_by_key,
@@ -32,7 +32,7 @@ from penstock.adapter.partitioning import (
     offsets_in_turn,
     split_in_turn,
 )
-from penstock.adapter.topic_routes import TopicRoute, TopicRoutes
+from penstock.adapter.topics.routes import TopicRoute, TopicRoutes
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from penstock.adapter.topic_options import TopicOptions
+from penstock.adapter.topics.options import TopicOptions
 from penstock.aio.calls import Calls
 from penstock.aio.consumer import AsyncConsumer
 from penstock.aio.joined_writes import JoinedWrites

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final, Unpack
 
 from penstock.adapter.locations import Message
-from penstock.adapter.topic_options import AlterOptions
+from penstock.adapter.topics.options import AlterOptions
 from penstock.aio.calls import Calls
 from penstock.aio.joined_writes import JoinedWrites, may_join
 from penstock.api import Topic

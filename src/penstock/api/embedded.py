@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.adapter.group_lag import lag_of
 from penstock.adapter.locations import Message
-from penstock.adapter.topic_admin import TopicAdmin
-from penstock.adapter.topic_cache import BrokerCacheManager
-from penstock.adapter.topic_offsets import TopicOffsets
 from penstock.adapter.topic_storage import TopicStorage
+from penstock.adapter.topics.admin import TopicAdmin
+from penstock.adapter.topics.cache import BrokerCacheManager
+from penstock.adapter.topics.offsets import TopicOffsets
 from penstock.api.backend import TopicPartition
 from penstock.api.inherited import belongs_to_this_process
 from penstock.api.live_groups import LiveGroups

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 from weakref import WeakSet
 
-from penstock.adapter.topic_options import TopicOptions
+from penstock.adapter.topics.options import TopicOptions
 from penstock.api.backend import Backend
 from penstock.api.checks import as_list, check_name, check_places
 from penstock.api.consumer import Consumer

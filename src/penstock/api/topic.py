@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Final, TypeGuard, Unpack
 
 from penstock.adapter.locations import Message
-from penstock.adapter.topic_options import AlterOptions
+from penstock.adapter.topics.options import AlterOptions
 from penstock.api.backend import Backend
 from penstock.api.checks import as_list, as_seconds, check_partition, check_start
 from penstock.api.moments import as_ms

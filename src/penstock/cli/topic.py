@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from penstock.adapter.tiering_options import TIERING, shown_policy
+from penstock.adapter.topics.tiering_options import TIERING, shown_policy
 from penstock.api.topic_info import TopicInfo
 from penstock.cli.arguments import AsJson, NewTopicName, TopicName
 from penstock.cli.output import (

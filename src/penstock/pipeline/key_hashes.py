@@ -1,6 +1,6 @@
 """Kafka's murmur2 over a whole Arrow column: the partition of a key, for many keys at once.
 
-The same numbers as `penstock.adapter.partitioning.key_hash`, so that a key lies in the same
+The same numbers as `penstock.adapter.topics.partitioning.key_hash`, so that a key lies in the same
 partition whoever wrote it.
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final, TypeVar
 
 from penstock.adapter.driver_manager import StorageDriverManager
-from penstock.adapter.topic_admin import TopicAdmin
+from penstock.adapter.topics.admin import TopicAdmin
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.converted_batches import ConvertedBatches
 from penstock.brokers.kafka.fields import Answer, Fields

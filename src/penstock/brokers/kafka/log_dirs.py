@@ -7,7 +7,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from penstock.adapter.shard_name import build_storage_name
+from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.fields import Answer, Fields

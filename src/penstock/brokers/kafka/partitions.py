@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from penstock.adapter.shard_name import build_storage_name
-from penstock.adapter.topic_cache import BrokerCacheManager
+from penstock.adapter.topics.cache import BrokerCacheManager
+from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.brokers.kafka.topic_ids import uuid_of
 from penstock.brokers.kafka.topic_settings import settings_of
 from penstock.engine.handler import StorageEngineHandler

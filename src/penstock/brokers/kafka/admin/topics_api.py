@@ -10,8 +10,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from penstock.adapter.shard_name import build_storage_name
-from penstock.adapter.topic_admin import WantedTopic
+from penstock.adapter.topics.admin import WantedTopic
+from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.brokers.kafka.admin.configs_api import topic_entries
 from penstock.brokers.kafka.admin.topic_configs import parse_configs
 from penstock.brokers.kafka.broker import NEW_TOPIC, KafkaBroker

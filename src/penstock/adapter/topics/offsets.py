@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from penstock.adapter.topic_routes import TopicRoutes
+from penstock.adapter.topics.routes import TopicRoutes
 from penstock.errors import TopicReplacedError
 from penstock.meta.client import DEFAULT_NAMESPACE
 from penstock.offsets.manager import OffsetManager

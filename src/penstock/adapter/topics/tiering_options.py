@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.adapter.option_values import check_unicode, check_word
+from penstock.adapter.topics.option_values import check_unicode, check_word
 from penstock.errors import BadRequestError, TierSetupError
 from penstock.meta.state.constants import STORAGE_LEVELS, UPLOADERS
 from penstock.meta.state.model import TieringPolicy

@@ -18,9 +18,9 @@ from typing import Final, TypedDict, get_type_hints
 
 import msgspec
 
-from penstock.adapter.option_values import check_unicode, check_word
-from penstock.adapter.tiering_options import NAMES as TIERING_NAMES
-from penstock.adapter.tiering_options import TIERING, change_policy, check_policy
+from penstock.adapter.topics.option_values import check_unicode, check_word
+from penstock.adapter.topics.tiering_options import NAMES as TIERING_NAMES
+from penstock.adapter.topics.tiering_options import TIERING, change_policy, check_policy
 from penstock.errors import BadRequestError
 from penstock.meta.client import TopicConfig
 from penstock.meta.state.constants import (

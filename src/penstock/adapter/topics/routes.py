@@ -10,8 +10,8 @@ import threading
 from collections.abc import Collection
 from typing import Final
 
-from penstock.adapter.shard_name import build_storage_name
-from penstock.adapter.topic_cache import BrokerCacheManager, TopicKey
+from penstock.adapter.topics.cache import BrokerCacheManager, TopicKey
+from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
 from penstock.errors import BadRequestError, BusyError
 from penstock.meta.client import DEFAULT_NAMESPACE, Topic, Update

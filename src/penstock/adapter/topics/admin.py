@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from penstock.adapter.shard_name import build_storage_name
-from penstock.adapter.topic_cache import BrokerCacheManager
-from penstock.adapter.topic_options import alter_config, build_config
-from penstock.adapter.topic_routes import TopicRoutes
+from penstock.adapter.topics.cache import BrokerCacheManager
+from penstock.adapter.topics.options import alter_config, build_config
+from penstock.adapter.topics.routes import TopicRoutes
+from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig, ShardInfo
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.per_shard_engine import check_config
