@@ -77,7 +77,7 @@ def _serve_kafka(node: Node, settings: Settings) -> KafkaServer | None:
     try:
         with without_hypothesis():
             from penstock.brokers.kafka.broker import KafkaBroker
-            from penstock.brokers.kafka.kafka_metrics import KafkaMetrics
+            from penstock.brokers.kafka.metrics import KafkaMetrics
             from penstock.brokers.kafka.server import KafkaServer
 
         native_only()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.brokers.kafka.batch_head import (
+from penstock.brokers.kafka.wire.batch_header import (
     CHECKED_FROM,
     HEAD,
     HEAD_SIZE,

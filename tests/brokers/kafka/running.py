@@ -11,10 +11,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from penstock.brokers.kafka.broker import KafkaBroker
-from penstock.brokers.kafka.cursor import Cursor
-from penstock.brokers.kafka.fields import Fields
-from penstock.brokers.kafka.layout import request_layout, response_layout
 from penstock.brokers.kafka.server import KafkaServer
+from penstock.brokers.kafka.wire.cursor import Cursor
+from penstock.brokers.kafka.wire.fields import Fields
+from penstock.brokers.kafka.wire.schema import request_layout, response_layout
 from penstock.node import Node
 from penstock.settings import EMBEDDED, KafkaSettings, Settings, merge_settings
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from tests.brokers.kafka.running import WireClient, running
 from tests.kafka_clients import Producer
 
-from penstock.brokers.kafka.creation_limits import BURST_S, CONNECTIONS_MAX, CreationLimits
+from penstock.brokers.kafka.metadata.creation_limits import BURST_S, CONNECTIONS_MAX, CreationLimits
 from penstock.testing import ManualClock
 
 METADATA = 3

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.brokers.kafka.running import Running, WireClient, running
 
-from penstock.brokers.kafka.layout import request_layout
+from penstock.brokers.kafka.wire.schema import request_layout
 from penstock.record import Record
 
 ROUNDS = 400

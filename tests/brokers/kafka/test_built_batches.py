@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.brokers.kafka import batch_oracle
 
-from penstock.brokers.kafka.batch_check import check_head, check_records
-from penstock.brokers.kafka.records import batch_of, records_of
+from penstock.brokers.kafka.wire.batch_conversion import batch_of, records_of
+from penstock.brokers.kafka.wire.batch_validation import check_head, check_records
 from penstock.codec.select import native_only
 from penstock.errors import BadRequestError
 from penstock.record import Offset, StoredRecord

@@ -18,8 +18,8 @@ from tests.brokers.kafka.batch_oracle import put_varint
 from tests.brokers.kafka.running import Running, WireClient, running
 from tests.brokers.kafka.test_data_requests import PRODUCE, batch, make, patched, read, write
 
-from penstock.brokers.kafka.batch_head import CODEC_MASK, HEAD, HEAD_SIZE, LOG_APPEND_TIME
-from penstock.brokers.kafka.inflation import SMALL_SIZE
+from penstock.brokers.kafka.produce.decompression import SMALL_SIZE
+from penstock.brokers.kafka.wire.batch_header import CODEC_MASK, HEAD, HEAD_SIZE, LOG_APPEND_TIME
 from penstock.codec.kafka_interface import BatchFlaw
 from penstock.codec.pure.read.kafka_batch import decode_batches
 from penstock.codec.select import native_only

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from tests.brokers.kafka.running import Running, WireClient
 
-from penstock.brokers.kafka.converted_batches import (
+from penstock.brokers.kafka.fetch.conversion_cache import (
     OVERHEAD,
     Converted,
     ConvertedBatches,
     ConvertedKey,
 )
-from penstock.brokers.kafka.fetch import HELD_MAX
+from penstock.brokers.kafka.fetch.handler import HELD_MAX
 from penstock.codec.select import core
 from penstock.record import Offset, Record
 

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from tests.brokers.kafka.running import Running, WireClient, running
 
-from penstock.brokers.kafka.batch_head import CHECKED_FROM, HEAD, TRANSACTIONAL
-from penstock.brokers.kafka.fields import Fields
-from penstock.brokers.kafka.records import batch_of
+from penstock.brokers.kafka.wire.batch_conversion import batch_of
+from penstock.brokers.kafka.wire.batch_header import CHECKED_FROM, HEAD, TRANSACTIONAL
+from penstock.brokers.kafka.wire.fields import Fields
 from penstock.codec.select import native_only
 from penstock.record import Offset, Record, StoredRecord
 
@@ -322,7 +322,7 @@ def test_a_deleted_topic_ends_a_fetch_that_waits_for_it(
 def test_what_lies_far_back_is_read_by_a_thread(
     server: Running, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.brokers.kafka.partition_reader.HOT_RECORDS", 0)
+    monkeypatch.setattr("penstock.brokers.kafka.fetch.partition_reader.HOT_RECORDS", 0)
     monkeypatch.setattr("penstock.engine.segment.read.kafka_batches.HOT_SIZE", 0)
     topic = make(server, "cold")
     for n in range(5):

@@ -8,8 +8,8 @@ import pytest
 from tests.brokers.kafka.running import Running, WireClient
 from tests.brokers.kafka.test_data_requests import FETCH, batch, make, write
 
-from penstock.brokers.kafka.fetch import REQUEST_SIZE_MAX
-from penstock.brokers.kafka.fields import Fields
+from penstock.brokers.kafka.fetch.handler import REQUEST_SIZE_MAX
+from penstock.brokers.kafka.wire.fields import Fields
 
 UNKNOWN_TOPIC, SESSION_UNKNOWN, UNKNOWN_TOPIC_ID, TOPIC_ID_ERROR = 3, 70, 100, 106
 PARTITION = {

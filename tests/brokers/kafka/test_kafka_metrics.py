@@ -5,7 +5,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry, generate_latest
 
-from penstock.brokers.kafka.kafka_metrics import KafkaMetrics, codes_in
+from penstock.brokers.kafka.metrics import KafkaMetrics, codes_in
 
 
 def test_errors_of_topics_and_partitions_are_found_in_an_answer() -> None:

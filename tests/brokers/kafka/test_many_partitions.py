@@ -11,13 +11,13 @@ import pytest
 from tests.brokers.kafka.running import Running, WireClient
 from tests.brokers.kafka.test_data_requests import batch, make, write
 
-from penstock.brokers.kafka.fetch_answer import Fetched
-from penstock.brokers.kafka.fetch_request import Wanted, parse_fetch
-from penstock.brokers.kafka.fields import Fields
-from penstock.brokers.kafka.layout import request_layout
-from penstock.brokers.kafka.partition_reader import PartitionReader
-from penstock.brokers.kafka.partitions import Partition
-from penstock.brokers.kafka.topic_ids import uuid_of
+from penstock.brokers.kafka.fetch.partition_reader import PartitionReader
+from penstock.brokers.kafka.fetch.request import Wanted, parse_fetch
+from penstock.brokers.kafka.fetch.response import Fetched
+from penstock.brokers.kafka.metadata.partitions import Partition
+from penstock.brokers.kafka.metadata.topic_ids import uuid_of
+from penstock.brokers.kafka.wire.fields import Fields
+from penstock.brokers.kafka.wire.schema import request_layout
 from penstock.record import Offset
 
 FETCH = 1

@@ -14,11 +14,11 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from tests.brokers.kafka.running import WireClient, running
 
-from penstock.brokers.kafka.cursor import ITEMS_MAX, Cursor, MalformedRequestError
-from penstock.brokers.kafka.flexible import FIRST_FLEXIBLE, NEVER
-from penstock.brokers.kafka.layout import read_message, request_layout, response_layout
-from penstock.brokers.kafka.topic_ids import uuid_of
-from penstock.brokers.kafka.topic_names import is_legal
+from penstock.brokers.kafka.metadata.topic_ids import uuid_of
+from penstock.brokers.kafka.metadata.topic_names import is_legal
+from penstock.brokers.kafka.wire.cursor import ITEMS_MAX, Cursor, MalformedRequestError
+from penstock.brokers.kafka.wire.flexible_versions import FIRST_FLEXIBLE, NEVER
+from penstock.brokers.kafka.wire.schema import read_message, request_layout, response_layout
 from penstock.meta.identifiers import make_topic_id
 
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from pathlib import Path
 
-from penstock.brokers.kafka.partitions import Partition, PartitionTable
+from penstock.brokers.kafka.metadata.partitions import Partition, PartitionTable
 from penstock.node import Node
 from penstock.record import Record
 

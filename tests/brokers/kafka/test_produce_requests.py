@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.brokers.kafka.running import WireClient, running
 from tests.brokers.kafka.test_data_requests import PRODUCE, batch, make, patched, write
 
-from penstock.brokers.kafka.batch_check import BadBatchError, check_head, check_records
-from penstock.brokers.kafka.layout import request_layout
-from penstock.brokers.kafka.partition_writer import PartitionWriter
+from penstock.brokers.kafka.produce.partition_writer import PartitionWriter
+from penstock.brokers.kafka.wire.batch_validation import BadBatchError, check_head, check_records
+from penstock.brokers.kafka.wire.schema import request_layout
 from penstock.codec.select import native_only
 
 SIZE_MAX = 1 << 20

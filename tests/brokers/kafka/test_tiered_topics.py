@@ -12,7 +12,7 @@ from tests.brokers.kafka.waiting import wait_until_ended
 from tests.kafka_clients import Consumer, Producer
 from tests.meta.raft.cluster_in_process import wait_until
 
-from penstock.brokers.kafka.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED
+from penstock.brokers.kafka.metadata.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED
 from penstock.meta.state.model import TieringPolicy
 from penstock.record import Offset, Record
 from penstock.tiered.engine import TieredSegmentEngine

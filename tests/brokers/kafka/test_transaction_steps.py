@@ -9,8 +9,8 @@ import pytest
 from tests.brokers.kafka.batch_oracle import batch_of
 from tests.brokers.kafka.running import Running, WireClient, running
 
-from penstock.brokers.kafka.transacting import steps
-from penstock.brokers.kafka.transacting.markers import build_marker
+from penstock.brokers.kafka.transactions import steps
+from penstock.brokers.kafka.transactions.markers import build_marker
 from penstock.engine.contract import Isolation
 from penstock.errors import BusyError, TransactionRefusedError, UnknownShardError
 from penstock.meta.state.offsets.entries import NewOffset

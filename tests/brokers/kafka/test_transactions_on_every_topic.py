@@ -23,7 +23,7 @@ from tests.brokers.kafka.waiting import wait_until_ended
 from tests.engine.quick_directory import quick_directory
 from tests.kafka_clients import Producer
 
-from penstock.brokers.kafka.transacting.leading import LeadingPart
+from penstock.brokers.kafka.transactions.participant import LeadingPart
 from penstock.engine.contract import Isolation
 from penstock.errors import BusyError
 from penstock.node import Node

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.brokers.kafka import (
-    api_versions,
-    coordination,
-    fetch,
-    list_offsets,
-    log_dirs,
-    metadata,
-    produce,
-    producer_ids,
-)
 from penstock.brokers.kafka.admin import registration as admin
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.dispatch import Dispatcher
-from penstock.brokers.kafka.partitions import PartitionTable
+from penstock.brokers.kafka.fetch import handler as fetch
+from penstock.brokers.kafka.groups import coordination
+from penstock.brokers.kafka.metadata import api_versions, list_offsets, log_dirs
+from penstock.brokers.kafka.metadata import handler as metadata
+from penstock.brokers.kafka.metadata.partitions import PartitionTable
+from penstock.brokers.kafka.produce import handler as produce
+from penstock.brokers.kafka.produce import producer_ids
 from penstock.brokers.kafka.registry import ApiRegistry
 
 MODULES: Final[tuple[Callable[[ApiRegistry, KafkaBroker], None], ...]] = (

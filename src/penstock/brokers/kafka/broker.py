@@ -9,10 +9,10 @@ from typing import Final, TypeVar
 from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.adapter.topics.admin import TopicAdmin
 from penstock.brokers.kafka.context import RequestContext
-from penstock.brokers.kafka.converted_batches import ConvertedBatches
-from penstock.brokers.kafka.fields import Answer, Fields
-from penstock.brokers.kafka.kafka_metrics import KafkaMetrics
-from penstock.brokers.kafka.transactions import NoTransactions, Transactions
+from penstock.brokers.kafka.fetch.conversion_cache import ConvertedBatches
+from penstock.brokers.kafka.metrics import KafkaMetrics
+from penstock.brokers.kafka.transactions.interface import NoTransactions, Transactions
+from penstock.brokers.kafka.wire.fields import Answer, Fields
 from penstock.engine.handler import StorageEngineHandler
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.meta.client import DEFAULT_NAMESPACE, MetaClient, Topic

@@ -15,13 +15,13 @@ from typing import Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from penstock.brokers.kafka.connection import Connection, key_of
 from penstock.brokers.kafka.context import RequestContext
-from penstock.brokers.kafka.cursor import Cursor, MalformedRequestError
-from penstock.brokers.kafka.fields import Answer, Fields
-from penstock.brokers.kafka.kafka_metrics import KafkaMetrics, codes_in
-from penstock.brokers.kafka.layout import read_message
+from penstock.brokers.kafka.metrics import KafkaMetrics, codes_in
+from penstock.brokers.kafka.network.connection import Connection, key_of
 from penstock.brokers.kafka.registry import API_VERSIONS, Api, ApiRegistry
+from penstock.brokers.kafka.wire.cursor import Cursor, MalformedRequestError
+from penstock.brokers.kafka.wire.fields import Answer, Fields
+from penstock.brokers.kafka.wire.schema import read_message
 from penstock.errors import StoreError
 from penstock.platform.log import get_logger
 

@@ -16,9 +16,9 @@ from typing import Final, Self
 
 from penstock.brokers.kafka.apis import register_all, serve_data
 from penstock.brokers.kafka.broker import KafkaBroker
-from penstock.brokers.kafka.connection import Connection
 from penstock.brokers.kafka.dispatch import Dispatcher
-from penstock.brokers.kafka.receive_buffer import SHARED_SIZE, ReceiveBuffer
+from penstock.brokers.kafka.network.connection import Connection
+from penstock.brokers.kafka.network.receive_buffer import SHARED_SIZE, ReceiveBuffer
 from penstock.errors import SetupError
 from penstock.platform.addresses import bare_host, resolve, with_port
 from penstock.platform.log import get_logger

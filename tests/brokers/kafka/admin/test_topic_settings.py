@@ -18,8 +18,8 @@ from tests.kafka_clients import AdminClient, Consumer, Producer
 
 from penstock.brokers.kafka.admin.stored_settings import STORED
 from penstock.brokers.kafka.admin.topic_configs import KEYS
-from penstock.brokers.kafka.batch_head import CODEC_MASK, HEAD, LOG_APPEND_TIME
-from penstock.brokers.kafka.topic_settings import settings_of
+from penstock.brokers.kafka.admin.topic_settings import settings_of
+from penstock.brokers.kafka.wire.batch_header import CODEC_MASK, HEAD, LOG_APPEND_TIME
 from penstock.codec.kafka_interface import BatchFlaw
 from penstock.codec.select import native_only
 from penstock.record import Offset

@@ -10,8 +10,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.brokers.kafka.running import Running, WireClient, running
 
-from penstock.brokers.kafka.fields import Fields
-from penstock.brokers.kafka.topic_ids import uuid_of
+from penstock.brokers.kafka.metadata.topic_ids import uuid_of
+from penstock.brokers.kafka.wire.fields import Fields
 
 JOIN, HEARTBEAT, LEAVE, SYNC = 11, 12, 13, 14
 COMMIT, FETCH, FIND, DESCRIBE, LIST, DELETE, DELETE_OFFSETS = 8, 9, 10, 15, 16, 42, 47

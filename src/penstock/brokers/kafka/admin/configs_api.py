@@ -22,7 +22,7 @@ from penstock.brokers.kafka.admin.topic_configs import (
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.fields import Answer, Fields
+from penstock.brokers.kafka.wire.fields import Answer, Fields
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.client import Topic, TopicConfig
 from penstock.meta.state.model import UNLIMITED

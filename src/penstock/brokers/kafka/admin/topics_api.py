@@ -17,10 +17,10 @@ from penstock.brokers.kafka.admin.topic_configs import parse_configs
 from penstock.brokers.kafka.broker import NEW_TOPIC, KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.fields import NO_UUID, Answer, Fields
-from penstock.brokers.kafka.topic_finder import TopicFinder, shard_of
-from penstock.brokers.kafka.topic_ids import uuid_of
-from penstock.brokers.kafka.topic_names import is_legal
+from penstock.brokers.kafka.metadata.topic_finder import TopicFinder, shard_of
+from penstock.brokers.kafka.metadata.topic_ids import uuid_of
+from penstock.brokers.kafka.metadata.topic_names import is_legal
+from penstock.brokers.kafka.wire.fields import NO_UUID, Answer, Fields
 from penstock.errors import AlreadyExistsError, BadRequestError, StoreError
 from penstock.meta.client import Topic, TopicConfig
 from penstock.meta.state.model import PARTITIONS_MAX

@@ -9,9 +9,9 @@ from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
-from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.groups.coordinator import KafkaGroups
 from penstock.brokers.kafka.groups.offset_api import commit_code_of
+from penstock.brokers.kafka.wire.fields import Answer, Fields
 from penstock.errors import StoreError
 from penstock.groups.consumer_protocol import CONSUMER
 from penstock.groups.model import GroupState

@@ -8,8 +8,8 @@ from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.context import RequestContext
-from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.groups.coordinator import KafkaGroups
+from penstock.brokers.kafka.wire.fields import Answer, Fields
 from penstock.groups.model import Caller, Join, Sync
 
 _GROUP: Final = 0

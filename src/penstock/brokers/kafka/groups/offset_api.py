@@ -11,10 +11,10 @@ from kio.schema.errors import ErrorCode
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.groups.commit_queue import CommitQueue
 from penstock.brokers.kafka.groups.coordinator import KafkaGroups
-from penstock.brokers.kafka.topic_finder import TopicFinder, named, shard_of
+from penstock.brokers.kafka.metadata.topic_finder import TopicFinder, named, shard_of
+from penstock.brokers.kafka.wire.fields import Answer, Fields
 from penstock.errors import StoreError, UnknownGroupError
 from penstock.groups.model import Caller, GroupState
 from penstock.groups.subscriptions import subscribed_topics

@@ -10,8 +10,8 @@ from __future__ import annotations
 from struct import Struct, error
 from typing import Final, NamedTuple
 
-from penstock.brokers.kafka.cursor import Cursor, MalformedRequestError
-from penstock.brokers.kafka.packed import count_of, skip_tags, take, varint
+from penstock.brokers.kafka.wire.cursor import Cursor, MalformedRequestError
+from penstock.brokers.kafka.wire.fast_path import count_of, skip_tags, take, varint
 
 FIRST_FLEXIBLE: Final = 12
 FIRST_BY_ID: Final = 13

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from penstock.brokers.kafka.batch_head import (
+from penstock.brokers.kafka.wire.batch_header import (
     CODEC_MASK,
     CONTROL,
     HEAD,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.brokers.kafka.fetch_answer import Fetched
-from penstock.brokers.kafka.fetch_request import Wanted
+from penstock.brokers.kafka.fetch.request import Wanted
+from penstock.brokers.kafka.fetch.response import Fetched
 
 _EPOCH_MAX = 0x7FFFFFFF
 

@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.registry import ApiRegistry
+from penstock.brokers.kafka.wire.fields import Answer, Fields
 from penstock.errors import StoreError
 
 BLOCK: Final = 1_000

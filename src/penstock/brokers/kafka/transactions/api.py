@@ -10,11 +10,11 @@ from kio.schema.errors import ErrorCode
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.groups.coordinator import KafkaGroups
 from penstock.brokers.kafka.groups.offset_api import collect_commits, refuse_taken
-from penstock.brokers.kafka.topic_finder import TopicFinder, shard_of
-from penstock.brokers.kafka.transacting.coordinator import TransactionCoordinator
+from penstock.brokers.kafka.metadata.topic_finder import TopicFinder, shard_of
+from penstock.brokers.kafka.transactions.coordinator import TransactionCoordinator
+from penstock.brokers.kafka.wire.fields import Answer, Fields
 from penstock.errors import RetryableError, StoreError, TransactionRefusedError
 from penstock.groups.model import Caller
 from penstock.meta.state.offsets.entries import NewOffset

@@ -7,10 +7,10 @@ from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.groups.coordinator import KafkaGroups
 from penstock.brokers.kafka.groups.registration import register_groups
 from penstock.brokers.kafka.registry import ApiRegistry
-from penstock.brokers.kafka.transacting.api import TransactionApi
-from penstock.brokers.kafka.transacting.coordinator import TransactionCoordinator
-from penstock.brokers.kafka.transacting.index import TransactionIndex
-from penstock.brokers.kafka.transacting.leading import LeadingPart
+from penstock.brokers.kafka.transactions.api import TransactionApi
+from penstock.brokers.kafka.transactions.coordinator import TransactionCoordinator
+from penstock.brokers.kafka.transactions.index import TransactionIndex
+from penstock.brokers.kafka.transactions.participant import LeadingPart
 from penstock.meta.client import ListenerAnnouncer
 from penstock.meta.client_api.transaction_client import TransactionClient
 from penstock.record import ShardId

@@ -10,8 +10,8 @@ from typing import Final
 from msgspec import Struct, field
 
 from penstock.brokers.kafka.broker import KafkaBroker
-from penstock.brokers.kafka.transacting import steps
-from penstock.brokers.kafka.transacting.leading import LeadingPart
+from penstock.brokers.kafka.transactions import steps
+from penstock.brokers.kafka.transactions.participant import LeadingPart
 from penstock.errors import BusyError
 from penstock.meta.client_api.transaction_client import TransactionClient
 from penstock.meta.state.transactions.commands import AbortedRange, Finish, TransactionState

@@ -9,7 +9,13 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from penstock.brokers.kafka.batch_head import CHECKED_FROM, CONTROL, HEAD, MAGIC, TRANSACTIONAL
+from penstock.brokers.kafka.wire.batch_header import (
+    CHECKED_FROM,
+    CONTROL,
+    HEAD,
+    MAGIC,
+    TRANSACTIONAL,
+)
 from penstock.codec.select import native_only
 
 _KEY: Final = Struct(">hh")

@@ -10,12 +10,12 @@ from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.context import RequestContext
-from penstock.brokers.kafka.creation_limits import CreationLimits
 from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.fields import NO_UUID, Answer, Fields
+from penstock.brokers.kafka.metadata.creation_limits import CreationLimits
+from penstock.brokers.kafka.metadata.topic_ids import uuid_of
+from penstock.brokers.kafka.metadata.topic_names import is_legal
 from penstock.brokers.kafka.registry import ApiRegistry
-from penstock.brokers.kafka.topic_ids import uuid_of
-from penstock.brokers.kafka.topic_names import is_legal
+from penstock.brokers.kafka.wire.fields import NO_UUID, Answer, Fields
 from penstock.errors import AlreadyExistsError, StoreError
 from penstock.meta.client import Topic
 from penstock.platform.log import get_logger

@@ -12,9 +12,9 @@ import socket
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from penstock.brokers.kafka.kafka_metrics import KafkaMetrics
-from penstock.brokers.kafka.receive_buffer import ReceiveBuffer, RequestTooLargeError
-from penstock.brokers.kafka.send_queue import Part, SendQueue
+from penstock.brokers.kafka.metrics import KafkaMetrics
+from penstock.brokers.kafka.network.receive_buffer import ReceiveBuffer, RequestTooLargeError
+from penstock.brokers.kafka.network.send_queue import Part, SendQueue
 from penstock.platform.log import get_logger
 
 UNSENT_MAX: Final = 1 << 20

@@ -8,8 +8,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.broker import KafkaBroker
-from penstock.brokers.kafka.fields import NO_UUID, Fields
-from penstock.brokers.kafka.topic_ids import uuid_of
+from penstock.brokers.kafka.metadata.topic_ids import uuid_of
+from penstock.brokers.kafka.wire.fields import NO_UUID, Fields
 from penstock.meta.client import Topic
 from penstock.record import ShardId
 

@@ -7,8 +7,8 @@ from kio.schema.errors import ErrorCode
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.dispatch import versions
-from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.registry import API_VERSIONS, ApiRegistry
+from penstock.brokers.kafka.wire.fields import Answer, Fields
 
 
 def register(registry: ApiRegistry, _broker: KafkaBroker) -> None:

@@ -28,11 +28,11 @@ from typing import Final
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import ClusterView
-from penstock.brokers.kafka.transacting.ending import EndProgress, TransactionEnder
-from penstock.brokers.kafka.transacting.index import TransactionIndex
-from penstock.brokers.kafka.transacting.leading import LeadingPart, is_open
-from penstock.brokers.kafka.transacting.staging import StagingGroups
-from penstock.brokers.kafka.transacting.steps import open_writer
+from penstock.brokers.kafka.transactions.completion import EndProgress, TransactionEnder
+from penstock.brokers.kafka.transactions.index import TransactionIndex
+from penstock.brokers.kafka.transactions.participant import LeadingPart, is_open
+from penstock.brokers.kafka.transactions.participant_rpc import open_writer
+from penstock.brokers.kafka.transactions.pending_offsets import StagingGroups
 from penstock.errors import BusyError, StoreError, TransactionRefusedError, UnknownShardError
 from penstock.meta.client_api.transaction_client import TransactionClient
 from penstock.meta.state.offsets.entries import NewOffset

@@ -11,13 +11,18 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 from msgspec.structs import replace
 
-from penstock.brokers.kafka.batch_check import BadBatchError, Checked, check_head, check_records
-from penstock.brokers.kafka.batch_head import CODEC_MASK
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.inflation import batch_limit, quick_limit
-from penstock.brokers.kafka.partitions import Partition
-from penstock.brokers.kafka.records import records_of, timestamps_of
+from penstock.brokers.kafka.metadata.partitions import Partition
+from penstock.brokers.kafka.produce.decompression import batch_limit, quick_limit
+from penstock.brokers.kafka.wire.batch_conversion import records_of, timestamps_of
+from penstock.brokers.kafka.wire.batch_header import CODEC_MASK
+from penstock.brokers.kafka.wire.batch_validation import (
+    BadBatchError,
+    Checked,
+    check_head,
+    check_records,
+)
 from penstock.codec.select import native_only
 from penstock.engine.contract import Written
 from penstock.errors import NotLeaderError, StoreError

@@ -22,7 +22,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 from msgspec import Struct
 
-from penstock.brokers.kafka.transactions import AbortedTransaction
+from penstock.brokers.kafka.transactions.interface import AbortedTransaction
 from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import BusyError, TransactionRefusedError
 from penstock.meta.state.transactions.commands import AbortedRange

@@ -6,8 +6,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from penstock.brokers.kafka.batch_check import BadBatchError
-from penstock.brokers.kafka.batch_head import HEAD, HEAD_SIZE, MAGIC, BatchHead
+from penstock.brokers.kafka.wire.batch_header import HEAD, HEAD_SIZE, MAGIC, BatchHead
+from penstock.brokers.kafka.wire.batch_validation import BadBatchError
 from penstock.codec.select import core, native_only
 from penstock.errors import BadRequestError
 from penstock.record import Record, StoredRecord

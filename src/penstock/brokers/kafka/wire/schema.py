@@ -19,8 +19,8 @@ from uuid import UUID
 from kio.index import load_request_schema, load_response_schema
 from kio.static.protocol import Entity
 
-from penstock.brokers.kafka.cursor import Cursor, MalformedRequestError
-from penstock.brokers.kafka.fields import NO_UUID, Fields
+from penstock.brokers.kafka.wire.cursor import Cursor, MalformedRequestError
+from penstock.brokers.kafka.wire.fields import NO_UUID, Fields
 
 Reader = Callable[[Cursor], object]
 Writer = Callable[[bytearray, object], None]

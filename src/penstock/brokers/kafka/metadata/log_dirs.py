@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
-from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.registry import ApiRegistry
+from penstock.brokers.kafka.wire.fields import Answer, Fields
 from penstock.errors import StoreError
 
 DIRECTORY: Final = "penstock"

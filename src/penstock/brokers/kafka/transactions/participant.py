@@ -15,9 +15,9 @@ from functools import partial
 from typing import Final, assert_never
 
 from penstock.brokers.kafka.broker import KafkaBroker
-from penstock.brokers.kafka.transacting import steps
-from penstock.brokers.kafka.transacting.index import TransactionIndex, Writer
-from penstock.brokers.kafka.transacting.markers import build_marker
+from penstock.brokers.kafka.transactions import steps
+from penstock.brokers.kafka.transactions.index import TransactionIndex, Writer
+from penstock.brokers.kafka.transactions.markers import build_marker
 from penstock.engine.contract import BatchEngine
 from penstock.errors import (
     BusyError,

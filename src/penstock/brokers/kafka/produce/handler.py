@@ -14,20 +14,20 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from penstock.brokers.kafka.batch_check import BadBatchError, Checked
 from penstock.brokers.kafka.broker import KafkaBroker
-from penstock.brokers.kafka.connection import Connection
-from penstock.brokers.kafka.cursor import MalformedRequestError
-from penstock.brokers.kafka.inflation import (
+from penstock.brokers.kafka.metadata.partitions import Partition, PartitionTable
+from penstock.brokers.kafka.network.connection import Connection
+from penstock.brokers.kafka.produce.decompression import (
     QUICK_SIZE_MAX,
     QUICK_SIZE_MIN,
     STEP_SIZE,
     InflationPool,
     request_limit,
 )
-from penstock.brokers.kafka.layout import response_layout, write_varint
-from penstock.brokers.kafka.partition_writer import PartitionWriter, Result, Verdict
-from penstock.brokers.kafka.partitions import Partition, PartitionTable
+from penstock.brokers.kafka.produce.partition_writer import PartitionWriter, Result, Verdict
+from penstock.brokers.kafka.wire.batch_validation import BadBatchError, Checked
+from penstock.brokers.kafka.wire.cursor import MalformedRequestError
+from penstock.brokers.kafka.wire.schema import response_layout, write_varint
 from penstock.codec.select import native_only
 
 KEY: Final = 0

@@ -14,13 +14,13 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.broker import KafkaBroker
-from penstock.brokers.kafka.connection import Connection
-from penstock.brokers.kafka.cursor import MalformedRequestError
-from penstock.brokers.kafka.fetch_answer import Fetched, encode_fetch
-from penstock.brokers.kafka.fetch_request import FIRST_BY_ID, FetchRequest, Wanted, parse_fetch
-from penstock.brokers.kafka.fetch_session import FetchSession
-from penstock.brokers.kafka.partition_reader import Limits, PartitionReader
-from penstock.brokers.kafka.partitions import Partition, PartitionTable
+from penstock.brokers.kafka.fetch.partition_reader import Limits, PartitionReader
+from penstock.brokers.kafka.fetch.request import FIRST_BY_ID, FetchRequest, Wanted, parse_fetch
+from penstock.brokers.kafka.fetch.response import Fetched, encode_fetch
+from penstock.brokers.kafka.fetch.session import FetchSession
+from penstock.brokers.kafka.metadata.partitions import Partition, PartitionTable
+from penstock.brokers.kafka.network.connection import Connection
+from penstock.brokers.kafka.wire.cursor import MalformedRequestError
 
 KEY: Final = 1
 MIN_VERSION: Final = 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.brokers.kafka.cursor import MalformedRequestError
+from penstock.brokers.kafka.wire.cursor import MalformedRequestError
 
 
 def varint(body: memoryview, at: int) -> tuple[int, int]:

@@ -8,18 +8,18 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.broker import KafkaBroker
-from penstock.brokers.kafka.converted_batches import (
+from penstock.brokers.kafka.error_codes import code_of
+from penstock.brokers.kafka.fetch.conversion_cache import (
     Converted,
     ConvertedKey,
     state_of,
 )
-from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.fetch_answer import Fetched, quiet
-from penstock.brokers.kafka.fetch_request import Wanted
-from penstock.brokers.kafka.partitions import Partition
-from penstock.brokers.kafka.records import batch_of, transaction_of
-from penstock.brokers.kafka.transacting.markers import build_filler
-from penstock.brokers.kafka.transactions import AbortedTransaction
+from penstock.brokers.kafka.fetch.request import Wanted
+from penstock.brokers.kafka.fetch.response import Fetched, quiet
+from penstock.brokers.kafka.metadata.partitions import Partition
+from penstock.brokers.kafka.transactions.interface import AbortedTransaction
+from penstock.brokers.kafka.transactions.markers import build_filler
+from penstock.brokers.kafka.wire.batch_conversion import batch_of, transaction_of
 from penstock.engine.contract import BatchPage, Isolation
 from penstock.errors import CorruptionError, StoreError
 from penstock.record import Offset

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.brokers.kafka.fetch_request import FIRST_BY_ID, FIRST_FLEXIBLE
-from penstock.brokers.kafka.layout import write_varint
-from penstock.brokers.kafka.send_queue import Part
-from penstock.brokers.kafka.transactions import AbortedTransaction
+from penstock.brokers.kafka.fetch.request import FIRST_BY_ID, FIRST_FLEXIBLE
+from penstock.brokers.kafka.network.send_queue import Part
+from penstock.brokers.kafka.transactions.interface import AbortedTransaction
+from penstock.brokers.kafka.wire.schema import write_varint
 
 _HEAD: Final = Struct(">ii")
 _INT32: Final = Struct(">i").pack

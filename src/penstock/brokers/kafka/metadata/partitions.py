@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 from penstock.adapter.topics.cache import BrokerCacheManager
 from penstock.adapter.topics.shard_name import build_storage_name
-from penstock.brokers.kafka.topic_ids import uuid_of
-from penstock.brokers.kafka.topic_settings import settings_of
+from penstock.brokers.kafka.admin.topic_settings import settings_of
+from penstock.brokers.kafka.metadata.topic_ids import uuid_of
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.routing.storage_cache import ShardEntry
 from penstock.meta.client import Topic

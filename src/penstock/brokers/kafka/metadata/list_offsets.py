@@ -11,8 +11,8 @@ from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.fields import Answer, Fields
 from penstock.brokers.kafka.registry import ApiRegistry
+from penstock.brokers.kafka.wire.fields import Answer, Fields
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
 from penstock.engine.routing.storage_cache import ShardEntry
 from penstock.errors import StoreError
