@@ -7,7 +7,7 @@ from ipaddress import IPv6Address
 from typing import Final
 
 from penstock.api import Store
-from penstock.api.checks import as_seconds, check_name
+from penstock.api.validation import as_seconds, check_name
 from penstock.errors import BadRequestError
 from penstock.remote.client import DEADLINE_S, RemoteBackend
 

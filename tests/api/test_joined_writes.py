@@ -14,8 +14,8 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.adapter.topics.options import TopicOptions
-from penstock.aio import joined_writes
-from penstock.aio.calls import CALLS, Calls
+from penstock.aio import write_coalescing as joined_writes
+from penstock.aio.thread_pool import CALLS, Calls
 from penstock.errors import ClosedError, RecordTooLargeError, UnknownTopicError
 from penstock.record import Location
 

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock import Store, aio
-from penstock.api.waiting import wait_for_records
+from penstock.api.long_poll import wait_for_records
 from penstock.platform import clock
 from penstock.platform.clock import SystemClock
 from penstock.remote.server import Server

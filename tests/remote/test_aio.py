@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock import aio
-from penstock.aio.calls import CALLS
+from penstock.aio.thread_pool import CALLS
 from penstock.errors import UnknownTopicError
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings

@@ -16,7 +16,7 @@ import os
 from collections.abc import Sequence
 
 from penstock.aio.consumer import AsyncConsumer
-from penstock.aio.opening import Opening
+from penstock.aio.open_store import Opening
 from penstock.aio.store import AsyncStore
 from penstock.aio.topic import AsyncTopic
 from penstock.connecting import connect as connect_store

@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from penstock.adapter.locations import Message
-from penstock.aio.calls import Calls
+from penstock.aio.thread_pool import Calls
 from penstock.api import Consumer
-from penstock.api.checks import as_seconds
 from penstock.api.consumer import PAGE
 from penstock.api.consumer_options import Start
+from penstock.api.validation import as_seconds
 from penstock.errors import ClosedError, StoreError
 from penstock.record import Offset
 

@@ -7,10 +7,10 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 
 from penstock.adapter.topics.options import TopicOptions
-from penstock.aio.calls import Calls
 from penstock.aio.consumer import AsyncConsumer
-from penstock.aio.joined_writes import JoinedWrites
+from penstock.aio.thread_pool import Calls
 from penstock.aio.topic import AsyncTopic
+from penstock.aio.write_coalescing import JoinedWrites
 from penstock.api import Store
 from penstock.api.consumer_options import ConsumerArguments, as_options
 from penstock.api.topic_info import GroupInfo, TopicInfo

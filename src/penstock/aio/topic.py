@@ -9,8 +9,8 @@ from typing import Final, Unpack
 
 from penstock.adapter.locations import Message
 from penstock.adapter.topics.options import AlterOptions
-from penstock.aio.calls import Calls
-from penstock.aio.joined_writes import JoinedWrites, may_join
+from penstock.aio.thread_pool import Calls
+from penstock.aio.write_coalescing import JoinedWrites, may_join
 from penstock.api import Topic
 from penstock.api.topic import Headers, as_record
 from penstock.api.topic_info import TopicInfo

@@ -39,13 +39,6 @@ from weakref import finalize
 
 from penstock.adapter.locations import Message
 from penstock.api.backend import Backend, TopicPartition
-from penstock.api.checks import (
-    as_seconds,
-    check_mapping,
-    check_name,
-    check_partition,
-    check_places,
-)
 from penstock.api.consumer_options import (
     ConsumerOptions,
     OnPartitions,
@@ -53,11 +46,18 @@ from penstock.api.consumer_options import (
     assigned_partitions,
     check_start,
 )
-from penstock.api.membership import SETTLE_S, Membership, Pending
-from penstock.api.moments import as_ms
+from penstock.api.group_membership import SETTLE_S, Membership, Pending
+from penstock.api.long_poll import SLICE_S
 from penstock.api.partition_errors import OF_PARTITION, PartitionErrors
+from penstock.api.timestamps import as_ms
 from penstock.api.topic_info import PartitionInfo
-from penstock.api.waiting import SLICE_S
+from penstock.api.validation import (
+    as_seconds,
+    check_mapping,
+    check_name,
+    check_partition,
+    check_places,
+)
 from penstock.engine.contract import SIZE_PER_READ, AdapterOffsetStrategy
 from penstock.engine.validation import check_limit, check_offset
 from penstock.errors import (

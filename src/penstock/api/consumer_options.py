@@ -9,10 +9,10 @@ from typing import Final, Literal, TypedDict, Unpack
 from msgspec import Struct
 
 from penstock.api.backend import TopicPartition
-from penstock.api.checks import as_seconds, check_name, check_places
-from penstock.api.membership import MAX_POLL_INTERVAL_S, SESSION_TIMEOUT_S, MemberOptions
-from penstock.api.moments import as_ms
+from penstock.api.group_membership import MAX_POLL_INTERVAL_S, SESSION_TIMEOUT_S, MemberOptions
 from penstock.api.partition_errors import OnError
+from penstock.api.timestamps import as_ms
+from penstock.api.validation import as_seconds, check_name, check_places
 from penstock.errors import BadRequestError
 
 Start = Literal["earliest", "latest"] | int | datetime

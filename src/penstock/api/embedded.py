@@ -12,7 +12,7 @@ from penstock.adapter.topics.admin import TopicAdmin
 from penstock.adapter.topics.cache import BrokerCacheManager
 from penstock.adapter.topics.offsets import TopicOffsets
 from penstock.api.backend import TopicPartition
-from penstock.api.inherited import belongs_to_this_process
+from penstock.api.fork_guard import belongs_to_this_process
 from penstock.api.live_groups import LiveGroups
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted, ShardInfo

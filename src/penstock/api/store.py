@@ -19,11 +19,11 @@ from weakref import WeakSet
 
 from penstock.adapter.topics.options import TopicOptions
 from penstock.api.backend import Backend
-from penstock.api.checks import as_list, check_name, check_places
 from penstock.api.consumer import Consumer
 from penstock.api.consumer_options import ConsumerArguments, as_options
 from penstock.api.topic import Topic, as_record
 from penstock.api.topic_info import GroupInfo, TopicInfo
+from penstock.api.validation import as_list, check_name, check_places
 from penstock.errors import AlreadyExistsError, BadRequestError, UnknownTopicError
 from penstock.meta.client import DEFAULT_NAMESPACE
 from penstock.platform.clock_guard import ClockStatus

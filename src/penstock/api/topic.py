@@ -18,10 +18,10 @@ from typing import Final, TypeGuard, Unpack
 from penstock.adapter.locations import Message
 from penstock.adapter.topics.options import AlterOptions
 from penstock.api.backend import Backend
-from penstock.api.checks import as_list, as_seconds, check_partition, check_start
-from penstock.api.moments import as_ms
+from penstock.api.long_poll import wait_for_records
+from penstock.api.timestamps import as_ms
 from penstock.api.topic_info import TopicInfo
-from penstock.api.waiting import wait_for_records
+from penstock.api.validation import as_list, as_seconds, check_partition, check_start
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,

@@ -20,8 +20,8 @@ from google.protobuf.message import Message as WireMessage
 
 from penstock.adapter.locations import Message
 from penstock.api.backend import TopicPartition
-from penstock.api.checks import check_name, check_partition, check_places, check_start
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
+from penstock.api.validation import check_name, check_partition, check_places, check_start
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted
 from penstock.engine.validation import (
     check_key,

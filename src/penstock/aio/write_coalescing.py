@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.aio.calls import Calls
+from penstock.aio.thread_pool import Calls
 from penstock.api import Topic
 from penstock.api.topic import write_at_once
 from penstock.errors import PartialWriteError, RequestError, StoreError
