@@ -13,7 +13,7 @@ import penstock
 from penstock.codec.select import IS_NATIVE
 from penstock.errors import SetupError
 from penstock.platform.addresses import bare_host, bracketed, find_problem, resolve, with_port
-from penstock.remote.http import MonitoringServer
+from penstock.remote.monitoring.http_server import MonitoringServer
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, Settings, merge_settings
 

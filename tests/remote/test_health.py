@@ -23,9 +23,9 @@ from penstock.meta.storage.database import RocksDatabase
 from penstock.platform.clock import SystemClock
 from penstock.platform.disk import Usage
 from penstock.platform.local_disk import LocalDisk
-from penstock.remote import health as health_module
 from penstock.remote import server as server_module
-from penstock.remote.health import Reason
+from penstock.remote.monitoring import health as health_module
+from penstock.remote.monitoring.health import Reason
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings
 

@@ -14,8 +14,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from penstock.errors import SetupError
-from penstock.remote import http_pages
-from penstock.remote.http import MonitoringServer
+from penstock.remote.monitoring import pages as http_pages
+from penstock.remote.monitoring.http_server import MonitoringServer
 
 HOST = "127.0.0.1"
 WAIT_S = 60.0

@@ -36,12 +36,12 @@ from penstock.platform.log import get_logger
 from penstock.record import QueueKind
 from penstock.remote.call_threads import CallThreads
 from penstock.remote.forwarding import NodeForwarder
-from penstock.remote.health import NodeHealth
-from penstock.remote.http import MonitoringServer
+from penstock.remote.monitoring.health import NodeHealth
+from penstock.remote.monitoring.http_server import MonitoringServer
+from penstock.remote.node_start import start_node
 from penstock.remote.peer_clocks import PeerClocks
 from penstock.remote.service import THREADS_MAX, ReadLimits, start_server, waiting_pools
 from penstock.remote.shard_service import shard_handlers
-from penstock.remote.starting import start_node
 from penstock.settings import SERVE, Settings
 from penstock.settings.tree import ServerSettings
 

@@ -25,8 +25,8 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from penstock.platform.addresses import explain, resolve
-from penstock.remote.http_pages import Health, Page, Pages, answer
-from penstock.remote.http_request import parse_request
+from penstock.remote.monitoring.pages import Health, Page, Pages, answer
+from penstock.remote.monitoring.request import parse_request
 
 CONNECTIONS_MAX: Final = 256
 SECONDS_MAX: Final = 10.0

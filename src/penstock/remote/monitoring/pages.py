@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from penstock.platform.log import get_logger
-from penstock.remote.http_request import Request
+from penstock.remote.monitoring.request import Request
 
 Health = Callable[[], dict[str, object]]
 """Returns what to say of the node; a key `problem` makes the answer 503."""

@@ -17,7 +17,7 @@ from penstock.errors import DiskFullError, RetryableError
 from penstock.meta.raft.leader_wait import Patience, StartEvent
 from penstock.node import Node
 from penstock.platform.clock import Clock, SystemClock
-from penstock.remote.http import MonitoringServer
+from penstock.remote.monitoring.http_server import MonitoringServer
 from penstock.settings import Settings
 
 _PAUSE_SECONDS: Final = 1.0
