@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.engine.quick_directory import quick_directory
 
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.record import Record
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.adapter.bench import Bench
 
 from penstock.meta.state.metadata.commands import NodeResult, RegisterNode
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.offsets.strategy import OffsetCommit
 from penstock.record import Offset, ShardId
 

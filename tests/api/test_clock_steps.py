@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.api import EmbeddedBackend, Store
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.settings import SERVE
 from penstock.testing import ManualClock
 

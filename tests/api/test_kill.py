@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.node import Node
+from penstock.node.node import Node
 
 USER = Path(__file__).with_name("killed_store.py")
 

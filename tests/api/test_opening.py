@@ -11,7 +11,7 @@ from tests.ordinary_user import ordinary_user
 import penstock
 from penstock import aio
 from penstock.errors import BadRequestError, NotAStoreError, SetupError
-from penstock.node import Node
+from penstock.node.node import Node
 
 NO_PATHS = (None, 5, b"data", ["data"], "", Path, "a\0b")
 

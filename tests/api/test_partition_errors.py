@@ -21,7 +21,7 @@ from penstock.errors import (
     StoreError,
     UnreadableContentError,
 )
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.record import Offset, StoredRecord
 
 

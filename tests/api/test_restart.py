@@ -17,7 +17,7 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.errors import ClosedError, CorruptionError, LockedError, NotAStoreError
 from penstock.meta.client import TopicConfig
 from penstock.meta.standalone.client import SoloMetaClient
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.record import ShardId
 from penstock.settings import EMBEDDED, merge_settings
 

@@ -23,7 +23,7 @@ from penstock.errors import (
     UnknownGroupError,
     UnknownTopicError,
 )
-from penstock.node import Node
+from penstock.node.node import Node
 
 
 def nodes() -> set[int]:

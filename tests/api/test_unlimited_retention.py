@@ -13,7 +13,7 @@ from penstock.api import EmbeddedBackend, Store
 from penstock.engine.contract import FOREVER_MS
 from penstock.engine.routing.storage_cache import shard_config
 from penstock.meta.state.model import UNLIMITED, TieringPolicy, TopicConfig
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.platform.disk import Usage
 from penstock.platform.local_disk import LocalDisk
 from penstock.settings import EMBEDDED, Settings

@@ -43,7 +43,7 @@ def test_a_server_loads_only_what_it_needs(tmp_path: Path) -> None:
         timeout=240,
     )
     modules = set(ran.stdout.split())
-    assert "penstock.node" in modules
+    assert "penstock.node.node" in modules
     assert NEEDLESS & modules == set()
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.connecting import connect
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError
+from penstock.node.connect_store import connect
 from penstock.pipeline.origins import open_origin
 from penstock.pipeline.positions import Positions, PositionsJson
 from penstock.pipeline.ranges import batch_ranges

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli import build
-from penstock.connecting import check_addresses
 from penstock.errors import (
     BadRequestError,
     DeadlineError,
@@ -24,6 +23,7 @@ from penstock.errors import (
     StoreError,
     UnknownTopicError,
 )
+from penstock.node.connect_store import check_addresses
 from penstock.remote import failover
 from penstock.remote.failover import Server, Servers, UnansweredError
 

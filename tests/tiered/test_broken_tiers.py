@@ -16,7 +16,7 @@ import penstock
 from penstock.engine.contract import ShardConfig, ShardTiering
 from penstock.errors import BadRequestError, TierSetupError
 from penstock.meta.state.model import TieringPolicy
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.record import Offset, Record, ShardId
 from penstock.settings import EMBEDDED, merge_settings
 from penstock.testing.manual_clock import ManualClock

@@ -14,7 +14,7 @@ import penstock
 from penstock.cli import build
 from penstock.engine.routing.storage_cache import shard_config
 from penstock.meta.state.model import TieringPolicy, TopicConfig
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.record import Offset, Record, ShardId
 from penstock.settings import EMBEDDED, merge_settings
 from penstock.testing.manual_clock import ManualClock

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from penstock.meta.standalone.client import SoloMetaClient
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.record import Record, ShardId
 from penstock.settings import EMBEDDED, merge_settings
 from penstock.testing.manual_clock import ManualClock
@@ -18,7 +18,7 @@ from penstock.tiered.lease import DURATION_MS, MetaLease
 SETTINGS = merge_settings(EMBEDDED, {"tiering__upload_interval_ms": 50})
 VICTIM = """
 import os, signal, sys
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.record import Record
 from tests.tiered.test_own_lease import SETTINGS, uploaded
 with Node(sys.argv[1], SETTINGS) as node:

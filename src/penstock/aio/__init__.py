@@ -19,8 +19,8 @@ from penstock.aio.consumer import AsyncConsumer
 from penstock.aio.open_store import Opening
 from penstock.aio.store import AsyncStore
 from penstock.aio.topic import AsyncTopic
-from penstock.connecting import connect as connect_store
-from penstock.opening import open as open_store
+from penstock.node.connect_store import connect as connect_store
+from penstock.node.open_store import open as open_store
 
 __all__ = ["AsyncConsumer", "AsyncStore", "AsyncTopic", "Opening", "connect", "open"]
 

@@ -12,7 +12,6 @@ import typer
 from penstock.cli.cluster_recovery import recover
 from penstock.cli.output import print_line
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
-from penstock.connecting import check_addresses
 from penstock.errors import (
     BadRequestError,
     DeadlineError,
@@ -26,6 +25,7 @@ from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
 from penstock.meta.state.constants import LOST
 from penstock.meta.state.metadata.rows import NODES, SHARDS
+from penstock.node.connect_store import check_addresses
 from penstock.platform.clock import SystemClock
 
 app: Final = typer.Typer(help="The nodes that keep the metadata.", no_args_is_help=True)

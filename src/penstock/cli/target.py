@@ -10,9 +10,9 @@ from typing import Annotated, Final
 import typer
 
 from penstock.api import Store
-from penstock.connecting import connect
 from penstock.errors import DeadlineError, NotAStoreError
-from penstock.opening import open as open_store
+from penstock.node.connect_store import connect
+from penstock.node.open_store import open as open_store
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:9190"
 _VARIABLE: Final = "PENSTOCK_SERVER"

@@ -22,7 +22,7 @@ from penstock.cli.output import (
 )
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError
-from penstock.node_settings import segment_settings
+from penstock.node.component_settings import segment_settings
 from penstock.settings import load_settings
 from penstock.tiered import admin as tier_admin
 from penstock.tiered.catalog import restore as tier_restore

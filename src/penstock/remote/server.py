@@ -28,7 +28,7 @@ from penstock.errors import NotSupportedError, RetryableError, SetupError, Store
 from penstock.meta.client import ClusterNode
 from penstock.meta.controller.decisions import STORAGE_LISTENER
 from penstock.meta.service import meta_handlers
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.offsets.cluster_manager import ClusterOffsetManager
 from penstock.platform.addresses import bare_host, bracketed, with_port
 from penstock.platform.local_disk import LocalDisk

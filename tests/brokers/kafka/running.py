@@ -15,7 +15,7 @@ from penstock.brokers.kafka.server import KafkaServer
 from penstock.brokers.kafka.wire.cursor import Cursor
 from penstock.brokers.kafka.wire.fields import Fields
 from penstock.brokers.kafka.wire.schema import request_layout, response_layout
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.settings import EMBEDDED, KafkaSettings, Settings, merge_settings
 
 API_VERSIONS = 18

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from penstock.brokers.kafka.metadata.partitions import Partition, PartitionTable
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.record import Record
 
 

@@ -13,7 +13,6 @@ from tests.brokers.kafka.running import Running, running
 from tests.brokers.kafka.waiting import wait_until_ended
 from tests.kafka_clients import Consumer, Producer
 
-from penstock import node as node_module
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.server import KafkaServer
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
@@ -21,7 +20,8 @@ from penstock.engine.segment.engine import SegmentEngine
 from penstock.errors import DeadlineError
 from penstock.meta.client_api.transaction_client import SoloTransactions
 from penstock.meta.state.transactions.commands import TransactionState
-from penstock.node import Node
+from penstock.node import node as node_module
+from penstock.node.node import Node
 from penstock.record import Offset
 from penstock.settings import Settings
 

@@ -26,7 +26,7 @@ from tests.kafka_clients import Producer
 from penstock.brokers.kafka.transactions.participant import LeadingPart
 from penstock.engine.contract import Isolation
 from penstock.errors import BusyError
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.record import Offset, Record, StoredRecord
 from penstock.record import Producer as Producing
 

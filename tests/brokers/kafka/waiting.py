@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from penstock.node import Node
+from penstock.node.node import Node
 
 WAIT_S = 90.0
 

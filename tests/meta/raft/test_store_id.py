@@ -9,7 +9,7 @@ from tests.meta.raft.cluster_in_process import free_ports
 
 import penstock
 from penstock.errors import ShardLostError
-from penstock.node import Node
+from penstock.node.node import Node
 
 pytest.importorskip("penstock._native", reason="a cluster needs the extension")
 pytestmark = pytest.mark.timeout(300)

@@ -20,7 +20,7 @@ from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, LockedError, NotAStoreError
 from penstock.meta.state.model import TieringPolicy
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.pipeline import jobs
 from penstock.record import Record, ShardId
 from penstock.remote.server import Server

@@ -19,7 +19,7 @@ from msgspec import Struct
 from penstock.engine.rocksdb import RocksDBStorageEngine
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.errors import StoreError
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.platform.disk import Disk
 from penstock.remote.call_threads import CallThreads
 from penstock.tiered.engine import TieredSegmentEngine

@@ -6,7 +6,7 @@ import os
 import weakref
 
 from penstock.api import EmbeddedBackend, Store
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.settings import EMBEDDED, load_settings
 
 __all__ = ["open"]

@@ -78,7 +78,7 @@ from penstock.meta.raft.bootstrap import parse_peers
 from penstock.meta.raft.load import require_core
 from penstock.meta.standalone.client import SoloMetaClient
 from penstock.meta.state.constants import QUEUE_ALIASES, STORAGE_ALIASES
-from penstock.node_settings import segment_settings, tier_config, tier_limits
+from penstock.node.component_settings import segment_settings, tier_config, tier_limits
 from penstock.offsets.cluster_manager import OffsetPeers, open_offsets
 from penstock.offsets.manager import OffsetManager
 from penstock.platform.blocking_pool import BlockingPool
