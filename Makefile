@@ -79,7 +79,7 @@ test: lint ## lint, all tests, the store's again on the pure twins, the pipeline
 	@echo "the store again, on the pure twins:"
 	PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/segment \
 	    tests/engine/test_conformance.py
-	@if $(BIN)/python -c 'from penstock.pipeline.java import find_java; find_java()'; then \
+	@if $(BIN)/python -c 'from penstock.pipeline.session.java import find_java; find_java()'; then \
 	    echo "the pipeline, on Spark:"; \
 	    $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m spark --timeout 600 $(ARGS) \
 	        tests/pipeline; \

@@ -23,7 +23,7 @@ import json, os, sys
 from penstock import pipeline
 from penstock.errors import SetupError
 from penstock.pipeline import jobs
-from penstock.pipeline.packaging import package, settings_for
+from penstock.pipeline.session.packaging import package, settings_for
 
 master, store, root, own, bare = sys.argv[1:]
 settings = {

@@ -18,7 +18,7 @@ def test_the_walk_through_runs_as_written(spark: SparkSession) -> None:
 
 
 def test_every_option_is_described() -> None:
-    from penstock.pipeline import sink_options, source_options
+    from penstock.pipeline.options import sink_options, source_options
 
     text = PAGE.read_text(encoding="utf-8")
     for name in (*source_options.OPTIONS, *sink_options.OPTIONS):

@@ -15,10 +15,10 @@ from tests.pipeline.conftest import Load, Metrics
 import penstock
 from penstock import Record, Store
 from penstock.errors import DeadlineError
-from penstock.pipeline import staging
-from penstock.pipeline.endpoint_target import EndpointTarget
-from penstock.pipeline.publishing import Journal, Publisher
-from penstock.pipeline.staging import Chunk, Partitioner, Stager
+from penstock.pipeline.write import staging
+from penstock.pipeline.write.commit_protocol import Journal, Publisher
+from penstock.pipeline.write.node_target import EndpointTarget
+from penstock.pipeline.write.staging import Chunk, Partitioner, Stager
 from penstock.record import Producer
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.errors import StoreError
-from penstock.pipeline import kept_query
-from penstock.pipeline.kept_query import KeptQuery
+from penstock.pipeline import restarting_query as kept_query
+from penstock.pipeline.restarting_query import KeptQuery
 
 SLOW = "Python worker failed to connect back."
 

@@ -14,10 +14,10 @@ from tests.segment.format.golden_store import GoldenStore
 
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.pipeline import cutting
-from penstock.pipeline.cutting import task_count
-from penstock.pipeline.planning import TaskPartition, plan, without_old
-from penstock.pipeline.ranges import ShardRange
+from penstock.pipeline.read import task_planning as cutting
+from penstock.pipeline.read.planning import TaskPartition, plan, without_old
+from penstock.pipeline.read.ranges import ShardRange
+from penstock.pipeline.read.task_planning import task_count
 from penstock.record import QueueKind, Record, ShardId
 
 SHARDS = [ShardId("busy", n) for n in range(8)] + [ShardId("batches", 0)]

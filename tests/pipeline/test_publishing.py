@@ -18,13 +18,13 @@ from penstock.adapter.topics.partitioning import key_hash
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, LockedError, SetupError
-from penstock.pipeline import staging
-from penstock.pipeline.key_hashes import key_hashes
-from penstock.pipeline.publishing import Journal, OpenBatch, Publisher
-from penstock.pipeline.sink_options import sink_options
-from penstock.pipeline.staging import Chunk, Partitioner, StagedFile, Stager, remove_run_files
-from penstock.pipeline.staging_area import open_area
-from penstock.pipeline.targets import DirectoryTarget
+from penstock.pipeline.options.sink_options import sink_options
+from penstock.pipeline.write import staging
+from penstock.pipeline.write.commit_protocol import Journal, OpenBatch, Publisher
+from penstock.pipeline.write.key_hashes import key_hashes
+from penstock.pipeline.write.staging import Chunk, Partitioner, StagedFile, Stager, remove_run_files
+from penstock.pipeline.write.staging_area import open_area
+from penstock.pipeline.write.targets import DirectoryTarget
 from penstock.record import Producer
 
 ROWS = 1_000

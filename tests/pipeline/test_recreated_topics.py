@@ -15,11 +15,11 @@ from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError
 from penstock.node.connect_store import connect
-from penstock.pipeline.origins import open_origin
-from penstock.pipeline.positions import Positions, PositionsJson
-from penstock.pipeline.ranges import batch_ranges
-from penstock.pipeline.source_options import read_options
-from penstock.pipeline.stream_offsets import StreamPlanner
+from penstock.pipeline.options.source_options import read_options
+from penstock.pipeline.read.positions import Positions, PositionsJson
+from penstock.pipeline.read.ranges import batch_ranges
+from penstock.pipeline.read.sources import open_origin
+from penstock.pipeline.read.stream_offsets import StreamPlanner
 from penstock.record import Record, ShardId
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings

@@ -21,9 +21,10 @@ from tests.pipeline.conftest import Load
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, StoreError
-from penstock.pipeline import jobs, kept_query
-from penstock.pipeline.running import Duties, RunResult
-from penstock.pipeline.running import run as run_duties
+from penstock.pipeline import jobs
+from penstock.pipeline import restarting_query as kept_query
+from penstock.pipeline.continuous import Duties, RunResult
+from penstock.pipeline.continuous import run as run_duties
 from penstock.pipeline.stages import Chain, Stage, load_stage
 from penstock.record import Record, ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.pipeline.positions import PositionsJson
+from penstock.pipeline.read.positions import PositionsJson
 from penstock.record import Record, ShardId
 
 ORDERS = [ShardId("orders", n) for n in range(2)]

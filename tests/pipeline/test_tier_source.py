@@ -21,12 +21,12 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.state.model import TieringPolicy
 from penstock.pipeline import jobs
-from penstock.pipeline.filters import Filters
-from penstock.pipeline.origins import open_origin
-from penstock.pipeline.planning import TaskPartition
-from penstock.pipeline.ranges import batch_ranges
-from penstock.pipeline.reading import Scan
-from penstock.pipeline.source_options import read_options
+from penstock.pipeline.options.filters import Filters
+from penstock.pipeline.options.source_options import read_options
+from penstock.pipeline.read.planning import TaskPartition
+from penstock.pipeline.read.ranges import batch_ranges
+from penstock.pipeline.read.reading import Scan
+from penstock.pipeline.read.sources import open_origin
 from penstock.record import Record, ShardId
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings

@@ -16,9 +16,9 @@ from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import BadRequestError
 from penstock.meta.standalone.client import SoloMetaClient
 from penstock.pipeline import jobs, transactions
-from penstock.pipeline.named_view import NamedView
-from penstock.pipeline.origins import DirectoryOrigin
-from penstock.pipeline.source_options import read_options
+from penstock.pipeline.options.source_options import read_options
+from penstock.pipeline.read.sources import DirectoryOrigin
+from penstock.pipeline.store.named_view import NamedView
 from penstock.record import QueueKind, ShardId
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings

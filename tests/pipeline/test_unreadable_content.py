@@ -13,11 +13,11 @@ from tests.tiered.rig import open_store
 from tests.tiered.test_unreadable_content import AFTER, BEHIND, BODIES, END, EVENTS, FIRST, fill
 
 from penstock.errors import UnreadableContentError
-from penstock.pipeline.filters import Filters
-from penstock.pipeline.origins import open_origin
-from penstock.pipeline.ranges import batch_ranges
-from penstock.pipeline.reading import Scan
-from penstock.pipeline.source_options import read_options
+from penstock.pipeline.options.filters import Filters
+from penstock.pipeline.options.source_options import read_options
+from penstock.pipeline.read.ranges import batch_ranges
+from penstock.pipeline.read.reading import Scan
+from penstock.pipeline.read.sources import open_origin
 from penstock.record import QueueKind
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig

@@ -12,10 +12,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.pipeline import sessions, worker_sockets
-from penstock.pipeline.worker_daemon import until_hung_up
-from penstock.pipeline.worker_python import worker_python
-from penstock.pipeline.worker_sockets import DIRECTORY, ENABLED, PATH_LENGTH_MAX, socket_settings
+from penstock.pipeline.session import sessions, worker_sockets
+from penstock.pipeline.session.worker_daemon import until_hung_up
+from penstock.pipeline.session.worker_python import worker_python
+from penstock.pipeline.session.worker_sockets import (
+    DIRECTORY,
+    ENABLED,
+    PATH_LENGTH_MAX,
+    socket_settings,
+)
 
 
 @pytest.fixture(autouse=True)

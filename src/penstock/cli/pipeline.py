@@ -89,7 +89,7 @@ class _LateSession:
     def _start(self) -> SparkSession:
         # Here, so that no other command waits for Spark's modules.
         from penstock.pipeline import session
-        from penstock.pipeline.masters import is_connect
+        from penstock.pipeline.session.masters import is_connect
 
         spark = session("penstock pipeline", self._master, quiet=not self._logs)
         if not is_connect(spark):

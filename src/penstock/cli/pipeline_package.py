@@ -27,8 +27,8 @@ def package(output: Output, more: With = None, as_json: AsJson = False) -> None:
 
     Example: [b]penstock pipeline package -o env.tgz[/b]
     """
-    from penstock.pipeline.packaging import package as make
-    from penstock.pipeline.packaging import settings_for
+    from penstock.pipeline.session.packaging import package as make
+    from penstock.pipeline.session.packaging import settings_for
 
     made = make(output, more=more or ())
     if as_json:

@@ -76,8 +76,8 @@ def run(
     Example: [b]penstock pipeline run data --checkpoint state --stage shop:clean --to clean
     --to-topic orders[/b]
     """
-    from penstock.pipeline.running import Duties, check
-    from penstock.pipeline.running import run as run_duties
+    from penstock.pipeline.continuous import Duties, check
+    from penstock.pipeline.continuous import run as run_duties
 
     stopping = threading.Event()
 

@@ -28,7 +28,7 @@ from penstock.engine.segment import inspect
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.errors import BadRequestError, UnreadableContentError
-from penstock.pipeline.node_directory import StoreDirectory, find_store, store_root
+from penstock.pipeline.store.node_directory import StoreDirectory, find_store, store_root
 
 DAMAGED: Final = 1
 LIMIT: Final = 100

@@ -9,6 +9,6 @@
 doing it. Nothing here imports pyspark until it is needed.
 """
 
-from penstock.pipeline.sessions import register, session
+from penstock.pipeline.session.sessions import register, session
 
 __all__ = ["register", "session"]

@@ -27,19 +27,19 @@ from pyspark.sql.types import StructType
 
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import BadRequestError, NotAStoreError, NotSupportedError
-from penstock.pipeline.publishing import Journal, Publisher
-from penstock.pipeline.sink_options import BATCH_PREFIX, SinkOptions, sink_options
-from penstock.pipeline.staging import (
+from penstock.pipeline.options.sink_options import BATCH_PREFIX, SinkOptions, sink_options
+from penstock.pipeline.session.worker_errors import sentence_first
+from penstock.pipeline.session.worker_gc import settle_worker
+from penstock.pipeline.write.commit_protocol import Journal, Publisher
+from penstock.pipeline.write.staging import (
     Partitioner,
     StagedFile,
     Stager,
     partition_counts,
     remove_run_files,
 )
-from penstock.pipeline.staging_area import RUN_PREFIX, is_remote, open_area
-from penstock.pipeline.targets import DirectoryTarget, Target
-from penstock.pipeline.worker_errors import sentence_first
-from penstock.pipeline.worker_garbage import settle_worker
+from penstock.pipeline.write.staging_area import RUN_PREFIX, is_remote, open_area
+from penstock.pipeline.write.targets import DirectoryTarget, Target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -155,7 +155,7 @@ def _query(messages: Messages) -> str | None:
 def _target(options: SinkOptions, sink_id: str) -> AbstractContextManager[Target]:
     if options.endpoint is None:
         return DirectoryTarget.open(options.path, options.lock_timeout_s)
-    from penstock.pipeline.endpoint_target import EndpointTarget
+    from penstock.pipeline.write.node_target import EndpointTarget
 
     return EndpointTarget.open(
         options.endpoint, options.namespace, options.place(sink_id), options.lock_timeout_s
@@ -164,8 +164,8 @@ def _target(options: SinkOptions, sink_id: str) -> AbstractContextManager[Target
 
 def _existing(options: SinkOptions) -> dict[str, int]:
     if options.endpoint is not None:
-        from penstock.pipeline.endpoint import connect
-        from penstock.pipeline.endpoint_target import partition_counts_of
+        from penstock.pipeline.read.endpoint import connect
+        from penstock.pipeline.write.node_target import partition_counts_of
 
         with closing(connect(options.endpoint)) as backend:
             return partition_counts_of(backend, options.namespace)

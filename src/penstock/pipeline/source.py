@@ -23,14 +23,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import SetupError
-from penstock.pipeline.filters import Filters
-from penstock.pipeline.origins import open_origin
-from penstock.pipeline.planning import TaskPartition, within_limit
-from penstock.pipeline.ranges import ShardRange, batch_ranges
-from penstock.pipeline.reading import Scan
-from penstock.pipeline.source_options import SourceOptions, columns_of, read_options
-from penstock.pipeline.table_options import check_inserted, effective, noted, without_table
-from penstock.pipeline.worker_errors import rows_sentence_first, sentence_first
+from penstock.pipeline.options.filters import Filters
+from penstock.pipeline.options.source_options import SourceOptions, columns_of, read_options
+from penstock.pipeline.options.table_options import check_inserted, effective, noted, without_table
+from penstock.pipeline.read.planning import TaskPartition, within_limit
+from penstock.pipeline.read.ranges import ShardRange, batch_ranges
+from penstock.pipeline.read.reading import Scan
+from penstock.pipeline.read.sources import open_origin
+from penstock.pipeline.session.worker_errors import rows_sentence_first, sentence_first
 
 if TYPE_CHECKING:
     import pyarrow as pa

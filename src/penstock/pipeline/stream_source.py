@@ -20,13 +20,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.pipeline.filters import Filters
-from penstock.pipeline.planning import TaskPartition
-from penstock.pipeline.positions import PositionsJson
-from penstock.pipeline.reading import Scan
-from penstock.pipeline.source_options import SourceOptions
-from penstock.pipeline.stream_offsets import StreamPlanner
-from penstock.pipeline.worker_errors import rows_sentence_first, sentence_first
+from penstock.pipeline.options.filters import Filters
+from penstock.pipeline.options.source_options import SourceOptions
+from penstock.pipeline.read.planning import TaskPartition
+from penstock.pipeline.read.positions import PositionsJson
+from penstock.pipeline.read.reading import Scan
+from penstock.pipeline.read.stream_offsets import StreamPlanner
+from penstock.pipeline.session.worker_errors import rows_sentence_first, sentence_first
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits
-from penstock.pipeline.node_directory import meta_of
+from penstock.pipeline.store.node_directory import meta_of
 from penstock.record import ShardId
 
 

@@ -12,11 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.segment.view.sample_store import EVENTS, EVENTS_COUNT, ORDERS, ORDERS_COUNT
 
-from penstock.pipeline.jobs import arrow_staging, exporting
-from penstock.pipeline.jobs.arrow_staging import Partitioning, StagedFiles, day_text, escaped
+from penstock.pipeline.jobs.exports import job as exporting
+from penstock.pipeline.jobs.exports import staging as arrow_staging
+from penstock.pipeline.jobs.exports.staged_counts import count_file, count_staged
+from penstock.pipeline.jobs.exports.staging import Partitioning, StagedFiles, day_text, escaped
 from penstock.pipeline.jobs.shard_ranges import load_ranges, range_options, read_range
-from penstock.pipeline.jobs.staged_counts import count_file, count_staged
-from penstock.pipeline.named_view import NamedView
+from penstock.pipeline.store.named_view import NamedView
 
 COLUMNS = exporting.EXPORTED_COLUMNS
 LAYOUT = Partitioning("topic", "day", keeps_topic=False)

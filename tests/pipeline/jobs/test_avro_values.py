@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import BadRequestError
-from penstock.pipeline.jobs.avro_values import AvroDecoder, arrow_fields
-from penstock.pipeline.jobs.payload import Payload, choose_payload
+from penstock.pipeline.jobs.exports.avro_values import AvroDecoder, arrow_fields
+from penstock.pipeline.jobs.exports.payload import Payload, choose_payload
 
 fastavro = pytest.importorskip("fastavro")
 

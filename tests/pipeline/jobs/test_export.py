@@ -16,7 +16,7 @@ from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, LockedError, StoreError
 from penstock.pipeline import jobs
-from penstock.pipeline.jobs.export_ledger import Ledger
+from penstock.pipeline.jobs.exports.ledger import Ledger
 
 DELETED = {7, 8, 100}
 LIVE = [n for n in range(ORDERS_COUNT) if n not in DELETED]

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, SetupError
 from penstock.pipeline import jobs
-from penstock.pipeline.jobs.iceberg_table import open_catalog
+from penstock.pipeline.jobs.exports.iceberg_table import open_catalog
 from penstock.platform.local_disk import LocalDisk
 from penstock.record import Record, ShardId
 

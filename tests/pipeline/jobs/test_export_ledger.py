@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import LockedError, SetupError
-from penstock.pipeline.jobs.export_ledger import Bookmark, Ledger
+from penstock.pipeline.jobs.exports.ledger import Bookmark, Ledger
 
 FIRST = Bookmark(1, "store", {"orders": {0: 7}})
 NAMES = [f"topic=orders/day=2026-01-0{day}/part-0.parquet" for day in (1, 2, 3)]

@@ -16,7 +16,7 @@ from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, LockedError
 from penstock.pipeline import jobs
-from penstock.pipeline.publishing import Journal, OpenBatch
+from penstock.pipeline.write.commit_protocol import Journal, OpenBatch
 from penstock.record import ShardId, StoredRecord
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings

@@ -12,8 +12,8 @@ from tests.kafka_clients import AdminClient, Producer
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import BadRequestError, SetupError
 from penstock.pipeline import jobs
-from penstock.pipeline.jobs import importing_kafka
-from penstock.pipeline.publishing import Journal, OpenBatch
+from penstock.pipeline.jobs.imports import kafka as importing_kafka
+from penstock.pipeline.write.commit_protocol import Journal, OpenBatch
 from penstock.record import ShardId, StoredRecord
 
 kafka_admin = pytest.importorskip("confluent_kafka.admin")

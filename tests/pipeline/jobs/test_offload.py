@@ -23,8 +23,9 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.state.model import TieringPolicy
 from penstock.pipeline import jobs
-from penstock.pipeline.jobs import offload_work, offloading
-from penstock.pipeline.jobs.offload_work import OffloadDone, OffloadTask, offload_one
+from penstock.pipeline.jobs.offloads import job as offloading
+from penstock.pipeline.jobs.offloads import work as offload_work
+from penstock.pipeline.jobs.offloads.work import OffloadDone, OffloadTask, offload_one
 from penstock.record import QueueKind, Record, ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
@@ -222,7 +223,7 @@ def test_killed_at_any_moment_the_next_run_goes_on(tmp_path: Path) -> None:
     task = task_of(path, url, shard, chunk_size=32_768)
     code = (
         "import sys, msgspec\n"
-        "from penstock.pipeline.jobs.offload_work import OffloadTask, offload_one\n"
+        "from penstock.pipeline.jobs.offloads.work import OffloadTask, offload_one\n"
         "task = msgspec.json.decode(sys.stdin.buffer.read(), type=OffloadTask)\n"
         "print(msgspec.json.encode(offload_one(task)).decode())\n"
     )

@@ -15,7 +15,7 @@ from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, 
 
 from penstock.cli import pipeline as pipeline_commands
 from penstock.engine.segment.readonly.store_view import StoreView
-from penstock.pipeline import sessions
+from penstock.pipeline.session import sessions
 
 __all__ = ["run"]
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.errors import BadRequestError
 from penstock.pipeline import jobs
 from penstock.pipeline.jobs import Interval, StatsResult, TopicStats, TopKey
-from penstock.pipeline.jobs.stats_series import series, time_ticks, value_ticks
+from penstock.pipeline.jobs.statistics.series import series, time_ticks, value_ticks
 
 
 @pytest.fixture

@@ -9,29 +9,29 @@ Every job may be repeated, and may be killed at any moment and repeated. Each re
 counted, and checks the counts against the bounds of the store.
 """
 
-from penstock.pipeline.jobs.exporting import ExportForm, ExportResult, ShardExport, export
-from penstock.pipeline.jobs.iceberg_place import IcebergPlace
-from penstock.pipeline.jobs.import_place import ImportPlace
-from penstock.pipeline.jobs.importing import ImportColumns, ImportResult, import_
-from penstock.pipeline.jobs.importing_kafka import (
+from penstock.pipeline.jobs.consumer_lag import LagResult, PartitionLag, lag
+from penstock.pipeline.jobs.exports.iceberg_place import IcebergPlace
+from penstock.pipeline.jobs.exports.job import ExportForm, ExportResult, ShardExport, export
+from penstock.pipeline.jobs.exports.payload import Payload
+from penstock.pipeline.jobs.imports.files import ImportColumns, ImportResult, import_
+from penstock.pipeline.jobs.imports.kafka import (
     KafkaImportResult,
     PartitionImport,
     import_kafka,
 )
-from penstock.pipeline.jobs.lagging import LagResult, PartitionLag, lag
-from penstock.pipeline.jobs.maintaining import (
+from penstock.pipeline.jobs.imports.target import ImportPlace
+from penstock.pipeline.jobs.maintenance import (
     RebuildResult,
     compact,
     expire,
     rebuild,
 )
-from penstock.pipeline.jobs.measuring import Interval, StatsResult, TopicStats, TopKey, stats
-from penstock.pipeline.jobs.offloading import OffloadResult, ShardOffload, offload
-from penstock.pipeline.jobs.payload import Payload
-from penstock.pipeline.jobs.stats_page import check_plot, save_stats
+from penstock.pipeline.jobs.offloads.job import OffloadResult, ShardOffload, offload
+from penstock.pipeline.jobs.statistics.job import Interval, StatsResult, TopicStats, TopKey, stats
+from penstock.pipeline.jobs.statistics.page import check_plot, save_stats
 from penstock.pipeline.jobs.tier_check import TierCheck
 from penstock.pipeline.jobs.upkeep_result import ShardUpkeep, UpkeepResult
-from penstock.pipeline.jobs.verifying import ShardCheck, VerifyResult, verify
+from penstock.pipeline.jobs.verification import ShardCheck, VerifyResult, verify
 
 __all__ = [
     "ExportForm",

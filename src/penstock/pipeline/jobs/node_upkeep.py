@@ -13,9 +13,9 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from penstock.errors import BadRequestError
-from penstock.pipeline.endpoint import connect
 from penstock.pipeline.jobs.spark_work import Progress
 from penstock.pipeline.jobs.upkeep_result import ShardUpkeep, UpkeepResult
+from penstock.pipeline.read.endpoint import connect
 
 if TYPE_CHECKING:
     from penstock.api.topic_info import TopicInfo

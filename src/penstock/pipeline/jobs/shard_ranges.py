@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from penstock.pipeline.named_view import NamedView
+from penstock.pipeline.store.named_view import NamedView
 from penstock.record import ShardId
 
 if TYPE_CHECKING:

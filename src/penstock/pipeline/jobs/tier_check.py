@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from penstock.errors import StoreError
 from penstock.pipeline.jobs.spark_work import Progress, spark_work
-from penstock.pipeline.named_view import NamedView
-from penstock.pipeline.tiers import OpenTier
+from penstock.pipeline.read.tiers import OpenTier
+from penstock.pipeline.store.named_view import NamedView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

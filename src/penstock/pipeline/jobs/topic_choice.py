@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from penstock.errors import BadRequestError
-from penstock.pipeline.named_view import NamedView
+from penstock.pipeline.store.named_view import NamedView
 from penstock.record import ShardId
 
 

@@ -1,0 +1,75 @@
+"""Where an import goes: a store directory, or a running node; and what remembers that it was done.
+
+The journal of an import lies in the store. That of one into a node lies on this machine, in the
+directory that is named, by default in the user's state directory: the same import again finds it
+there.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.errors import BadRequestError, NotAStoreError
+from penstock.pipeline.jobs.node_upkeep import is_node
+from penstock.pipeline.read.endpoint import connect
+from penstock.pipeline.store.node_directory import DEFAULT_NAMESPACE
+
+
+class ImportPlace:
+    def __init__(
+        self, path: str, journal: str | None = None, *, lock_timeout_s: int | None = None
+    ) -> None:
+        """`lock_timeout_s`: how long to wait for a process that has the store open."""
+        self.path: Final = path
+        self.is_node: Final = is_node(path)
+        self._lock_timeout_s: Final = lock_timeout_s
+        if journal is not None and not self.is_node:
+            raise BadRequestError("a store keeps the journal of its imports itself: leave it out")
+        self._journals: Final = Path(journal) if journal else self._default_journals()
+
+    def _default_journals(self) -> Path:
+        if not self.is_node:
+            return Path(self.path) / "penstock" / "sink"
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return Path(state) / "penstock" / "imports"
+
+    @property
+    def identity(self) -> list[str]:
+        """What tells imports of the same rows to several places apart where one journal serves."""
+        return [self.path] if self.is_node else []
+
+    def options(self) -> dict[str, str]:
+        """Return the options of the sink that say where rows go."""
+        waits = {} if self._lock_timeout_s is None else {"lockTimeout": str(self._lock_timeout_s)}
+        if not self.is_node:
+            return {"path": self.path, **waits}
+        return {"endpoint": self.path, "stagingPath": str(self._journals), **waits}
+
+    def journal(self, name: str) -> Path:
+        """Return the directory of a sink."""
+        return self._journals / name
+
+    def records(self, topic: str | None = None) -> int:
+        """Return how many records were ever committed to a topic, or to all."""
+        if self.is_node:
+            return self._records_of_node(topic)
+        try:
+            with StoreView.open(self.path) as view:
+                shards = [shard for shard in view.shards() if topic in (None, shard.topic)]
+                return sum(int(view.bounds(shard).commit) for shard in shards)
+        except NotAStoreError:
+            return 0
+
+    def _records_of_node(self, topic: str | None) -> int:
+        with closing(connect(self.path)) as backend:
+            there = {each.name for each in backend.list_topics(DEFAULT_NAMESPACE)}
+            found = [
+                backend.describe_topic(DEFAULT_NAMESPACE, name)
+                for name in there
+                if topic in (None, name)
+            ]
+        return sum(int(part.latest) for each in found for part in each.partitions)

@@ -1,0 +1,249 @@
+"""Jobs that change a store directory: rebuild, compact, expire.
+
+They run on the driver alone, through the library, and need no Spark: a store has one writer, the
+holder of the directory's lock, and it is the writer who may remove records and files. While
+somebody else has the store open they raise `LockedError` and have changed nothing; named by its
+`host:port` instead of its directory, a running node compacts and expires itself. Killed, they
+leave a store that opens as after any crash; repeated, they find less or nothing to do.
+
+Where the tier of a stopped node is and what that holds, only the node knows. So shards with a tier
+are not expired here: the log may hold what the tier lacks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig
+from penstock.engine.segment import inspect
+from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
+from penstock.engine.segment.recovery.recovery import RecoveryReport
+from penstock.engine.segment.retention import RetentionPolicy
+from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment.store import SegmentStore
+from penstock.errors import BadRequestError, CorruptionError, LockedError, SetupError, StoreError
+from penstock.pipeline.jobs.node_upkeep import compact_on_node, expire_on_node, is_node
+from penstock.pipeline.jobs.spark_work import Progress
+from penstock.pipeline.jobs.topic_choice import chosen_shards
+from penstock.pipeline.jobs.upkeep_result import ShardUpkeep, UpkeepResult
+from penstock.pipeline.store.named_view import NamedView
+from penstock.pipeline.store.node_directory import meta_of, store_root
+from penstock.pipeline.transactions import limits_beside
+from penstock.platform.clock import Clock, SystemClock
+from penstock.platform.clock_guard import CLOCK_FILE, GuardedClock
+from penstock.platform.local_disk import LocalDisk
+from penstock.record import ShardId
+
+# What a node's settings say about old files and a full disk is not known here. A default in their
+# place could remove what the node would keep, so nothing goes for either reason.
+_SETTINGS: Final = SegmentSettings(
+    record_size_max=RECORD_SIZE_MAX + RECORD_OVERHEAD_MAX,
+    file_reserved_time_h=1e9,
+    disk_max_used_space_ratio=101,
+    disk_space_warning_level_ratio=101,
+    background=False,
+)
+
+_config_decoder: Final = msgspec.msgpack.Decoder(ShardConfig)
+
+
+class RebuildResult(Struct, frozen=True):
+    path: str
+    rows: int
+    """Records of the log that were read, those of Penstock's own queues among them."""
+    bytes: int
+    report: RecoveryReport
+    shards_changed: list[str]
+    """Shards that end elsewhere than before: what their damaged files had said was wrong."""
+    seconds: float
+
+
+def rebuild(path: str, *, progress: Progress | None = None) -> RebuildResult:
+    """Build queues, key index, times and checksums anew from the commit log.
+
+    Nobody may have the store open: a node that runs cannot be asked to, since it reads these files.
+    """
+    if is_node(path):
+        raise BadRequestError(
+            f"{path} is a node, and a node cannot build the files anew that it has open: stop it, "
+            "and name its directory"
+        )
+    began = time.monotonic()
+    before = _ends(path)
+    with _told_who_may(path, "stop it, rebuild, and start it again"):
+        report = inspect.rebuild(
+            store_root(path),
+            settings=_SETTINGS,
+            progress=None if progress is None else lambda done, all_: progress("log", done, all_),
+        )
+    after = _ends(path)
+    return RebuildResult(
+        path=path,
+        rows=report.records_scanned,
+        bytes=report.bytes_scanned,
+        report=report,
+        shards_changed=sorted(
+            shard.name for shard in before | after if before.get(shard) != after.get(shard)
+        ),
+        seconds=time.monotonic() - began,
+    )
+
+
+def compact(
+    path: str, *, topics: Sequence[str] | None = None, progress: Progress | None = None
+) -> UpkeepResult:
+    """Remove the records whose key was written again later, in topics whose cleanup is `compact`.
+
+    `path` is a directory, or `host:port` of a running node, which then does it. Records without a
+    key stay. What is removed frees its place when its whole log file is dead. A tier is left alone,
+    and so are tombstones of what only the tier holds: both are the node's.
+    """
+    if is_node(path):
+        return compact_on_node(path, topics, progress)
+    began = time.monotonic()
+    found: list[ShardUpkeep] = []
+    size = 0
+    with _engine(path, topics) as (engine, shards):
+        for done, shard in enumerate(shards):
+            if progress is not None:
+                progress("compact", done, len(shards))
+            before = engine.shard_info(shard)
+            removed = engine.compact(shard)
+            size += removed.size
+            if removed.records > before.commit - before.earliest:
+                raise StoreError(
+                    f"{removed.records} records of {shard.name!r} were removed, but it held "
+                    f"[{before.earliest}, {before.commit}): check it with verify"
+                )
+            if _config(engine, shard).cleanup.compacts:
+                after = engine.shard_info(shard)
+                found.append(
+                    ShardUpkeep(
+                        shards[shard],
+                        before.earliest,
+                        after.earliest,
+                        after.commit,
+                        removed.records,
+                    )
+                )
+    rows = sum(each.removed for each in found)
+    return UpkeepResult(path, found, rows, size, 0, time.monotonic() - began)
+
+
+def expire(
+    path: str, *, reserved_hours: float | None = None, progress: Progress | None = None
+) -> UpkeepResult:
+    """Remove what the topics' own retention no longer keeps, and log files that are dead by that.
+
+    With `reserved_hours`, shards without a time of their own lose whole log files that are older,
+    as by a node's `file_reserved_time`; without it they are kept. A full disk is no reason here,
+    and shards with a tier are left to their node.
+    `path` is a directory, or `host:port` of a running node, which then goes by its own settings.
+    """
+    if is_node(path):
+        if reserved_hours is not None:
+            raise BadRequestError("a node keeps log files by its own setting: leave it out")
+        return expire_on_node(path, progress)
+    if reserved_hours is not None and reserved_hours <= 0:
+        raise BadRequestError(f"reserved_hours is {reserved_hours}; it must be above 0")
+    began = time.monotonic()
+    settings = _SETTINGS
+    if reserved_hours is not None:
+        settings = replace(settings, file_reserved_time_h=reserved_hours)
+    with _engine(path, None, settings) as (engine, shards):
+        _check_clock(engine.store.clock)
+        left = [shard for shard in shards if _has_tier(engine, shard)]
+        for shard in left:
+            engine.store.retention.set_policy(shard, RetentionPolicy(keep=True))
+        before = {shard: engine.shard_info(shard) for shard in shards}
+        for done, shard in enumerate(shards):
+            if progress is not None:
+                progress("expire", done, len(shards))
+            engine.apply_retention(shard)
+        report = engine.store.retention.run()
+        found = []
+        for shard in shards:
+            after = engine.shard_info(shard)
+            removed = after.earliest - before[shard].earliest
+            found.append(
+                ShardUpkeep(
+                    shards[shard], before[shard].earliest, after.earliest, after.commit, removed
+                )
+            )
+    rows = sum(each.removed for each in found)
+    seconds = time.monotonic() - began
+    left_names = [shards[shard] for shard in left]
+    return UpkeepResult(path, found, rows, report.size, report.files, seconds, left_names)
+
+
+@contextmanager
+def _engine(
+    path: str, topics: Sequence[str] | None, settings: SegmentSettings = _SETTINGS
+) -> Iterator[tuple[SegmentEngine, dict[ShardId, str]]]:
+    # A look first: opening would create a store where there is none.
+    with NamedView(path) as view:
+        shards = {view.stored(each): each.name for each in chosen_shards(view, path, topics)}
+        root = view.root
+    with _told_who_may(path, "name that node's host:port, and it does the work itself"):
+        engine = SegmentEngine(SegmentStore.open(root, settings, clock=_clock_beside(root)))
+    try:
+        # Asked while the store is locked: no transaction ends meanwhile.
+        meta = meta_of(root)
+        if meta is not None:
+            engine.limits, _ = limits_beside(meta)
+        yield engine, shards
+    finally:
+        engine.close()
+
+
+def _clock_beside(root: str) -> Clock:
+    """Return the clock by which the store of a node is kept: what the node would not delete by
+    it, a job does not delete, either."""
+    path = f"{os.path.dirname(os.path.abspath(root))}/{CLOCK_FILE}"
+    return GuardedClock(SystemClock(), LocalDisk(), path) if meta_of(root) else SystemClock()
+
+
+def _check_clock(clock: Clock) -> None:
+    status = clock.status() if isinstance(clock, GuardedClock) else None
+    if status is not None and status.held:
+        raise BadRequestError(
+            f"this machine's clock {status.reason}: nothing is deleted by age. Set it right, or "
+            "confirm it with `penstock clock confirm --data DIRECTORY`"
+        )
+
+
+@contextmanager
+def _told_who_may(path: str, what_to_do: str) -> Iterator[None]:
+    """Let the error of a store that is open elsewhere say what to do, where that is a node."""
+    try:
+        yield
+    except LockedError as error:
+        if meta_of(store_root(path)) is None:
+            raise
+        raise LockedError(f"{error}: {what_to_do}") from error
+
+
+def _has_tier(engine: SegmentEngine, shard: ShardId) -> bool:
+    tiering = _config(engine, shard).tiering
+    return tiering is not None and tiering.enabled
+
+
+def _config(engine: SegmentEngine, shard: ShardId) -> ShardConfig:
+    packed = engine.store.state(shard).config
+    return _config_decoder.decode(packed) if packed else ShardConfig()
+
+
+def _ends(path: str) -> dict[ShardId, int]:
+    try:
+        with NamedView(path) as view:
+            return {shard: view.bounds(shard).commit for shard in view.shards()}
+    except (CorruptionError, SetupError):
+        return {}

@@ -1,0 +1,142 @@
+"""A directory or a node with its tier beside it: one shard, read from where each part of it lies.
+
+    offsets    tier start … log start … commit
+               └ executors read ┘└ files of the log, or the node ┘
+                 the objects
+
+What the log still holds is read from the log, also where the tier has it: deletions reach the
+tier's manifest only when the log lets go of the records concerned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.pipeline.options.filters import Filters
+from penstock.pipeline.options.source_options import SourceOptions
+from penstock.pipeline.read.planning import TaskPartition
+from penstock.pipeline.read.ranges import ShardRange
+from penstock.pipeline.read.sources import Edges, Origin
+from penstock.platform.log import get_logger
+from penstock.record import ShardId
+
+if TYPE_CHECKING:
+    from penstock.pipeline.read.tier_source import TierOrigin
+
+
+_log = get_logger(__name__)
+
+
+class HotOrigin(Origin, Protocol):
+    """An origin that a tier may stand behind."""
+
+    def stored(self, shard: ShardId) -> ShardId:
+        """Return a shard as its store, and so its tier, names it."""
+        ...
+
+    def log_start(self, shard: ShardId) -> int:
+        """Return the first offset that the log holds; what is older only the tier may have."""
+        ...
+
+
+class Colds(Protocol):
+    """The tiers of shards, by the names that their store gives them."""
+
+    def of(self, stored: ShardId) -> TierOrigin | None: ...
+
+    def refresh(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class OneTier:
+    """The tier that was named, for all shards."""
+
+    def __init__(self, tier: TierOrigin) -> None:
+        self._tier: Final = tier
+
+    def of(self, stored: ShardId) -> TierOrigin | None:  # noqa: ARG002 - the same for all
+        return self._tier
+
+    def refresh(self) -> None:
+        self._tier.refresh()
+
+    def close(self) -> None:
+        self._tier.close()
+
+
+class MergedOrigin:
+    """Implements `Origin`."""
+
+    def __init__(self, hot: HotOrigin, colds: Colds) -> None:
+        self._hot: Final = hot
+        self._colds: Final = colds
+
+    def shards(self) -> list[ShardId]:
+        return self._hot.shards()
+
+    def ids(self) -> dict[str, str]:
+        return self._hot.ids()
+
+    def bounds(self, shard: ShardId) -> Edges:
+        hot = self._hot.bounds(shard)
+        stored = self._hot.stored(shard)
+        cold = self._colds.of(stored)
+        return hot if cold is None else joined(shard, hot, cold.find(stored))
+
+    def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
+        stored = self._hot.stored(shard)
+        cold = self._colds.of(stored)
+        if cold is not None and cold.find(stored) is not None:
+            until = self._hot.log_start(shard)
+            found = cold.offset_by_timestamp(stored, timestamp_ms, until)
+            if found is not None:
+                return found
+        return self._hot.offset_by_timestamp(shard, timestamp_ms)
+
+    def refresh(self) -> None:
+        # The log lets go of what the tier has: seen in this order, nothing lies between them.
+        self._hot.refresh()
+        self._colds.refresh()
+
+    def tasks(
+        self, ranges: Sequence[ShardRange], options: SourceOptions, filters: Filters
+    ) -> list[TaskPartition]:
+        old: dict[str, tuple[TierOrigin, list[ShardRange]]] = {}
+        new, names = [], {}
+        for shard, start, end in ranges:
+            stored, split = self._hot.stored(shard), self._hot.log_start(shard)
+            middle = start
+            cold = self._colds.of(stored) if start < split else None
+            if cold is not None and cold.find(stored) is not None:
+                middle = min(end, split)
+                names[stored.topic] = shard.topic
+                old.setdefault(cold.url, (cold, []))[1].append(ShardRange(stored, start, middle))
+            if middle < end:
+                new.append(ShardRange(shard, middle, end))
+        found = [
+            task.named(names)
+            for cold, wanted in old.values()
+            for task in cold.tasks(wanted, options, filters)
+        ]
+        return [*found, *self._hot.tasks(new, options, filters)]
+
+    def close(self) -> None:
+        self._hot.close()
+        self._colds.close()
+
+
+def joined(shard: ShardId, hot: Edges, cold: Edges | None) -> Edges:
+    """Return where a shard begins and ends that is partly in a tier."""
+    if cold is None or cold.earliest >= hot.earliest:
+        return hot
+    if hot.earliest > cold.commit:
+        _log.warning(
+            "records_between_tier_and_log",
+            shard=shard.name,
+            tier_ends=cold.commit,
+            log=hot.earliest,
+        )
+        return hot
+    return Edges(cold.earliest, hot.commit)

@@ -1,0 +1,113 @@
+"""A running node as an origin: bounds and look-ups by time are asked of it over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.api.topic_info import PartitionInfo
+from penstock.engine.contract import AdapterOffsetStrategy
+from penstock.errors import UnknownTopicError
+from penstock.pipeline.options.filters import Filters
+from penstock.pipeline.options.source_options import SourceOptions
+from penstock.pipeline.read.endpoint import connect
+from penstock.pipeline.read.planning import TaskPartition
+from penstock.pipeline.read.ranges import ShardRange
+from penstock.pipeline.read.sources import Edges
+from penstock.pipeline.read.task_planning import pack, rows_of, task_count
+from penstock.record import ShardId
+
+
+class EndpointOrigin:
+    """Implements `Origin`. Bounds are asked for once, and again after `refresh`."""
+
+    def __init__(self, address: str, namespace: str) -> None:
+        self._namespace: Final = namespace
+        self._backend: Final = connect(address)
+        self._counts: dict[str, int] = {}
+        self._ids: dict[str, str] = {}
+        self._parts: dict[str, dict[int, PartitionInfo]] = {}
+        self._list()
+
+    def _list(self) -> None:
+        found = self._backend.list_topics(self._namespace)
+        self._counts = {topic.name: topic.partition_count for topic in found}
+        self._ids = {topic.name: topic.topic_id for topic in found}
+
+    def shards(self) -> list[ShardId]:
+        return [
+            ShardId(topic, partition)
+            for topic, count in sorted(self._counts.items())
+            for partition in range(count)
+        ]
+
+    def ids(self) -> dict[str, str]:
+        return dict(self._ids)
+
+    def bounds(self, shard: ShardId) -> Edges:
+        found = self._part(shard)
+        return Edges(found.earliest, found.commit)
+
+    def _part(self, shard: ShardId) -> PartitionInfo:
+        parts = self._parts.get(shard.topic)
+        if parts is None:
+            described = self._backend.describe_topic(self._namespace, shard.topic)
+            parts = {part.partition: part for part in described.bounded}
+            self._parts[shard.topic] = parts
+        if shard.partition not in parts:
+            raise UnknownTopicError(shard.name)
+        return parts[shard.partition]
+
+    def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
+        found = self._backend.offsets_at(
+            self._namespace, shard.topic, timestamp_ms, AdapterOffsetStrategy.LATEST
+        )
+        offset = found[shard.partition]
+        return None if offset >= self.bounds(shard).commit else offset
+
+    def stored(self, shard: ShardId) -> ShardId:
+        return ShardId(self._ids[shard.topic], shard.partition)
+
+    def log_start(self, shard: ShardId) -> int:
+        found = self._part(shard)
+        return found.earliest if found.log_start is None else found.log_start
+
+    def refresh(self) -> None:
+        self._list()
+        self._parts.clear()
+
+    def tasks(
+        self, ranges: Sequence[ShardRange], options: SourceOptions, filters: Filters
+    ) -> list[TaskPartition]:
+        if filters.first_ms is not None:
+            ranges = self._without_old(ranges, filters.first_ms)
+        if filters.keys is not None:
+            return [self._task(ranges, by_key=True)] if ranges else []
+        sizes = [self._size(each) for each in ranges]
+        count = task_count(
+            sum(sizes), rows_of(ranges), options.partition_bytes, options.partitions_min
+        )
+        wanted = max(1, -(-sum(sizes) // count))
+        return [self._task(each) for each in pack(ranges, sizes, wanted)]
+
+    def _task(self, ranges: Sequence[ShardRange], *, by_key: bool = False) -> TaskPartition:
+        topics = {each.shard.topic for each in ranges}
+        ids = {topic: self._ids[topic] for topic in topics}
+        return TaskPartition(ranges, by_key=by_key, ids=ids)
+
+    def _size(self, wanted: ShardRange) -> int:
+        """Return about how many bytes a range takes: its share of the partition's."""
+        part = self._part(wanted.shard)
+        share = part.size * (wanted.end - wanted.start) // max(1, part.commit - part.earliest)
+        return max(1, share)
+
+    def _without_old(self, ranges: Sequence[ShardRange], first_ms: int) -> list[ShardRange]:
+        found = []
+        for each in ranges:
+            first = self.offset_by_timestamp(each.shard, max(0, first_ms))
+            if first is not None and first < each.end:
+                found.append(each._replace(start=max(each.start, first)))
+        return found
+
+    def close(self) -> None:
+        self._backend.close()

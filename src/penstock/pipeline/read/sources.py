@@ -1,0 +1,150 @@
+"""Where records come from: a store directory, a running node, a tier, or one of the first with its
+tier.
+
+Planning asks an origin which shards there are and where they begin and end, and lets it cut ranges
+into tasks. Topics have the names here that people use. In the directories of a node a topic is its
+id; where the node's metadata lies beside them, its name is put in the place of the id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.pipeline.options.filters import Filters
+from penstock.pipeline.options.source_options import SourceOptions
+from penstock.pipeline.read.planning import TaskPartition, plan, plan_by_key, without_old
+from penstock.pipeline.read.ranges import ShardRange
+from penstock.pipeline.store.node_directory import StoreDirectory, directory_ids, find_store
+from penstock.pipeline.store.node_tiers import Tiers
+from penstock.pipeline.transactions import Transactions
+from penstock.record import QueueKind, ShardId
+
+if TYPE_CHECKING:
+    from penstock.pipeline.read.merged_source import HotOrigin
+
+
+class Edges(NamedTuple):
+    """The offsets [earliest, commit) can be read."""
+
+    earliest: int
+    commit: int
+
+
+class Origin(Protocol):
+    """Lives on the driver, as long as a query is planned."""
+
+    def shards(self) -> list[ShardId]: ...
+
+    def bounds(self, shard: ShardId) -> Edges: ...
+
+    def ids(self) -> dict[str, str]:
+        """Return the ids of topics, by name; a topic whose id is unknown is missing."""
+        ...
+
+    def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
+        """Return the offset of the first record that is not older; None when all are."""
+        ...
+
+    def refresh(self) -> None:
+        """See what is there now."""
+        ...
+
+    def tasks(
+        self, ranges: Sequence[ShardRange], options: SourceOptions, filters: Filters
+    ) -> list[TaskPartition]:
+        """Cut ranges into tasks, without what the filters rule out."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class DirectoryOrigin:
+    """A store directory, read only. Of a node's, what transactions hide is not shown to readers of
+    the committed."""
+
+    def __init__(self, path: str, *, committed: bool = True) -> None:
+        self._place: StoreDirectory = find_store(path)
+        self._view: Final = StoreView.open(self._place.root)
+        self._transactions: Final = Transactions(self._view, self._place.root, committed=committed)
+
+    def shards(self) -> list[ShardId]:
+        return sorted(self._place.shown(shard) for shard in self._view.shards())
+
+    def bounds(self, shard: ShardId) -> Edges:
+        stored = self._place.stored(shard)
+        found = self._view.bounds(stored)
+        end = self._transactions.end(stored, int(found.commit))
+        return Edges(found.earliest, max(int(found.earliest), end))
+
+    def ids(self) -> dict[str, str]:
+        return directory_ids(self._place, self._view)
+
+    def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
+        return self._view.offset_by_timestamp(self._place.stored(shard), timestamp_ms)
+
+    def stored(self, shard: ShardId) -> ShardId:
+        return self._place.stored(shard)
+
+    def log_start(self, shard: ShardId) -> int:
+        return self.bounds(shard).earliest
+
+    def tiers(self) -> Tiers:
+        """Return the tiers that hold what the log no longer does."""
+        return Tiers(self._view, self._place.root)
+
+    def refresh(self) -> None:
+        self._view.refresh()
+        self._transactions.look()
+        if not self._place.knows(self._view.shards()):
+            self._place = find_store(self._place.given)
+
+    def tasks(
+        self, ranges: Sequence[ShardRange], options: SourceOptions, filters: Filters
+    ) -> list[TaskPartition]:
+        view = self._view
+        stored = [each._replace(shard=self._place.stored(each.shard)) for each in ranges]
+        if filters.first_ms is not None:
+            stored = without_old(view, stored, filters.first_ms)
+        found: list[TaskPartition] = []
+        if filters.keys is not None:
+            found = plan_by_key(view, stored)
+            stored = [each for each in stored if view.kind(each.shard) is QueueKind.BATCH]
+        found += plan(view, stored, options.partition_bytes, options.partitions_min)
+        return [
+            task.named(self._place.names_of({each.shard.topic for each in task.ranges})).without(
+                {each.shard: self._transactions.hidden(*each) for each in task.ranges}
+            )
+            for task in found
+        ]
+
+    def close(self) -> None:
+        self._view.close()
+
+
+def open_origin(options: SourceOptions) -> Origin:
+    """Open what the options name; raise when nothing is there."""
+    # Here, so that a directory is read without gRPC, and without what only tiers need.
+    from penstock.pipeline.read.merged_source import MergedOrigin, OneTier
+
+    if options.tier is None and options.endpoint is not None:
+        return _open_hot(options)  # the node reads its tiers itself
+    if options.tier is None:
+        hot = DirectoryOrigin(options.path, committed=options.committed)
+        return MergedOrigin(hot, hot.tiers())
+    from penstock.pipeline.read.tier_source import TierOrigin
+
+    named = options.topics if options.assigned is None else tuple(options.assigned)
+    cold = TierOrigin(options.tier, named)
+    if not options.path and not options.endpoint:
+        return cold
+    return MergedOrigin(_open_hot(options), OneTier(cold))
+
+
+def _open_hot(options: SourceOptions) -> HotOrigin:
+    if options.endpoint is None:
+        return DirectoryOrigin(options.path, committed=options.committed)
+    from penstock.pipeline.read.node_source import EndpointOrigin
+
+    return EndpointOrigin(options.endpoint, options.namespace)

@@ -1,0 +1,131 @@
+"""A tier as an origin: manifests say which shards there are, where they begin and how they are cut.
+
+Planning costs one request for each shard, and one for each sealed segment that is read; no chunk is
+looked into. Chunks that the filters rule out, by the times and by the filter of keys which their
+entries hold, are not part of any task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from penstock.pipeline.options.filters import Filters
+from penstock.pipeline.options.source_options import SourceOptions
+from penstock.pipeline.read.planning import TaskPartition
+from penstock.pipeline.read.ranges import ShardRange
+from penstock.pipeline.read.sources import Edges
+from penstock.pipeline.read.task_planning import rows_of, task_count
+from penstock.pipeline.read.tiers import OpenTier
+from penstock.record import ShardId
+from penstock.tiered.chunk.chunk import ChunkEntry
+
+_UNLIMITED: Final = 1 << 62
+
+
+class _Piece(NamedTuple):
+    wanted: ShardRange
+    size: int
+
+
+class TierOrigin:
+    """Implements `Origin`. Topics are named as the tier names them."""
+
+    def __init__(self, url: str, topics: tuple[str, ...] | None) -> None:
+        """`topics`: those that are asked for, None for all; only their objects are listed."""
+        self.url: Final = url
+        self._tier: Final = OpenTier(url)
+        self._topics: Final = topics
+        self._shards: list[ShardId] | None = None
+        self._edges: dict[ShardId, Edges | None] = {}
+
+    def shards(self) -> list[ShardId]:
+        if self._shards is None:
+            found = self._tier.shards(self._topics)
+            self._shards = [shard for shard in found if self.find(shard) is not None]
+        return self._shards
+
+    def ids(self) -> dict[str, str]:
+        return {}  # topics of a node are named by their ids here
+
+    def find(self, shard: ShardId) -> Edges | None:
+        """Return what the tier holds of a shard; None when it has nothing of it."""
+        if shard not in self._edges:
+            found = self._tier.flat(shard).refresh()
+            self._edges[shard] = None
+            if found is not None:
+                self._edges[shard] = Edges(found.start_offset, found.end_offset)
+        return self._edges[shard]
+
+    def bounds(self, shard: ShardId) -> Edges:
+        return self.find(shard) or Edges(0, 0)
+
+    def offset_by_timestamp(
+        self, shard: ShardId, timestamp_ms: int, until: int = _UNLIMITED
+    ) -> int | None:
+        return self._tier.flat(shard).reader.offset_by_time(timestamp_ms, until)
+
+    def refresh(self) -> None:
+        self._shards = None
+        self._edges.clear()
+
+    def tasks(
+        self, ranges: Sequence[ShardRange], options: SourceOptions, filters: Filters
+    ) -> list[TaskPartition]:
+        pieces = [piece for each in ranges for piece in self._pieces(each, filters)]
+        total = sum(piece.size for piece in pieces)
+        rows = rows_of(piece.wanted for piece in pieces)
+        count = task_count(total, rows, options.partition_bytes, options.partitions_min)
+        wanted = max(1, -(-total // count))
+        found: list[list[ShardRange]] = []
+        size = 0
+        for part in (part for piece in pieces for part in _cut(piece, wanted)):
+            if not found or size + part.size > wanted:
+                found.append([])
+                size = 0
+            _add(found[-1], part.wanted)
+            size += part.size
+        by_key = filters.keys is not None
+        return [TaskPartition(each, by_key=by_key, tier=self.url) for each in found]
+
+    def _pieces(self, wanted: ShardRange, filters: Filters) -> Iterator[_Piece]:
+        """Yield the parts of a range, by chunks."""
+        manifest = self._tier.flat(wanted.shard).manifest
+        for entry in manifest.chunks_from(wanted.start):
+            if entry.first_offset >= wanted.end:
+                return
+            low, high = max(wanted.start, entry.first_offset), min(wanted.end, entry.end_offset)
+            if low < high and may_pass(entry, filters):
+                share = entry.data_size * (high - low) // (entry.end_offset - entry.first_offset)
+                yield _Piece(ShardRange(wanted.shard, low, high), max(1, share))
+
+    def close(self) -> None:
+        self._tier.close()
+
+
+def may_pass(entry: ChunkEntry, filters: Filters) -> bool:
+    """Say whether records of a chunk can pass the filters, by what its manifest says of it."""
+    first_ms, last_ms = filters.first_ms, filters.last_ms
+    if first_ms is not None and entry.max_ms < first_ms:
+        return False
+    if last_ms is not None and entry.min_ms > last_ms:
+        return False
+    return filters.keys is None or any(entry.may_hold_key(key) for key in filters.keys)
+
+
+def _cut(piece: _Piece, wanted: int) -> Iterator[_Piece]:
+    """Yield a piece in parts, when it is larger than a task is to be."""
+    (shard, start, end), size = piece
+    count = min(max(1, -(-size // wanted)), end - start)
+    for number in range(count):
+        low = start + (end - start) * number // count
+        high = start + (end - start) * (number + 1) // count
+        yield _Piece(ShardRange(shard, low, high), max(1, size // count))
+
+
+def _add(ranges: list[ShardRange], wanted: ShardRange) -> None:
+    """Add a range; one that follows on the last is made part of it."""
+    if ranges and ranges[-1].shard == wanted.shard and ranges[-1].end == wanted.start:
+        ranges[-1] = ranges[-1]._replace(end=wanted.end)
+    else:
+        ranges.append(wanted)

@@ -1,0 +1,88 @@
+"""A store directory, read only, with the names that people use for its topics."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Final, Self
+
+from msgspec.structs import replace
+
+from penstock.engine.segment.bounds import Bounds
+from penstock.engine.segment.queue.shard_state import ShardState
+from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.transactions.stable_offsets import Ranges
+from penstock.pipeline.store.node_directory import directory_ids, find_store
+from penstock.pipeline.store.node_tiers import Tiers
+from penstock.pipeline.transactions import Transactions
+from penstock.record import Offset, QueueKind, ShardId
+
+
+class NamedView:
+    """What jobs ask of a store before Spark reads it: what is committed of it."""
+
+    def __init__(self, path: str, *, with_tiers: bool = False) -> None:
+        """`with_tiers`: shards begin where their tiers do."""
+        self._place: Final = find_store(path)
+        self._view: Final = StoreView.open(self._place.root)
+        self._transactions: Final = Transactions(self._view, self._place.root)
+        self._tiers: Final = Tiers(self._view, self._place.root) if with_tiers else None
+
+    @property
+    def root(self) -> str:
+        """Where the files of the store lie."""
+        return self._place.root
+
+    def shards(self) -> list[ShardId]:
+        return sorted(self._place.shown(shard) for shard in self._view.shards())
+
+    def ids(self) -> dict[str, str]:
+        """Return the ids of topics, by name, as far as the store knows them."""
+        return directory_ids(self._place, self._view)
+
+    def stored(self, shard: ShardId) -> ShardId:
+        """Return a shard as the store itself names it."""
+        return self._place.stored(shard)
+
+    def shown(self, shard: ShardId) -> ShardId:
+        return self._place.shown(shard)
+
+    def bounds(self, shard: ShardId) -> Bounds:
+        """Return where a shard begins and ends; it ends before the oldest open transaction."""
+        stored = self._place.stored(shard)
+        found = self._view.bounds(stored)
+        end = max(int(found.earliest), self._transactions.end(stored, int(found.commit)))
+        return replace(found, earliest=self._earliest(shard, found), commit=Offset(end))
+
+    def _earliest(self, shard: ShardId, found: Bounds) -> Offset:
+        stored = self._place.stored(shard)
+        cold = None if self._tiers is None else self._tiers.of(stored)
+        if cold is None:
+            return found.earliest
+        from penstock.pipeline.read.merged_source import joined
+        from penstock.pipeline.read.sources import Edges
+
+        hot = Edges(int(found.earliest), int(found.commit))
+        return Offset(joined(shard, hot, cold.find(stored)).earliest)
+
+    def aborted(self, shard: ShardId, start: int, end: int) -> Ranges:
+        """Return the offsets in [start, end) whose transactions were aborted, as ranges."""
+        return self._transactions.hidden(self._place.stored(shard), start, end)
+
+    def state(self, shard: ShardId) -> ShardState:
+        return self._view.state(self._place.stored(shard))
+
+    def kind(self, shard: ShardId) -> QueueKind:
+        return self._view.kind(self._place.stored(shard))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._view.close()
+        if self._tiers is not None:
+            self._tiers.close()

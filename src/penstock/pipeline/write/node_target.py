@@ -1,0 +1,77 @@
+"""A running node as the target of a sink: chunks are written over gRPC, by the sink's producer.
+
+A write whose answer is lost is sent again with the same producer and sequence, and so is a batch
+that a crash interrupted: the node recognises both. What the node has acknowledged is as durable as
+its own `flush_disk_type` makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import SequenceGapError
+from penstock.pipeline.read.endpoint import connect
+from penstock.pipeline.write.staging import Chunk
+from penstock.pipeline.write.staging_area import is_remote
+from penstock.pipeline.write.targets import Target, records, was_taken, when_unlocked
+from penstock.platform.local_disk import LocalDisk
+from penstock.record import Producer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.remote.client import RemoteBackend
+
+
+class EndpointTarget:
+    def __init__(self, backend: RemoteBackend, namespace: str) -> None:
+        self._backend: Final = backend
+        self._namespace: Final = namespace
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, address: str, namespace: str, staging: str, timeout_s: float = 0.0
+    ) -> Iterator[Target]:
+        """Connect, and keep other publishers of the same sink away meanwhile; in an object store
+        the journal itself does so."""
+        lock = None
+        if not is_remote(staging):
+            lock = when_unlocked(lambda: LocalDisk().lock(f"{staging}/lock"), timeout_s)
+        try:
+            with closing(connect(address)) as backend:
+                yield cls(backend, namespace)
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def partition_counts(self) -> dict[str, int]:
+        return partition_counts_of(self._backend, self._namespace)
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        if topic in self.partition_counts():
+            self._backend.alter_topic(self._namespace, topic, partitions, {})
+        else:
+            self._backend.create_topic(self._namespace, topic, partitions, {})
+
+    def append(self, chunk: Chunk, rows: pa.RecordBatch, producer: Producer) -> bool:
+        topic, partition = chunk.shard
+        before = self._backend.partition_info(self._namespace, topic, partition).latest
+        try:
+            places = self._backend.write_many(
+                self._namespace, topic, [*records(rows)], partition, producer
+            )
+        except SequenceGapError as error:
+            if was_taken(error, chunk, producer):
+                return False
+            raise
+        return places[0].offset >= before
+
+    def flush(self) -> None:
+        """What is acknowledged is as safe as the node is told to make it."""
+
+
+def partition_counts_of(backend: RemoteBackend, namespace: str) -> dict[str, int]:
+    return {topic.name: topic.partition_count for topic in backend.list_topics(namespace)}
