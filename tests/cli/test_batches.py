@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 import pytest
 
-from penstock.cli.batches import BATCH, BATCH_SIZE, batches_of_files, batches_of_lines
-from penstock.cli.stopping import Interrupts, Stopping, interrupts
-from penstock.cli.stopping import stopping as until_stopped
+from penstock.cli.commands.line_batches import BATCH, BATCH_SIZE, batches_of_files, batches_of_lines
+from penstock.cli.signals import Interrupts, Stopping, interrupts
+from penstock.cli.signals import stopping as until_stopped
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 NEEDLESS: Final = {
     "hypothesis",
     "numpy",
-    "penstock.cli.pipeline",
-    "penstock.cli.store",
+    "penstock.cli.commands.pipeline.jobs",
+    "penstock.cli.commands.store",
     "penstock.pipeline",
     "pyarrow",
     "pyspark",

@@ -18,7 +18,7 @@ from tests.cli.conftest import Run
 
 import penstock
 from penstock.adapter.locations import Message
-from penstock.cli import consume
+from penstock.cli.commands import consume
 from penstock.remote.server import Server
 from penstock.settings import load_settings
 
@@ -171,7 +171,7 @@ def test_a_write_that_fails_says_what_went_before(
     files = [tmp_path / "small", tmp_path / "large"]
     files[0].write_bytes(b"s")
     files[1].write_bytes(b"l" * 101)
-    monkeypatch.setattr("penstock.cli.batches.BATCH", 1)
+    monkeypatch.setattr("penstock.cli.commands.line_batches.BATCH", 1)
     ran = run("produce", "t", *files, "-d", tmp_path)
     told, sentence = ran.err.splitlines()
     assert (ran.code, told) == (2, "wrote 1 record to t")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.cli.commands.topic import read_options
 from penstock.cli.quantities import read_duration_ms, read_size
-from penstock.cli.topic import read_options
 from penstock.errors import BadRequestError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.cli.short_pauses import LOOK_AT_ALL_EVERY_S, SLOW_S, ShortPauses
+from penstock.cli.gc_tuning import LOOK_AT_ALL_EVERY_S, SLOW_S, ShortPauses
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from penstock.cli.output import printable
-from penstock.cli.starting import without_collecting
+from penstock.cli.startup import without_collecting
 from penstock.errors import StoreError
 
 FAILED: Final = 2
@@ -30,43 +30,43 @@ READER_GONE: Final = 141
 
 def _add_serve(app: typer.Typer) -> None:
     with without_collecting():
-        from penstock.cli import serve
+        from penstock.cli.commands import serve
 
     app.command()(serve.serve)
 
 
 def _add_config(app: typer.Typer) -> None:
-    from penstock.cli import serve
+    from penstock.cli.commands import serve
 
     app.command("config")(serve.show_config)
 
 
 def _add_topic(app: typer.Typer) -> None:
-    from penstock.cli import topic
+    from penstock.cli.commands import topic
 
     app.add_typer(topic.app, name="topic")
 
 
 def _add_produce(app: typer.Typer) -> None:
-    from penstock.cli import messages
+    from penstock.cli.commands import produce as messages
 
     app.command()(messages.produce)
 
 
 def _add_consume(app: typer.Typer) -> None:
-    from penstock.cli import consume
+    from penstock.cli.commands import consume
 
     app.command()(consume.consume)
 
 
 def _add_groups(app: typer.Typer) -> None:
-    from penstock.cli import groups
+    from penstock.cli.commands import groups
 
     app.add_typer(groups.app, name="groups")
 
 
 def _add_retention(app: typer.Typer) -> None:
-    from penstock.cli import messages
+    from penstock.cli.commands import produce as messages
 
     retention = typer.Typer(help="Delete what is no longer kept.", no_args_is_help=True)
     retention.command("run")(messages.retention_run)
@@ -75,38 +75,36 @@ def _add_retention(app: typer.Typer) -> None:
 
 
 def _add_store(app: typer.Typer) -> None:
-    from penstock.cli import store
+    from penstock.cli.commands import store
 
     app.add_typer(store.app, name="store")
 
 
 def _add_cluster(app: typer.Typer) -> None:
-    from penstock.cli import cluster
+    from penstock.cli.commands import cluster
 
     app.add_typer(cluster.app, name="cluster")
 
 
 def _add_pipeline(app: typer.Typer) -> None:
     # The others add commands to the first.
-    from penstock.cli import (
-        pipeline,
-        pipeline_exchange,
-        pipeline_offload,
-        pipeline_package,
-        pipeline_run,
-    )
+    from penstock.cli.commands.pipeline import export_import as pipeline_exchange
+    from penstock.cli.commands.pipeline import jobs as pipeline
+    from penstock.cli.commands.pipeline import offload as pipeline_offload
+    from penstock.cli.commands.pipeline import package as pipeline_package
+    from penstock.cli.commands.pipeline import run as pipeline_run
 
     app.add_typer(pipeline.app, name="pipeline")
 
 
 def _add_tier(app: typer.Typer) -> None:
-    from penstock.cli import tier
+    from penstock.cli.commands import tier
 
     app.add_typer(tier.app, name="tier")
 
 
 def _add_clock(app: typer.Typer) -> None:
-    from penstock.cli import clock
+    from penstock.cli.commands import clock
 
     app.add_typer(clock.app, name="clock")
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.cli.conftest import Run, run
 from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, flip
 
-from penstock.cli import pipeline as pipeline_commands
+from penstock.cli.commands.pipeline import jobs as pipeline_commands
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.pipeline.session import sessions
 

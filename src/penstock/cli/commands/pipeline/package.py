@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import AsJson
+from penstock.cli.commands.pipeline.jobs import app
 from penstock.cli.output import print_fields, print_json, size_text
-from penstock.cli.pipeline import app
 
 Output = Annotated[
     str, typer.Option("--output", "-o", metavar="FILE", help="The archive, a .tgz file.")

@@ -11,9 +11,9 @@ import msgspec
 import typer
 
 from penstock.cli.descriptors import fitted, raise_limit
+from penstock.cli.gc_tuning import keep_pauses_short
 from penstock.cli.output import print_line
-from penstock.cli.short_pauses import keep_pauses_short
-from penstock.cli.starting import without_collecting
+from penstock.cli.startup import without_collecting
 from penstock.errors import RetryableError
 from penstock.meta.raft.leader_wait import StartEvent
 from penstock.platform.addresses import with_port

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.arguments import AsJson, Directory
+from penstock.cli.commands.pipeline.jobs import Master, Topics, app, start_session
 from penstock.cli.output import (
     print_fields,
     print_json,
@@ -14,7 +15,6 @@ from penstock.cli.output import (
     progress_bar,
     size_text,
 )
-from penstock.cli.pipeline import Master, Topics, app, start_session
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs import (

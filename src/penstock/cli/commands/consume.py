@@ -15,7 +15,7 @@ from penstock.adapter.locations import Message
 from penstock.api import Consumer, Store, Topic, TopicInfo
 from penstock.cli.arguments import AsJson, TopicName, read_key, read_offset, read_time
 from penstock.cli.output import json_bytes, print_json
-from penstock.cli.stopping import Interrupts, interrupts
+from penstock.cli.signals import Interrupts, interrupts
 from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError, UnknownTopicError
 from penstock.record import Offset

@@ -9,9 +9,9 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.arguments import TopicName, read_key
-from penstock.cli.batches import batches_of_files, batches_of_lines
+from penstock.cli.commands.line_batches import batches_of_files, batches_of_lines
 from penstock.cli.output import count_text, print_line, printable
-from penstock.cli.stopping import stopping
+from penstock.cli.signals import stopping
 from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError, UnknownTopicError
 from penstock.record import Record

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.cli.cluster_recovery import recover
+from penstock.cli.commands.cluster_recovery import recover
 from penstock.cli.output import print_line
 from penstock.cli.target import DEFAULT_ADDRESS, Namespace, Server
 from penstock.errors import (

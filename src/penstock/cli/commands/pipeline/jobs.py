@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
-from penstock.cli import store_output
 from penstock.cli.arguments import AsJson, Directory
+from penstock.cli.commands import store_output
 from penstock.cli.output import (
     print_fields,
     print_json,

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import AsJson, Directory
+from penstock.cli.commands.pipeline.jobs import Master, Topics, app, start_session
 from penstock.cli.output import print_fields, print_json, print_table, progress_bar, size_text
-from penstock.cli.pipeline import Master, Topics, app, start_session
 
 Tier = Annotated[
     str | None,

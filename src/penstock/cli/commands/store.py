@@ -13,7 +13,6 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.cli import store_output
 from penstock.cli.arguments import (
     AsJson,
     Directory,
@@ -22,8 +21,9 @@ from penstock.cli.arguments import (
     read_shard,
     read_time,
 )
+from penstock.cli.commands import store_output
+from penstock.cli.commands.store_repair_output import print_repair
 from penstock.cli.output import progress_bar
-from penstock.cli.store_repair_output import print_repair
 from penstock.engine.segment import inspect
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.settings import SegmentSettings

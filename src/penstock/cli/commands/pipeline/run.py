@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import AsJson
+from penstock.cli.commands.pipeline.jobs import Master, Topics, app, start_session
 from penstock.cli.output import print_fields, print_json, print_table, time_text
-from penstock.cli.pipeline import Master, Topics, app, start_session
 from penstock.cli.target import Data, Namespace, Server, open_target
 
 Source = Annotated[

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, Final
 
-from penstock.cli.stopping import Stopping
+from penstock.cli.signals import Stopping
 
 BATCH: Final = 500
 BATCH_SIZE: Final = 4 << 20
