@@ -77,7 +77,7 @@ protos: install ## compile the messages of the gRPC services again
 test: lint ## lint, all tests, the store's again on the pure twins, the pipeline's on Spark
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 	@echo "the store again, on the pure twins:"
-	PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/segment \
+	PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/codec tests/engine/segment \
 	    tests/engine/test_conformance.py
 	@if $(BIN)/python -c 'from penstock.pipeline.session.java import find_java; find_java()'; then \
 	    echo "the pipeline, on Spark:"; \

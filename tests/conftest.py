@@ -9,9 +9,12 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.codec.golden_store import GoldenStore, unpack
+from tests.engine.quick_directory import quick_directory
 
 settings.register_profile("default", deadline=None, max_examples=50, print_blob=True)
 settings.register_profile(
@@ -36,6 +39,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what runs in the background (`nohup … &`), and processes that tests start
     # would ignore the interrupts that the tests send them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> GoldenStore:
+    """The store that RocketMQ wrote, unpacked once. Not to be changed."""
+    return unpack(tmp_path_factory.mktemp("golden"))
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A data directory that does not exist yet, on the quickest file system."""
+    with quick_directory() as found:
+        yield Path(found) / "data"
 
 
 @pytest.fixture(autouse=True)

@@ -31,8 +31,8 @@ _HOMES = {
     "Topic": "api",
     "TopicInfo": "api",
     "UnknownTopicError": "errors",
-    "connect": "connecting",
-    "open": "opening",
+    "connect": "node.connect_store",
+    "open": "node.open_store",
 }
 
 __all__ = list(_HOMES)

@@ -15,6 +15,7 @@ from typing import TypeVar
 from tests.meta.simulated_database import SimulatedDatabase
 
 from penstock.adapter.engine_adapter import EngineStorageAdapter
+from penstock.codec.validation import check_shard
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
@@ -30,7 +31,6 @@ from penstock.engine.contract import (
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.routing.storage_cache import StorageCacheManager
-from penstock.engine.validation import check_shard
 from penstock.meta.client import Segment, Shard, Topic, TopicConfig, Update
 from penstock.meta.standalone.client import SoloMetaClient
 from penstock.meta.state.metadata.commands import SegmentPut, ShardDeleted, ShardPut, TopicPut

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.adapter.test_handler import NAME, Bench
+from tests.engine.test_handler import NAME, Bench
 
 from penstock.engine.contract import Isolation
 from penstock.engine.handler import StorageEngineHandler

@@ -6,18 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engine.quick_directory import quick_directory
 
 import penstock
 from penstock.api import Store
 
 KINDS = ["memory", "rocksdb", "segment"]
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    with quick_directory() as found:
-        yield Path(found) / "data"
 
 
 @pytest.fixture

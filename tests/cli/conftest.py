@@ -6,12 +6,12 @@ import json
 from typing import NamedTuple, Protocol
 
 import pytest
-from tests.segment.view.conftest import copy, golden, golden_copy, written
+from tests.engine.segment.readonly.conftest import copy, golden_copy, written
 
 from penstock.cli import main
 from penstock.engine.segment.rocketmq.fastjson import JsonDict
 
-__all__ = ["copy", "golden", "golden_copy", "run", "written"]
+__all__ = ["copy", "golden_copy", "run", "written"]
 
 
 class Ran(NamedTuple):

@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Run
-from tests.segment.format.golden_store import GoldenStore
-from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, QUIET, flip, tree
+from tests.codec.golden_store import GoldenStore
+from tests.engine.segment.readonly.sample_store import (
+    EVENTS_COUNT,
+    ORDERS,
+    ORDERS_COUNT,
+    QUIET,
+    flip,
+    tree,
+)
 
 import penstock
 from penstock.engine.segment.readonly.store_view import StoreView

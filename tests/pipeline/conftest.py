@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
-from tests.segment.format.golden_store import GoldenStore, unpack
-from tests.segment.view.sample_store import write_sample
+from tests.engine.segment.readonly.sample_store import write_sample
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,11 +50,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="session")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> GoldenStore:
-    return unpack(tmp_path_factory.mktemp("golden"))
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.engine.segment.readonly.sample_store import EVENTS_COUNT, ORDERS_COUNT
 from tests.pipeline.spark_cluster import running_cluster
-from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS_COUNT
 
 import penstock
 

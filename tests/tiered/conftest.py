@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.tiered.s3_server import S3Server, find_server, running_server
+from tests.tiered.providers.s3_server import S3Server, find_server, running_server
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
-from tests.tiered.faulty_provider import FaultyProvider
+from tests.tiered.providers.faulty_provider import FaultyProvider
 from tests.tiered.rig import SHARD, SIZES, fill, memory_config, open_store, record, upload
 from typer.testing import CliRunner
 

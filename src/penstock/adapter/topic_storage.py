@@ -33,6 +33,7 @@ from penstock.adapter.topics.partitioning import (
     split_in_turn,
 )
 from penstock.adapter.topics.routes import TopicRoute, TopicRoutes
+from penstock.codec.validation import check_limit
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
@@ -44,7 +45,6 @@ from penstock.engine.contract import (
     Written,
 )
 from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.validation import check_limit
 from penstock.errors import PartialWriteError, StoreError
 from penstock.meta.client import DEFAULT_NAMESPACE
 from penstock.record import Location, Offset, Producer, Record, StoredRecord

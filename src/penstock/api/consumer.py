@@ -58,8 +58,8 @@ from penstock.api.validation import (
     check_partition,
     check_places,
 )
+from penstock.codec.validation import check_limit, check_offset
 from penstock.engine.contract import SIZE_PER_READ, AdapterOffsetStrategy
-from penstock.engine.validation import check_limit, check_offset
 from penstock.errors import (
     BadRequestError,
     BusyError,

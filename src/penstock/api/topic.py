@@ -22,13 +22,13 @@ from penstock.api.long_poll import wait_for_records
 from penstock.api.timestamps import as_ms
 from penstock.api.topic_info import TopicInfo
 from penstock.api.validation import as_list, as_seconds, check_partition, check_start
+from penstock.codec.validation import check_text
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
     AdapterOffsetStrategy,
     Compacted,
 )
-from penstock.engine.validation import check_text
 from penstock.errors import BadRequestError
 from penstock.platform.clock import SystemClock
 from penstock.record import Header, Location, Offset, Producer, Record, StoredRecord

@@ -1,5 +1,5 @@
 """The checks of a program's arguments that no engine makes: each raises `BadRequestError` and says
-what was expected. What every engine checks alike is in `penstock.engine.validation`."""
+what was expected. What every engine checks alike is in `penstock.codec.validation`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from penstock.engine.validation import check_offset, check_text
+from penstock.codec.validation import check_offset, check_text
 from penstock.errors import BadRequestError
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.quantities import read_duration_ms
-from penstock.engine.validation import INT64_MAX
+from penstock.codec.validation import INT64_MAX
 from penstock.errors import BadRequestError, StoreError
 from penstock.record import ShardId
 

@@ -288,6 +288,9 @@ CHECKPOINT: Final = Layout(
 )
 CHECKPOINT_FILE_SIZE: Final = 4096
 
+CONTROL_SUFFIX: Final = "%ctl"
+"""Ends the topic of a shard's control records."""
+
 
 def index_file_size(slots: int, entries_max: int) -> int:
     return INDEX_HEADER.size + INDEX_SLOT_SIZE * slots + INDEX_ENTRY.size * entries_max

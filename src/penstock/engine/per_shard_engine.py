@@ -16,6 +16,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
+from penstock.codec.validation import (
+    Checked,
+    check_key,
+    check_limit,
+    check_offset,
+    check_producer,
+    check_records,
+    check_shard,
+    check_text,
+    check_time,
+)
 from penstock.engine.contract import (
     FOREVER_MS,
     RECORDS_PER_READ,
@@ -29,17 +40,6 @@ from penstock.engine.contract import (
     Written,
 )
 from penstock.engine.transactions.stable_offsets import TransactionLimits
-from penstock.engine.validation import (
-    Checked,
-    check_key,
-    check_limit,
-    check_offset,
-    check_producer,
-    check_records,
-    check_shard,
-    check_text,
-    check_time,
-)
 from penstock.errors import (
     AlreadyExistsError,
     BadRequestError,

@@ -22,8 +22,7 @@ from penstock.adapter.locations import Message
 from penstock.api.backend import TopicPartition
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
 from penstock.api.validation import check_name, check_partition, check_places, check_start
-from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted
-from penstock.engine.validation import (
+from penstock.codec.validation import (
     check_key,
     check_limit,
     check_offset,
@@ -33,6 +32,7 @@ from penstock.engine.validation import (
     check_text,
     check_time,
 )
+from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted
 from penstock.errors import (
     BadRequestError,
     BusyError,

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from penstock.codec.format import RawRecord
 from penstock.codec.select import core
+from penstock.codec.validation import check_key, check_limit, check_offset, check_text, check_time
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import (
     RECORDS_PER_READ,
@@ -36,7 +37,6 @@ from penstock.engine.segment.read.key_reader import inner_count
 from penstock.engine.segment.read.transaction_records import transacted_in
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
-from penstock.engine.validation import check_key, check_limit, check_offset, check_text, check_time
 from penstock.errors import CorruptionError, SetupError, UnreadableContentError
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId, StoredRecord

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.cli.conftest import Run, run
-from tests.segment.view.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, flip
+from tests.engine.segment.readonly.sample_store import EVENTS_COUNT, ORDERS, ORDERS_COUNT, flip
 
 from penstock.cli.commands.pipeline import jobs as pipeline_commands
 from penstock.engine.segment.readonly.store_view import StoreView

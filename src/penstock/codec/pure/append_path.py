@@ -13,7 +13,7 @@ from penstock.codec.codes import (
     UNKNOWN_SHARD,
 )
 from penstock.codec.pure.appender import Appender
-from penstock.engine.validation import check_record
+from penstock.codec.validation import check_record
 from penstock.record import Record, ShardId
 
 _SYSTEM_CLOCK: Final = -1

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from penstock.codec.codes import NO_INDEX_ROOM, NO_LOG_ROOM
 from penstock.codec.format import (
     BATCH_COUNT_MAX,
+    CONTROL_SUFFIX,
     FLAG_INNER_BATCH,
     KAFKA_BATCH,
     KIND_BATCH,
     KIND_SIMPLE,
     tag_code,
 )
+from penstock.codec.index_writer import IndexFile, IndexFiles
 from penstock.codec.interface import Replayed
 from penstock.codec.pure.arrow_rows import records_from_columns
 from penstock.codec.pure.copying import Copy, moved, read_copies
@@ -45,8 +47,6 @@ from penstock.codec.pure.read.codec import view_of
 from penstock.codec.pure.read.dispatching import entry_hash, tag_entry_hash
 from penstock.codec.pure.record_writer import RecordWriter
 from penstock.codec.pure.replay import Replay
-from penstock.engine.segment.control.control_records import CONTROL_SUFFIX
-from penstock.engine.segment.index.index_writer import IndexFile, IndexFiles
 from penstock.errors import BadRequestError, RecordTooLargeError
 from penstock.record import Record
 

@@ -23,12 +23,12 @@ from penstock.codec.format import (
     KIND_SIMPLE,
     Damage,
 )
+from penstock.codec.index_writer import IndexFiles
 from penstock.codec.interface import Replayed
 from penstock.codec.pure.queue_table import Queue, QueueTable
 from penstock.codec.pure.read.codec import end_of_log
 from penstock.codec.pure.read.dispatching import Facts, facts_of
 from penstock.codec.pure.read.located import check_at
-from penstock.engine.segment.index.index_writer import IndexFiles
 
 _OFFSET_MAX: Final = (1 << 63) - 1
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.codec.validation import check_limit
 from penstock.engine.contract import Capabilities, ShardConfig, Written
 from penstock.engine.memory.shard import Bounds, MemoryShard
 from penstock.engine.per_shard_engine import ShardedEngine
-from penstock.engine.validation import check_limit
 from penstock.platform.clock import Clock
 from penstock.record import Record, ShardId
 

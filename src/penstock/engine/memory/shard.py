@@ -20,10 +20,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar, cast
 
+from penstock.codec.validation import INT64_MAX, Checked
 from penstock.engine.compaction import CompactionPass, CompactionRules
 from penstock.engine.contract import Compacted, ShardConfig, ShardInfo, Written
 from penstock.engine.producer_table import ProducerTable
-from penstock.engine.validation import INT64_MAX, Checked
 from penstock.errors import (
     BadRequestError,
     BusyError,

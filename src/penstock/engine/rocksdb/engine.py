@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Self
 
+from penstock.codec.validation import check_records
 from penstock.engine.contract import Capabilities, ShardConfig, ShardPart, Written
 from penstock.engine.per_shard_engine import ShardedEngine
 from penstock.engine.rocksdb.keys import (
@@ -30,7 +31,6 @@ from penstock.engine.rocksdb.rows import (
     encode_shard,
 )
 from penstock.engine.rocksdb.shard import RocksDBShard
-from penstock.engine.validation import check_records
 from penstock.errors import StoreError
 from penstock.platform.clock import Clock
 from penstock.platform.rocksdb.changes import Changes

@@ -24,7 +24,7 @@ import struct
 from hashlib import blake2b
 from typing import Final
 
-from penstock.engine.validation import INT64_MIN
+from penstock.codec.validation import INT64_MIN
 from penstock.record import ShardId
 
 GENERATION_ROW: Final = b"G"

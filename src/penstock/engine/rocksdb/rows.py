@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from penstock.codec.validation import INT64_MAX, INT64_MIN
 from penstock.engine.contract import ShardConfig
 from penstock.engine.producer_table import Write
-from penstock.engine.validation import INT64_MAX, INT64_MIN
 from penstock.platform.layout import Field, Layout
 from penstock.record import Header, Offset, Record, StoredRecord
 

@@ -20,6 +20,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from penstock.codec.validation import Checked
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import Compacted, ShardConfig, ShardInfo, Written
 from penstock.engine.rocksdb import reads
@@ -34,7 +35,6 @@ from penstock.engine.rocksdb.rows import (
     encode_shard,
 )
 from penstock.engine.rocksdb.shard_rows import ShardRows
-from penstock.engine.validation import Checked
 from penstock.errors import RetryableError, ShardSealedError, UnknownShardError
 from penstock.platform.clock import Clock
 from penstock.platform.rocksdb.changes import CHANGES_SIZE_MAX, Changes

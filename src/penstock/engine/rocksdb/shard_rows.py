@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.codec.validation import INT64_MAX, INT64_MIN
 from penstock.engine.rocksdb.keys import ShardKeys, offset_of
 from penstock.engine.rocksdb.rows import (
     BLOCK_ROW,
@@ -29,7 +30,6 @@ from penstock.engine.rocksdb.rows import (
     decode_record,
     encode_record,
 )
-from penstock.engine.validation import INT64_MAX, INT64_MIN
 from penstock.platform.rocksdb.changes import Changes
 from penstock.platform.rocksdb.family import Family
 from penstock.record import Record, StoredRecord

@@ -1,0 +1,1 @@
+"""Which engine and which segment of a shard serves a request, and the upkeep of all shards."""

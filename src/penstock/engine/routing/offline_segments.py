@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.codec.validation import INT64_MAX
 from penstock.engine.routing.segment_status import Answer
 from penstock.engine.routing.storage_cache import ShardEntry
-from penstock.engine.validation import INT64_MAX
 from penstock.errors import BusyError
 from penstock.record import Offset, StoredRecord
 

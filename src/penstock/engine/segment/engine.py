@@ -13,6 +13,18 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.codec.select import core
+from penstock.codec.validation import (
+    INT64_MAX,
+    INT64_MIN,
+    check_key,
+    check_limit,
+    check_offset,
+    check_producer,
+    check_records,
+    check_shard,
+    check_text,
+    check_time,
+)
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import (
     FOREVER_MS,
@@ -36,18 +48,6 @@ from penstock.engine.segment.read.transaction_records import find_transacted
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
 from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits
-from penstock.engine.validation import (
-    INT64_MAX,
-    INT64_MIN,
-    check_key,
-    check_limit,
-    check_offset,
-    check_producer,
-    check_records,
-    check_shard,
-    check_text,
-    check_time,
-)
 from penstock.errors import (
     BadRequestError,
     ClosedError,

@@ -1,0 +1,1 @@
+"""The controller: placement of leaders, failover, decommissioning."""

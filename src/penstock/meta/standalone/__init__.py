@@ -1,0 +1,1 @@
+"""The meta service of a single node: a log of its own instead of Raft."""

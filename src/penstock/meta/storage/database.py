@@ -6,9 +6,9 @@
 A write survives the end of the process when `write` has returned, and a power cut when a later
 `sync` has returned. Batches are kept or lost whole and in order: what survives is a prefix.
 
-`RocksDatabase` is it on a disk; `penstock.platform.rocksdb` says how RocksDB is handled. It writes and syncs
-only when told to. Once the disk was full it takes nothing more until it is opened again: what the
-log of a group holds then must be read anew. `check_room` refuses before it comes to that.
+`RocksDatabase` is it on a disk; `penstock.platform.rocksdb` says how RocksDB is handled. It writes
+and syncs only when told to. Once the disk was full it takes nothing more until it is opened again:
+what the log of a group holds then must be read anew. `check_room` refuses before it comes to that.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Options of Spark's reader, writer and tables: names, types, defaults, pushed filters."""

@@ -1,0 +1,1 @@
+"""Reads into Spark: sources, planning of tasks, reading in executors, stream offsets."""

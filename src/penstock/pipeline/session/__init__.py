@@ -1,0 +1,1 @@
+"""Spark sessions: Java, the master, Python workers, what executors need."""

@@ -1,0 +1,1 @@
+"""Writes from Spark: staging, the commit protocol, targets."""

@@ -1,0 +1,1 @@
+"""The HTTP port: metrics, health, liveness and readiness."""

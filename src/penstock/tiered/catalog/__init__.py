@@ -1,0 +1,1 @@
+"""The catalog of a tier: which topics it holds, and how a node is restored from it."""

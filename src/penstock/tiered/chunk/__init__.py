@@ -1,0 +1,1 @@
+"""Chunks and manifests: what a tier's objects hold."""

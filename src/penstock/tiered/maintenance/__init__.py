@@ -1,0 +1,1 @@
+"""Maintenance of a tier: retention, compaction, scrubbing, damage, repair."""

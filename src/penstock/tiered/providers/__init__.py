@@ -137,7 +137,8 @@ def _unknown(url: str) -> TierSetupError:
         return TierSetupError(
             f"{url} is a tier in RocketMQ's own layout, whose files grow in place and have neither "
             "checksums nor a manifest: `penstock tier status`, `ls`, `verify` and `pull` read it, "
-            "programs write queues of simple topics with penstock.tiered.rocketmq.tier.RocketMqTier; "
+            "programs write queues of simple topics with "
+            "penstock.tiered.rocketmq.tier.RocketMqTier; "
             "a node, `gc`, `repair`, `restore` and `rebuild` need file:///directory or an object "
             "store"
         )

@@ -1,0 +1,1 @@
+"""Reads from a tier: fetching, caches, streams of chunks."""

@@ -1,0 +1,1 @@
+"""RocketMQ's tiered layout and classes: flat files, file segments, metadata store."""

@@ -1,0 +1,1 @@
+"""Uploads: the dispatcher, the committed part of the log, chunks as they are built."""

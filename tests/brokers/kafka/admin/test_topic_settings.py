@@ -13,7 +13,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.cimpl import NewTopic
 from tests.brokers.kafka.admin.test_admin_clients import TIMEOUT, configs_of, create
 from tests.brokers.kafka.running import Running, WireClient, running
-from tests.brokers.kafka.test_data_requests import batch, make, read, write
+from tests.brokers.kafka.wire.test_data_requests import batch, make, read, write
 from tests.kafka_clients import AdminClient, Consumer, Producer
 
 from penstock.brokers.kafka.admin.stored_settings import STORED

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.brokers.kafka.test_transactions_across_nodes import NODES, TwoNodes
+from tests.brokers.kafka.transactions.test_transactions_across_nodes import NODES, TwoNodes
 from tests.engine.quick_directory import quick_directory
 
 import penstock

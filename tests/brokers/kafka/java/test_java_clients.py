@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.brokers.kafka.running import Running, running
-from tests.brokers.kafka.test_transactions import in_transaction, transactional
+from tests.brokers.kafka.transactions.test_transactions import in_transaction, transactional
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]

@@ -1,0 +1,1 @@
+"""Fetch requests: sessions, delayed responses, conversion of records to batches."""

@@ -1,0 +1,1 @@
+"""Sockets of Kafka clients: connections, receive buffers, send queues."""

@@ -1,0 +1,1 @@
+"""Produce requests: validation of batches, decompression limits, appends."""

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from penstock.brokers.kafka.broker import KafkaBroker
-from penstock.brokers.kafka.transactions import steps
+from penstock.brokers.kafka.transactions import participant_rpc
 from penstock.brokers.kafka.transactions.participant import LeadingPart
 from penstock.errors import BusyError
 from penstock.meta.client_api.transaction_client import TransactionClient
@@ -85,24 +85,28 @@ class TransactionEnder:
             by_node.setdefault(meta.leader, {})[shard] = bound
         return by_node
 
-    async def do(self, node: int, step: steps.Step) -> steps.Done:
+    async def do(self, node: int, step: participant_rpc.Step) -> participant_rpc.Done:
         """Have a step done where it belongs."""
         if node == self._broker.node_id:
-            if isinstance(step, steps.OpenWriter) and not self._leading.has_left_over(step):
+            if isinstance(step, participant_rpc.OpenWriter) and not self._leading.has_left_over(
+                step
+            ):
                 return self._leading.do(step)
             return await self._broker.run_blocking(partial(self._leading.do, step))
-        handler, text = self._broker.handler, steps.encode(step)
+        handler, text = self._broker.handler, participant_rpc.encode(step)
         async with self._asking:
             answer = await self._broker.run_blocking(
                 partial(handler.take_transaction_step, node, text)
             )
-        return steps.decode_done(answer)
+        return participant_rpc.decode_done(answer)
 
     async def _end_at(
         self, node: int, state: TransactionState, bounds: dict[str, int], progress: EndProgress
     ) -> None:
         is_commit = state.status == "prepare-commit"
-        step = steps.EndWriter(state.producer_id, state.epoch, state.started_ms, is_commit, bounds)
+        step = participant_rpc.EndWriter(
+            state.producer_id, state.epoch, state.started_ms, is_commit, bounds
+        )
         progress.aborted += await self.do(node, step)
         progress.shards.update(bounds)
 
@@ -111,7 +115,7 @@ class TransactionEnder:
     ) -> None:
         (staged,) = [one for one in state.offsets if one.group == group]
         if staged.offsets:
-            step = steps.CommitStaged(
+            step = participant_rpc.CommitStaged(
                 state.namespace, state.transactional_id, state.started_ms, staged
             )
             await self.do(self.node_of_group(group), step)

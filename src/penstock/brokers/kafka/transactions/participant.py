@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final, assert_never
 
 from penstock.brokers.kafka.broker import KafkaBroker
-from penstock.brokers.kafka.transactions import steps
+from penstock.brokers.kafka.transactions import participant_rpc
 from penstock.brokers.kafka.transactions.index import TransactionIndex, Writer
 from penstock.brokers.kafka.transactions.markers import build_marker
 from penstock.engine.contract import BatchEngine
@@ -87,29 +87,29 @@ class LeadingPart:
 
     def take(self, text: str) -> str:
         """Do a step that another node asks for; its words are JSON, and so is the answer."""
-        return steps.encode(self.do(steps.decode_step(text)))
+        return participant_rpc.encode(self.do(participant_rpc.decode_step(text)))
 
-    def do(self, step: steps.Step) -> steps.Done:
+    def do(self, step: participant_rpc.Step) -> participant_rpc.Done:
         match step:
-            case steps.OpenWriter():
+            case participant_rpc.OpenWriter():
                 self._open(step)
                 return []
-            case steps.EndWriter():
+            case participant_rpc.EndWriter():
                 return self._end(step)
-            case steps.CommitStaged():
+            case participant_rpc.CommitStaged():
                 self._commit_staged(step)
                 return []
             case _:
                 assert_never(step)
 
-    def _open(self, step: steps.OpenWriter) -> None:
+    def _open(self, step: participant_rpc.OpenWriter) -> None:
         for shard in step.bounds:
             self._broker.handler.check_led(self._broker.handler.find(shard))
         self._clear_left_over(step.producer_id, step.started_ms)
         writer = Writer(step.transactional_id, step.epoch, dict(step.bounds), step.started_ms)
         self._index.open(step.producer_id, writer)
 
-    def _end(self, step: steps.EndWriter) -> list[AbortedRange]:
+    def _end(self, step: participant_rpc.EndWriter) -> list[AbortedRange]:
         index, producer_id = self._index, step.producer_id
         self._clear_left_over(producer_id, step.started_ms)
         is_known = index.begin_end(producer_id, step.epoch, step.started_ms)
@@ -130,7 +130,9 @@ class LeadingPart:
             self._broker.handler.note_released(shard)
         return aborted
 
-    def _write_ends(self, step: steps.EndWriter, firsts: dict[str, int]) -> list[AbortedRange]:
+    def _write_ends(
+        self, step: participant_rpc.EndWriter, firsts: dict[str, int]
+    ) -> list[AbortedRange]:
         """End a transaction in shards; return what readers must be told of."""
         batches: dict[str, int] = {}
         for shard, first in firsts.items():
@@ -147,7 +149,9 @@ class LeadingPart:
         ranges = self._write_markers(step, batches)
         return [] if step.is_commit else ranges
 
-    def _write_markers(self, step: steps.EndWriter, firsts: dict[str, int]) -> list[AbortedRange]:
+    def _write_markers(
+        self, step: participant_rpc.EndWriter, firsts: dict[str, int]
+    ) -> list[AbortedRange]:
         handler, now_ms = self._broker.handler, self._broker.clock.now_ms()
         marker = build_marker(
             step.producer_id, step.epoch, is_commit=step.is_commit, timestamp_ms=now_ms
@@ -170,7 +174,7 @@ class LeadingPart:
             engine.sync()
         return ranges
 
-    def _commit_staged(self, step: steps.CommitStaged) -> None:
+    def _commit_staged(self, step: participant_rpc.CommitStaged) -> None:
         broker, group = self._broker, step.staged.group
         if self.is_group_here is not None:
             if not self.is_group_here(group):
@@ -199,7 +203,7 @@ class LeadingPart:
 
     # What was ended without this process
 
-    def has_left_over(self, step: steps.OpenWriter) -> bool:
+    def has_left_over(self, step: participant_rpc.OpenWriter) -> bool:
         """Say whether a step takes longer than a look at memory."""
         return self._index.left_over(step.producer_id, step.started_ms) is not None
 

@@ -1,0 +1,1 @@
+"""Kafka's protocol in bytes: message schemas, record batches, cursors."""

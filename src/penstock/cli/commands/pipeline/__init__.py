@@ -1,0 +1,1 @@
+"""`penstock pipeline`: the jobs on Spark."""

@@ -1,0 +1,1 @@
+"""The reading half of the reference implementation: records, columns, key index, tier records."""

@@ -12,9 +12,9 @@ from penstock.codec.format import (
     index_strings,
     java_hash,
 )
+from penstock.codec.index_writer import IndexFile
 from penstock.codec.interface import DeletedRanges, KeyPage
 from penstock.codec.pure.read.reading import read_batches
-from penstock.engine.segment.index.index_writer import IndexFile
 from penstock.record import StoredRecord
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from penstock.codec.format import (
     index_hash,
     java_hash,
 )
-from penstock.engine.segment.index.index_writer import COUNT_AT, SLOT, USED_AT, IndexFile
+from penstock.codec.index_writer import COUNT_AT, SLOT, USED_AT, IndexFile
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

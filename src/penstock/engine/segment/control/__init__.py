@@ -1,0 +1,1 @@
+"""Changes of shards: creation, truncation, deletion, compaction, as records of the log."""

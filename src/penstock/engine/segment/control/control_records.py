@@ -25,10 +25,10 @@ import msgspec
 from msgspec import Struct
 
 from penstock.codec.deleted_ranges import coalesce
+from penstock.codec.format import CONTROL_SUFFIX
 from penstock.errors import BadRequestError, NotSupportedError
 from penstock.record import Record, ShardId, StoredRecord
 
-CONTROL_SUFFIX: Final = "%ctl"
 CONTROL_VERSION: Final = 1
 
 RANGES_MAX: Final = 8192

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from penstock.engine.segment.control.control_records import CONTROL_SUFFIX
+from penstock.codec.format import CONTROL_SUFFIX
 from penstock.errors import BadRequestError
 from penstock.record import QueueKind, Record, ShardId
 

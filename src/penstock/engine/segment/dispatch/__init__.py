@@ -1,0 +1,1 @@
+"""From the log to queues and indexes: the thread that dispatches new records."""

@@ -1,0 +1,1 @@
+"""IndexFiles: from a key to the positions of its records, and their block checksums."""

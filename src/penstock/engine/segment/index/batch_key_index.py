@@ -18,11 +18,11 @@ from typing import Final
 import msgspec
 
 from penstock.codec.format import index_strings
+from penstock.codec.index_writer import IndexFile, IndexFiles
 from penstock.codec.select import core
 from penstock.engine.segment.dispatch.changed_shards import ShardMoves
 from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
 from penstock.engine.segment.index.block_checksums import PageSums
-from penstock.engine.segment.index.index_writer import IndexFile, IndexFiles
 from penstock.engine.segment.index.key_index import IndexMark, KeyIndex
 from penstock.engine.segment.open import StoreParts
 from penstock.engine.segment.recovery.checksummed_file import Kind, read_whole, unwrap, wrap

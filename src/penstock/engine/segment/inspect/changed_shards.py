@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.codec.codes import REPLAY_CUT_BATCH_QUEUE
-from penstock.codec.format import Damage, RawRecord
+from penstock.codec.format import CONTROL_SUFFIX, Damage, RawRecord
 from penstock.codec.select import core
-from penstock.engine.segment.control.control_records import CONTROL_SUFFIX, control_shard
+from penstock.engine.segment.control.control_records import control_shard
 from penstock.engine.segment.control.shard_catalog import JOURNAL, CutShard, DropShard, decode_line
 from penstock.engine.segment.paths import StorePaths, sums_root
 from penstock.engine.segment.queue.shard_state import ShardState

@@ -24,6 +24,7 @@ from penstock.codec.codes import (
     REPLAY_NO_INDEX_ROOM,
 )
 from penstock.codec.format import (
+    CONTROL_SUFFIX,
     HOLE_REASON,
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -33,7 +34,6 @@ from penstock.codec.format import (
     index_file_size,
 )
 from penstock.codec.select import Appender, core
-from penstock.engine.segment.control.control_records import CONTROL_SUFFIX
 from penstock.engine.segment.inspect.index_check import IndexCheck
 from penstock.engine.segment.inspect.queue_check import QueueCheck
 from penstock.engine.segment.inspect.report import DamagedSpans, Findings, TornTail

@@ -1,0 +1,1 @@
+"""The CommitLog: its files, the write manager, and what happens when the disk fails."""

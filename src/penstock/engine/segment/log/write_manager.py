@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.codec.codes import BUSY, TOO_LARGE
 from penstock.codec.select import core
+from penstock.codec.validation import check_records
 from penstock.engine.segment.index.key_index import KeyIndex
 from penstock.engine.segment.log.commit_log import CommitLog, weakly
 from penstock.engine.segment.log.disk_errors import disk_errors, lacks_descriptors
 from penstock.engine.segment.queue.shard import ShardLog
-from penstock.engine.validation import check_records
 from penstock.errors import BusyError, DiskFullError, ShardSealedError, UnknownShardError
 from penstock.platform.clock import Clock, shows_system_time
 from penstock.platform.metrics import SegmentMetrics

@@ -1,0 +1,1 @@
+"""The ConsumeQueue of each shard: entries, epochs, the time index, saved shard states."""

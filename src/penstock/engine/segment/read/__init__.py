@@ -1,0 +1,1 @@
+"""Reads of records by offset, key and time, one or many, decoded or as raw ranges."""

@@ -1,0 +1,1 @@
+"""A store that another process writes, or that is closed, opened for reading only."""

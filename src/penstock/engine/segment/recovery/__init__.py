@@ -1,0 +1,1 @@
+"""Start after a stop or a crash: checkpoints, checks of the log's tail, rebuilds."""

@@ -22,9 +22,8 @@ from penstock.codec.codes import (
     REPLAY_DAMAGE,
     REPLAY_NO_INDEX_ROOM,
 )
-from penstock.codec.format import BATCH_UNIT, PRE_BLANK, TIME_BLOCK, Damage
+from penstock.codec.format import BATCH_UNIT, CONTROL_SUFFIX, PRE_BLANK, TIME_BLOCK, Damage
 from penstock.codec.select import Appender, core
-from penstock.engine.segment.control.control_records import CONTROL_SUFFIX
 from penstock.engine.segment.index.key_index import KeyIndex
 from penstock.engine.segment.log.commit_log import CommitLog
 from penstock.engine.segment.log.log_files import FileSet

@@ -33,6 +33,7 @@ from penstock.codec.codes import (
 from penstock.codec.envelope import leader_epoch_of
 from penstock.codec.format import (
     BATCH_COUNT_MAX,
+    CONTROL_SUFFIX,
     HOLE_REASON,
     PRODUCER,
     RECORD_SIZE_MIN,
@@ -41,7 +42,6 @@ from penstock.codec.format import (
 )
 from penstock.codec.select import core
 from penstock.engine.segment.control.control_records import (
-    CONTROL_SUFFIX,
     Command,
     control_shard,
     data_shard,

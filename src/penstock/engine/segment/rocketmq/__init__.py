@@ -1,0 +1,1 @@
+"""RocketMQ's own configuration files: topics, properties, JSON."""

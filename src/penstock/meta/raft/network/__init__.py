@@ -1,0 +1,1 @@
+"""The internal port: frames, the handshake, connections to the other nodes."""

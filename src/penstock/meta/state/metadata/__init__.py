@@ -1,0 +1,1 @@
+"""The metadata state machine: topics, shards, segments, nodes, data loss."""

@@ -1,0 +1,1 @@
+"""The state machine of consumer groups and their offsets."""

@@ -1,0 +1,1 @@
+"""`penstock pipeline export`: topics to Parquet, Delta and Iceberg."""

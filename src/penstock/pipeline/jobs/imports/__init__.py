@@ -1,0 +1,1 @@
+"""`penstock pipeline import`: files and Kafka topics into a store."""

@@ -1,0 +1,1 @@
+"""`penstock pipeline offload`: uploads to the tier by Spark's executors."""

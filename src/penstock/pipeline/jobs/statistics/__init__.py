@@ -1,0 +1,1 @@
+"""`penstock pipeline stats`: counts, sizes and keys of topics, as a page or a picture."""

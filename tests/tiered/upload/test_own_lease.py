@@ -1,0 +1,74 @@
+"""A node that was killed takes over its own upload leases; another directory waits for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from penstock.meta.standalone.client import SoloMetaClient
+from penstock.node.node import Node
+from penstock.record import Record, ShardId
+from penstock.settings import EMBEDDED, merge_settings
+from penstock.testing.manual_clock import ManualClock
+from penstock.tiered.engine import TieredSegmentEngine
+from penstock.tiered.lease import DURATION_MS, MetaLease
+
+SETTINGS = merge_settings(EMBEDDED, {"tiering__upload_interval_ms": 50})
+VICTIM = """
+import os, signal, sys
+from penstock.node.node import Node
+from penstock.record import Record
+from tests.tiered.upload.test_own_lease import SETTINGS, uploaded
+with Node(sys.argv[1], SETTINGS) as node:
+    node.admin.create_topic_full("orders", options={"tiering": "on"})
+    node.topics.batch_write("orders", [Record(b"v")] * 10, partition=0)
+    node.run_upkeep()
+    assert uploaded(node) == 10
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def uploaded(node: Node) -> int | None:
+    engine = node.engines.opened()["EngineSegment"]
+    assert isinstance(engine, TieredSegmentEngine)
+    (shard,) = engine.list_shard()
+    return engine.dispatcher.keep_from(shard)
+
+
+def test_a_killed_node_uploads_again_as_soon_as_it_is_back(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    root = Path(__file__).parents[3]
+    process = subprocess.run(
+        [sys.executable, "-c", VICTIM, data],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        check=False,
+    )
+    assert process.returncode == -9
+    with Node(data, SETTINGS) as node:
+        node.topics.batch_write("orders", [Record(b"w")] * 5, partition=0)
+        node.run_upkeep()
+        assert uploaded(node) == 15
+
+
+def test_the_next_process_of_a_directory_takes_the_lease_over_under_a_new_epoch(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    with SoloMetaClient.open(str(tmp_path / "meta"), clock=clock) as meta:
+        shard = ShardId(meta.create_topic("orders").topic_id, 0)
+        before = MetaLease(meta, clock, holder="1-A")
+        after = MetaLease(meta, clock, holder="1-A")
+        other = MetaLease(meta, clock, holder="2-B")
+        assert before.hold(shard)
+        assert not other.hold(shard)
+        assert after.hold(shard)
+        assert after._held[shard].epoch > before._held[shard].epoch
+        # The one before is gone; if it were not, it would find out when it renews.
+        clock.advance(milliseconds=DURATION_MS * 3 // 4)
+        assert not before.hold(shard)
+        assert after.hold(shard)
+        clock.advance(milliseconds=DURATION_MS)
+        assert other.hold(shard)
