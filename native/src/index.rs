@@ -328,8 +328,9 @@ pub fn lookup(index: &[u8], division: Division, asked: &Lookup) -> Vec<i64> {
     let mut found = Vec::new();
     let read = |at: usize| i32_at(index, at).unwrap_or(0);
     let begin_ms = i64_at(index, 0).unwrap_or(0);
-    let limit = read(36).min(division.entries_max as i32);
-    let mut above = limit;
+    // Not bounded by the header's count: a writer sets the slot before the count, and a reader that
+    // took such a slot for damage would miss all entries of the chain. Callers compare the key.
+    let mut above = division.entries_max as i32;
     let mut number = read(division.slot_at(asked.hash));
     while number > 0 && number < above && found.len() < asked.count_max {
         let at = division.entry_at(number as u32);

@@ -71,6 +71,19 @@ def test_keys_are_found_newest_first(core: Core) -> None:
     assert lookup(bench, "k1", count_max=0) == []
 
 
+def test_a_lookup_between_the_writes_of_slot_and_count_finds_the_whole_chain(core: Core) -> None:
+    """A writer sets the entry, then the slot, then the count in the header."""
+    bench = Workbench(core)
+    bench.append(Record(b"1", b"k"))
+    header = bytes(bench.indexes[0][: INDEX_HEADER.size])
+    bench.append(Record(b"2", b"k"))
+    bench.indexes[0][: INDEX_HEADER.size] = header
+    first, second = [raw.position for raw in bench.raws()]
+    assert lookup(bench, "k") == [second, first]
+    slots, entries = bench.sizes[0]
+    assert core.index_newest(bench.indexes[0], slots, entries, bench.topic, b"k") == second
+
+
 def test_entries_stand_in_rocketmqs_order(core: Core) -> None:
     """UNIQ_KEY, the words of KEYS, then the tag; ours have no UNIQ_KEY and one word."""
     bench = Workbench(core)

@@ -41,7 +41,9 @@ def index_lookup(
     file = IndexFile(index, slots, entries_max)
     file_begin_ms, *_ = INDEX_HEADER.unpack_from(file.view)
     hashed = index_hash(java_hash(text))
-    above = file.next_entry
+    # Not bounded by the header's count: a writer sets the slot before the count, and a reader that
+    # took such a slot for damage would miss all entries of the chain. Callers compare the key.
+    above = entries_max
     (number,) = SLOT.unpack_from(file.view, file.slot_at(hashed))
     positions: list[int] = []
     while 0 < number < above and len(positions) < count_max:
