@@ -11,6 +11,7 @@ import pkgutil
 import re
 from pathlib import Path
 
+from penstock import codec
 from penstock.codec.format import (
     CHECKSUM,
     ENVELOPE,
@@ -34,8 +35,13 @@ TABLE = re.compile(r"<!-- layout: (?P<name>.+) -->\n\n(?P<table>(?:\|.*\n)*)")
 def layouts() -> dict[str, Layout]:
     """Return every layout that the segment engine declares, by name."""
     found: dict[str, Layout] = {}
-    for module in pkgutil.iter_modules(segment.__path__, f"{segment.__name__}."):
-        content = vars(importlib.import_module(module.name))
+    modules = [
+        module.name
+        for package in (codec, segment)
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
+    for module in modules:
+        content = vars(importlib.import_module(module))
         for name, value in content.items():
             if isinstance(value, Layout) and not name.startswith("_"):
                 found[value.name] = value

@@ -20,7 +20,7 @@ from penstock.platform.local_disk import LocalDisk
 
 HOLD = """
 import sys
-from penstock import file_system_sync
+from penstock.platform import file_system_sync
 from penstock.platform.local_disk import LocalDisk
 lock = LocalDisk().lock(sys.argv[1])
 print("locked", flush=True)
