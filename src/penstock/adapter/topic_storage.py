@@ -11,7 +11,7 @@ and "newest" is by the time at which the store took them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapter.batch_parts import (
@@ -22,6 +22,7 @@ from penstock.adapter.batch_parts import (
     cycle_to,
 )
 from penstock.adapter.locations import Locations, Message
+from penstock.adapter.record_watch import RecordPositions, RecordWatch
 from penstock.adapter.topics.partitioning import (
     MessageSequence,
     Parts,
@@ -316,28 +317,29 @@ class TopicStorage:
     ) -> bool:
         """Wait until one of the partitions, by topic and number, has a record at or behind its
         offset; return whether one has."""
-        wanted = {
+        at = RecordPositions(self.handler, self._shards_at(positions, namespace))
+        if at.has_records():
+            return True
+        return self.handler.wait_for_append(at.shards, at.has_news, seconds)
+
+    def watch_records(
+        self,
+        positions: Mapping[tuple[str, int], Offset],
+        wake: Callable[[], None],
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> RecordWatch:
+        """Call `wake` when one of the partitions may have a record at or after its offset: for a
+        caller that must not wait in its thread."""
+        return RecordWatch(self.handler, self._shards_at(positions, namespace), wake)
+
+    def _shards_at(
+        self, positions: Mapping[tuple[str, int], Offset], namespace: str
+    ) -> dict[str, Offset]:
+        return {
             self.routes.find(topic, namespace).shard(partition): offset
             for (topic, partition), offset in positions.items()
         }
-
-        entries = [(self.handler.find(name), offset) for name, offset in wanted.items()]
-        if any(self.handler.stable_info(name).commit > at for name, at in wanted.items()):
-            return True
-        stable_until = self.handler.limits.stable_until
-
-        def has_news() -> bool:
-            # A shard that was deleted is news, too: whoever waits must look again.
-            for entry, at in entries:
-                if entry.meta is None:
-                    return True
-                if entry.end_offset > at:
-                    stable = stable_until(entry.name)
-                    if stable is None or stable > at:
-                        return True
-            return False
-
-        return self.handler.wait_for_append(list(wanted), has_news, seconds)
 
     # Deleting
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.adapter.group_lag import lag_of
 from penstock.adapter.locations import Message
+from penstock.adapter.record_watch import RecordWatch
 from penstock.adapter.topic_storage import TopicStorage
 from penstock.adapter.topics.admin import TopicAdmin
 from penstock.adapter.topics.cache import BrokerCacheManager
@@ -20,7 +21,7 @@ from penstock.errors import UnknownGroupError
 from penstock.groups.codes import GroupCode
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Caller, Join, Joined, Sync, Synced
-from penstock.groups.routing import GroupRouter
+from penstock.groups.routing import GroupRouter, PendingReply, Question
 from penstock.meta.client import MetaClient, Topic
 from penstock.meta.rejections import check_text
 from penstock.platform.clock_guard import ClockStatus, GuardedClock
@@ -235,6 +236,14 @@ class EmbeddedBackend:
     ) -> bool:
         return self._topics.wait_for_records(positions, seconds, namespace=namespace)
 
+    def watch_records(
+        self,
+        namespace: str,
+        positions: Mapping[TopicPartition, Offset],
+        wake: Callable[[], None],
+    ) -> RecordWatch:
+        return self._topics.watch_records(positions, wake, namespace=namespace)
+
     # Groups
 
     def commit(
@@ -263,6 +272,19 @@ class EmbeddedBackend:
 
     def sync_group(self, namespace: str, group: str, request: Sync, seconds: float) -> Synced:
         return self._router.sync(namespace, group, request, seconds)
+
+    def begin_join(
+        self, namespace: str, group: str, request: Join, seconds: float, wake: Callable[[], None]
+    ) -> PendingReply:
+        check_text("a group", group)
+        question = Question(namespace, group, join=request, seconds=seconds)
+        return self._router.begin(question, wake)
+
+    def begin_sync(
+        self, namespace: str, group: str, request: Sync, seconds: float, wake: Callable[[], None]
+    ) -> PendingReply:
+        question = Question(namespace, group, sync=request, seconds=seconds)
+        return self._router.begin(question, wake)
 
     def heartbeat_group(self, namespace: str, group: str, caller: Caller) -> GroupCode:
         return self._router.heartbeat(namespace, group, caller)

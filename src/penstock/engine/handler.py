@@ -76,7 +76,8 @@ class StorageEngineHandler(ShardRouting):
         """Told when a segment's size should be looked at; see `ShardUpkeep`."""
         self.limits: Final = limits if limits is not None else TransactionLimits()
         """What transactions keep from readers of committed records."""
-        self._waits_ended = False
+        self.waits_ended = False
+        """Whether waits for records are answered immediately; see `end_waits`."""
 
     # Shards
 
@@ -364,15 +365,15 @@ class StorageEngineHandler(ShardRouting):
                 pause = _ELSEWHERE_PAUSE_S
 
         def is_over() -> bool:
-            return self._waits_ended or has_news()
+            return self.waits_ended or has_news()
 
         woken = wait_for_append(self.cache, self.clock, shards, is_over, seconds, pause)
-        return woken and (not self._waits_ended or has_news())
+        return woken and (not self.waits_ended or has_news())
 
     def end_waits(self) -> None:
         """Let nobody wait for records any more: who does so now, or later, is told at once whether
         there are any. For a node that is about to stop."""
-        self._waits_ended = True  # first: who begins to wait after the wake-up looks at it
+        self.waits_ended = True  # first: who begins to wait after the wake-up looks at it
         for entry in self.cache.entries():
             for wake in entry.appended:
                 wake()

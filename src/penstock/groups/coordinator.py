@@ -20,6 +20,7 @@ from heapq import heappop, heappush
 from typing import Final, cast
 from uuid import uuid4
 
+from penstock.errors import StoreError
 from penstock.groups.codes import GroupCode
 from penstock.groups.consumer_protocol import TopicPartition, decode_assignment
 from penstock.groups.model import (
@@ -45,6 +46,7 @@ STOP_S: Final = 5.0
 _KNOWN_MAX: Final = 100_000
 
 Done = Callable[[Answer], None]
+AskLater = Callable[[int, bytes, Callable[[bytes | StoreError], None]], None]
 
 
 class _Group:
@@ -81,6 +83,8 @@ class GroupCoordinator:
         """The node that coordinates a group, in a cluster; None: not known."""
         self.ask_other: Callable[[int, bytes], bytes] | None = None
         """Asks the coordinator on another node, in a cluster; see `routing`."""
+        self.ask_other_later: AskLater | None = None
+        """The same, and calls back in place of waiting."""
         self.lock: Final = threading.RLock()
         """Guards all groups; whoever looks at a machine for longer than one call takes it."""
         self._clock: Final = clock

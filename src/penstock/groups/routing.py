@@ -7,20 +7,22 @@ asks again. Which node does is asked at one place, `GroupCoordinator.node_of`.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from penstock.errors import BadRequestError, DeadlineError
+from penstock.errors import BadRequestError, DeadlineError, StoreError
 from penstock.groups.codes import GroupCode
 from penstock.groups.consumer_protocol import TopicPartition, decode_assignment
 from penstock.groups.coordinator import GroupCoordinator
-from penstock.groups.model import Caller, GroupState, Join, Joined, Sync, Synced
+from penstock.groups.model import Answer, Caller, GroupState, Join, Joined, Sync, Synced
 from penstock.meta.state.constants import DEFAULT_NAMESPACE
 
 WAIT_S_MAX: Final = 5.0
+OTHER_NODE_S: Final = 30.0
+"""How long another node may take to answer."""
 
 
 class MemberView(Struct, frozen=True):
@@ -80,6 +82,54 @@ _questions: Final = Decoder(Question)
 _replies: Final = Decoder(Reply)
 
 
+class PendingReply:
+    """The reply to a question that is under way; `wake` is called when it is there."""
+
+    def __init__(self, question: Question, wake: Callable[[], None], grace_s: float = 0.0) -> None:
+        """`grace_s` is how much longer than the question says the reply may take."""
+        self.grace_s: Final = grace_s
+        self._question: Final = question
+        self._wake: Final = wake
+        self._reply: Reply | StoreError | None = None
+
+    @property
+    def is_there(self) -> bool:
+        return self._reply is not None
+
+    def now(self) -> Reply:
+        """Return the reply, or that the group has not decided. Raises what another node raised."""
+        reply = self._reply
+        if reply is None:
+            return _refused(self._question, GroupCode.still_waiting)
+        if isinstance(reply, StoreError):
+            raise reply
+        return reply
+
+    def take(self, reply: Reply | StoreError) -> None:
+        self._reply = reply
+        self._wake()
+
+    def take_answer(self, answer: Answer) -> None:
+        """Take what this node's coordinator has answered; a group that it abandons answers joins
+        and syncs alike."""
+        if isinstance(answer, Joined) and self._question.join is not None:
+            self.take(Reply(joined=answer))
+        elif isinstance(answer, Synced) and self._question.sync is not None:
+            self.take(Reply(synced=answer))
+        else:
+            self.take(_refused(self._question, answer.error))
+
+    def take_packed(self, found: bytes | StoreError) -> None:
+        """Take what another node has answered."""
+        if isinstance(found, StoreError):
+            self.take(found)
+            return
+        try:
+            self.take(_replies.decode(found))
+        except MsgspecError as error:
+            self.take(DeadlineError(f"the coordinator's reply cannot be decoded: {error}"))
+
+
 class GroupRouter:
     """What the store's own interfaces ask of groups."""
 
@@ -94,6 +144,19 @@ class GroupRouter:
         if node is None:
             return _refused(question, GroupCode.coordinator_not_available)
         return _replies.decode(here.ask_other(node, _encoder.encode(question)))
+
+    def begin(self, question: Question, wake: Callable[[], None]) -> PendingReply:
+        """Ask without waiting; `wake` is called when the reply is there."""
+        here = self._here
+        if here.ask_other_later is None or here.is_here(question.group):
+            return begin_answer(here, question, wake)
+        pending = PendingReply(question, wake, OTHER_NODE_S)
+        node = here.node_of(question.group)
+        if node is None:
+            pending.take(_refused(question, GroupCode.coordinator_not_available))
+        else:
+            here.ask_other_later(node, _encoder.encode(question), pending.take_packed)
+        return pending
 
     def join(self, namespace: str, group: str, request: Join, seconds: float) -> Joined:
         reply = self.ask(Question(namespace, group, join=request, seconds=seconds))
@@ -149,21 +212,48 @@ class GroupRouter:
         }
 
 
-def answer_packed(here: GroupCoordinator, data: bytes) -> bytes:
-    """Answer the question of another node."""
+def begin_packed(
+    here: GroupCoordinator, data: bytes, wake: Callable[[], None]
+) -> tuple[PendingReply, float]:
+    """Begin to answer the question of another node, and say for how long it waits."""
     try:
         question = _questions.decode(data)
     except MsgspecError as error:
         raise BadRequestError(f"a question about a group cannot be decoded: {error}") from error
-    if not here.is_here(question.group):
-        return _encoder.encode(_refused(question, GroupCode.not_coordinator))
-    return _encoder.encode(answer(here, question))
+    if here.is_here(question.group):
+        return begin_answer(here, question, wake), _seconds(question)
+    pending = PendingReply(question, wake)
+    pending.take(_refused(question, GroupCode.not_coordinator))
+    return pending, 0.0
+
+
+def pack(reply: Reply) -> bytes:
+    return _encoder.encode(reply)
+
+
+def begin_answer(
+    here: GroupCoordinator, question: Question, wake: Callable[[], None]
+) -> PendingReply:
+    """Ask this node's coordinator. Joins and syncs are answered when the group has decided."""
+    pending = PendingReply(question, wake)
+    namespace, group = question.namespace or DEFAULT_NAMESPACE, question.group
+    if question.join is not None:
+        here.join(group, question.join, pending.take_answer, namespace=namespace)
+    elif question.sync is not None:
+        here.sync(group, question.sync, pending.take_answer, namespace=namespace)
+    else:
+        pending.take(answer(here, question))
+    return pending
+
+
+def _seconds(question: Question) -> float:
+    return min(max(0.0, question.seconds), WAIT_S_MAX)
 
 
 def answer(here: GroupCoordinator, question: Question) -> Reply:
     """Ask this node's coordinator."""
     namespace, group = question.namespace or DEFAULT_NAMESPACE, question.group
-    seconds = min(max(0.0, question.seconds), WAIT_S_MAX)
+    seconds = _seconds(question)
     if question.join is not None:
         return Reply(joined=here.join_within(group, question.join, seconds, namespace=namespace))
     if question.sync is not None:

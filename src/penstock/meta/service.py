@@ -6,9 +6,9 @@ A single node has the service, too: a tool need not know which kind it talks to.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import islice
-from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
 import grpc
@@ -41,12 +41,14 @@ from penstock.meta.state.answers import Rejected
 from penstock.meta.state.model import Member
 from penstock.meta.watch import Watch
 from penstock.platform.grpc import WaitingPools, service_handlers
+from penstock.platform.parked_calls import CallFailure, Steps
+from penstock.platform.wakeup import Pause, Wakeup
 
 SERVICE: Final = "penstock.meta.v1.MetaService"
 ERROR_KEY: Final = "penstock-meta-error-bin"
 _SCAN_ROWS_MAX: Final = 1_000
 _WATCH_QUEUE_MAX: Final = 10_000
-_WATCH_WAIT_SECONDS: Final = 0.5
+_WATCH_WAIT_SECONDS: Final = 5.0
 
 _encoder: Final = Encoder()
 _CODES: Final[list[tuple[type[StoreError], grpc.StatusCode]]] = [
@@ -124,21 +126,29 @@ class MetaService:
             age_ms=found.age_ms(),
         )
 
-    def watch(self, request: pb.WatchRequest) -> Iterator[pb.WatchReply]:
-        updates: SimpleQueue[Update] = SimpleQueue()
-        watch = self._client.watch(request.after, updates.put)
+    def watch(self, request: pb.WatchRequest) -> Steps:
+        wakeup = Wakeup()
+        updates: deque[Update] = deque()
+
+        watch: Watch | None = None
+
+        def note(update: Update) -> None:
+            updates.append(update)
+            if watch is not None and len(updates) >= _WATCH_QUEUE_MAX:
+                watch.close()  # its client does not read: it may go on from where it is, later
+            wakeup.set()
+
+        watch = self._client.watch(request.after, note)
         try:
             # However much of it there is: what came before the watch is all here already.
-            for _ in range(updates.qsize()):
-                yield _watch_reply(updates.get())
+            for _ in range(len(updates)):
+                yield _watch_reply(updates.popleft())
             yield pb.WatchReply(is_level=True)
-            while not self._is_over(watch) and updates.qsize() < _WATCH_QUEUE_MAX:
-                try:
-                    update = updates.get(timeout=_WATCH_WAIT_SECONDS)
-                except Empty:
-                    yield pb.WatchReply()  # finds out whether somebody still listens
-                else:
-                    yield _watch_reply(update)
+            while not self._is_over(watch):
+                if updates:
+                    yield _watch_reply(updates.popleft())
+                elif not (yield Pause(wakeup, _WATCH_WAIT_SECONDS)):
+                    yield pb.WatchReply()  # clients look whether they still want the stream
         finally:
             watch.close()
 
@@ -146,7 +156,7 @@ class MetaService:
         return watch.is_closed or self._ending.is_set()
 
     def end_watches(self) -> None:
-        """Let those who watch go, within a moment: nobody stops before them."""
+        """End streams that watch when they look next, before the server stops."""
         self._ending.set()
 
     def save_offset_data(self, request: pb.SaveOffsetDataRequest) -> pb.SaveOffsetDataReply:
@@ -291,10 +301,9 @@ def meta_handlers(
     service: MetaService, pools: WaitingPools | None = None
 ) -> grpc.GenericRpcHandler:
     """Return the service as a gRPC server takes it."""
-    return service_handlers(pb, SERVICE, service, _abort, pools)
+    return service_handlers(pb, SERVICE, service, _failure_of, pools)
 
 
-def _abort(context: grpc.ServicerContext, error: StoreError) -> None:
+def _failure_of(error: StoreError) -> CallFailure:
     code = next((c for kind, c in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
-    context.set_trailing_metadata(((ERROR_KEY, type(error).__name__.encode()),))
-    context.abort(code, str(error)[:1024])
+    return CallFailure(code, str(error)[:1024], ((ERROR_KEY, type(error).__name__.encode()),))

@@ -1,8 +1,8 @@
-"""Threads for gRPC calls that wait: streams, and calls that last until something happens.
+"""Bounds of gRPC calls that wait: in all, and of one client.
 
-A gRPC server has a thread for each call under way. Calls that only wait would take all of them, and
-every other call would time out. So they have pools of their own, whose bounds they meet among
-themselves: one too many, in all or of one client, is refused with `BusyError`.
+Calls that wait for something on the server have no thread meanwhile (`parked_calls`). A stream of
+requests holds a thread while it waits for its client, so these streams have a pool of their own
+(`WaitingThreads`). One call too many, in all or of one client, is refused with `BusyError`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,51 @@ _REFUSERS: Final = 2
 _refusing: Final = threading.local()
 
 
+class Places:
+    """Counts the calls of a kind under way, by client."""
+
+    def __init__(self, calls_max: int, per_client_max: int) -> None:
+        self.calls_max: Final = calls_max
+        self.per_client_max: Final = per_client_max
+        self._lock: Final = threading.Lock()
+        self._taken = 0
+        self._clients: Final = Counter[str]()
+
+    def take(self, client: str) -> None:
+        """Count a call of `client`, or raise `BusyError`."""
+        with self._lock:
+            if self._taken >= self.calls_max:
+                raise _too_many(self.calls_max)
+            if self._clients[client] >= self.per_client_max:
+                raise _too_many_of_one(self.per_client_max)
+            self._taken += 1
+            self._clients[client] += 1
+
+    def give_back(self, client: str) -> None:
+        with self._lock:
+            self._taken -= 1
+            self._clients[client] -= 1
+            if not self._clients[client]:
+                del self._clients[client]
+
+
+def _too_many(calls_max: int) -> BusyError:
+    return BusyError(f"{calls_max} calls of this kind wait already, as many as may; try later")
+
+
+def _too_many_of_one(per_client_max: int) -> BusyError:
+    return BusyError(
+        f"{per_client_max} calls of this kind of one connection wait already, as many as may; end "
+        "some of them, or use fewer"
+    )
+
+
 class WaitingThreads(ThreadPoolExecutor):
     """A pool that takes no more calls than it has threads: the others are refused at once, by
     threads of their own."""
 
     def __init__(self, calls_max: int, per_client_max: int) -> None:
-        super().__init__(calls_max, thread_name_prefix="penstock-rpc-wait")
+        super().__init__(calls_max, thread_name_prefix="penstock-rpc-write")
         self.calls_max: Final = calls_max
         self.per_client_max: Final = per_client_max
         self._refusers: Final = ThreadPoolExecutor(
@@ -71,15 +110,10 @@ class WaitingThreads(ThreadPoolExecutor):
     def admit(self, client: str) -> Iterator[None]:
         """Let a call of `client` go on in this thread, or raise `BusyError`."""
         if getattr(_refusing, "is_asked", False):
-            raise BusyError(
-                f"{self.calls_max} calls of this kind wait already, as many as may; try later"
-            )
+            raise _too_many(self.calls_max)
         with self._lock:
             if self._clients[client] >= self.per_client_max:
-                raise BusyError(
-                    f"{self.per_client_max} calls of this kind of one connection wait already, as "
-                    "many as may; end some of them, or use fewer"
-                )
+                raise _too_many_of_one(self.per_client_max)
             self._clients[client] += 1
         try:
             yield

@@ -15,9 +15,10 @@ T = TypeVar("T")
 class CallThreads(ThreadPoolExecutor):
     """A pool that knows whether it is used up."""
 
-    def __init__(self, threads_max: int) -> None:
-        super().__init__(threads_max, thread_name_prefix="penstock-rpc")
+    def __init__(self, threads_max: int, name: str = "penstock-rpc") -> None:
+        super().__init__(threads_max, thread_name_prefix=name)
         self.threads_max: Final = threads_max
+        self.name: Final = name
         self._counting: Final = threading.Lock()
         self._waiting = 0
         self._running = 0

@@ -110,6 +110,38 @@ class NodeForwarder:
         request = pb.GroupQuestion(packed=question)
         return self.call(node_id, "AskGroup", request, pb.GroupAnswer).packed
 
+    def ask_group_later(
+        self, node_id: int, question: bytes, done: Callable[[bytes | StoreError], None]
+    ) -> None:
+        """Ask the coordinator of a group, and call `done` with its answer from a thread of gRPC's:
+        it holds no thread here, and raises when nothing could be sent."""
+        address, channel = self._channel(node_id)
+        call = channel.unary_unary(
+            f"/{SERVICE}/AskGroup",
+            request_serializer=_serialize,
+            response_deserializer=pb.GroupAnswer.FromString,
+        )
+        request = pb.GroupQuestion(packed=question)
+        if not self._free.acquire(blocking=False):
+            raise _too_many()
+
+        def end(future: grpc.Future[pb.GroupAnswer]) -> None:
+            self._free.release()
+            try:
+                found: bytes | StoreError = future.result().packed
+            except grpc.RpcError as error:
+                found = error_of_call(error, f"node {node_id} at {address}", request)
+            except grpc.FutureCancelledError:
+                found = DeadlineError(f"the connection to node {node_id} was closed")
+            done(found)
+
+        try:
+            future = call.future(request, timeout=CALL_S)
+        except ValueError as error:
+            self._free.release()
+            raise DeadlineError(f"the connection to node {node_id} was closed") from error
+        future.add_done_callback(end)
+
     def call(
         self,
         node_id: int,
@@ -143,7 +175,7 @@ class NodeForwarder:
     @contextmanager
     def _under_way(self, node_id: int, address: str, request: WireMessage) -> Iterator[None]:
         if not self._free.acquire(blocking=False):
-            raise BusyError(f"{UNDER_WAY_MAX} requests wait for other nodes already")
+            raise _too_many()
         try:
             yield
         except grpc.RpcError as error:
@@ -341,6 +373,10 @@ class OtherNode:
 
     def _refusal(self, what: str) -> StoreError:
         return NotSupportedError(f"{what} is the business of node {self._node_id} itself")
+
+
+def _too_many() -> BusyError:
+    return BusyError(f"{UNDER_WAY_MAX} requests wait for other nodes already")
 
 
 def _serialize(message: WireMessage) -> bytes:

@@ -24,10 +24,12 @@ COPIES: Final = 3
 class ReadBudget:
     def __init__(self, size_max: int, wait_s: float = WAIT_S) -> None:
         self.size_max: Final = size_max
-        self._wait_s: Final = wait_s
+        self.wait_s: Final = wait_s
         self._used = 0
         self._changed: Final = threading.Condition()
         self._waits: Final = threading.Semaphore(WAITS_MAX)
+        self._wakes: Final[dict[Callable[[], None], None]] = {}
+        """Of streams that wait for room; each is there once."""
 
     @property
     def used(self) -> int:
@@ -42,28 +44,54 @@ class ReadBudget:
             self._used += size
         return Share(self, size)
 
+    def take_or_call(self, size: int, wake: Callable[[], None]) -> Share | None:
+        """Return a share, or None when there is no room: `wake` is called, once, when another share
+        was given back. For a caller that must not wait in its thread."""
+        with self._changed:
+            if self._has_room(size):
+                self._wakes.pop(wake, None)
+                self._used += size
+                return Share(self, size)
+            self._wakes[wake] = None
+            return None
+
+    def give_up(self, wake: Callable[[], None]) -> BusyError:
+        """Call `wake` no more; return why there is no share."""
+        with self._changed:
+            self._wakes.pop(wake, None)
+        return self._refusal()
+
     def _has_room(self, size: int) -> bool:
         return self._used == 0 or self._used + size <= self.size_max
 
     def _wait(self, size: int) -> None:
         may_wait = self._waits.acquire(blocking=False)
         try:
-            wait_s = self._wait_s if may_wait else 0.0
+            wait_s = self.wait_s if may_wait else 0.0
             if not self._changed.wait_for(lambda: self._has_room(size), wait_s):
-                raise BusyError(
-                    f"replies to other readers take {self._used} bytes; the limit is "
-                    f"server.read_memory_max = {self.size_max}; read again later, or less at a time"
-                )
+                raise self._refusal()
         finally:
             if may_wait:
                 self._waits.release()
 
+    def _refusal(self) -> BusyError:
+        return BusyError(
+            f"replies to other readers take {self._used} bytes; the limit is "
+            f"server.read_memory_max = {self.size_max}; read again later, or less at a time"
+        )
+
     def change(self, size: int) -> None:
         """Count `size` bytes more, or less. Never waits: it is about memory that is taken."""
+        wakes: list[Callable[[], None]] = []
         with self._changed:
             self._used += size
             if size < 0:
                 self._changed.notify_all()
+                if self._wakes:
+                    wakes = list(self._wakes)
+                    self._wakes.clear()
+        for wake in wakes:
+            wake()
 
 
 class Share:

@@ -33,10 +33,11 @@ from penstock.offsets.cluster_manager import ClusterOffsetManager
 from penstock.platform.addresses import bare_host, bracketed, with_port
 from penstock.platform.local_disk import LocalDisk
 from penstock.platform.log import get_logger
+from penstock.platform.parked_calls import WaitingCalls
 from penstock.record import QueueKind
 from penstock.remote.call_threads import CallThreads
 from penstock.remote.forwarding import NodeForwarder
-from penstock.remote.monitoring.health import NodeHealth
+from penstock.remote.monitoring.health import Level, NodeHealth
 from penstock.remote.monitoring.http_server import MonitoringServer
 from penstock.remote.node_start import start_node
 from penstock.remote.peer_clocks import PeerClocks
@@ -128,7 +129,7 @@ class Server:
             offsets, groups = self.node.offset_manager, self.node.groups
             self._meta.commit_groups = offsets.commit_new_offsets
             steps = offsets.take_step if isinstance(offsets, ClusterOffsetManager) else None
-            shards = shard_handlers(self.node.handler, self.node.clock, groups, steps)
+            shards = shard_handlers(self.node.handler, self.node.clock, groups, steps, self._pools)
             also = [meta_handlers(self._meta, self._pools), shards]
             self._rpc, self.port = start_server(
                 backend,
@@ -143,7 +144,7 @@ class Server:
             try:
                 self._enter_cluster(listen)
                 self._peer_clocks: Final = self._watch_peers()
-                health = NodeHealth(self.node, LocalDisk(), self._threads, self._front_ends)
+                health = NodeHealth(self.node, LocalDisk(), self._all_threads(), self._front_ends)
                 self._http: Final = MonitoringServer(
                     listen.host,
                     listen.http_port,
@@ -164,6 +165,19 @@ class Server:
         """As it stands in front of a port."""
         self.http_port: Final = self._http.port
 
+    def _all_threads(self) -> dict[CallThreads, Level]:
+        """Return the pools of the storage API. Clients that do not read can use up that of the
+        streams; all other calls are served then, so that the node stays ready."""
+        found: dict[CallThreads, Level] = {self._threads: "error"}
+        pools: list[tuple[WaitingCalls, Level]] = [
+            (self._pools.waits, "error"),
+            (self._pools.streams, "warning"),
+        ]
+        for calls, level in pools:
+            if isinstance(calls.threads, CallThreads):
+                found[calls.threads] = level
+        return found
+
     def _holds_batches(self, namespace: str, name: str) -> bool:
         topic = self.node.broker_cache.topics.get((namespace, name))
         return topic is not None and topic.config.queue_kind == QueueKind.BATCH.value
@@ -175,6 +189,7 @@ class Server:
             return
         self._forwarder.follow(meta)
         self.node.groups.ask_other = self._forwarder.ask_group
+        self.node.groups.ask_other_later = self._forwarder.ask_group_later
         host = bare_host(listen.advertised_host or listen.host)
         if host in _ALL_ADDRESSES:
             host = socket.gethostname()
@@ -232,10 +247,11 @@ class Server:
         self._http.close()
         if self._peer_clocks is not None:
             self._peer_clocks.close()
-        # Those who follow a topic or the metadata would wait on, and nobody stops before them.
+        # Calls that wait end first: the server stops when all calls have ended.
         self._stopping.set()
         self._meta.end_watches()
         self.node.handler.end_waits()
+        self._pools.wake_all()
         self._rpc.stop(GRACE_S).wait()
         self._pools.shutdown()
         self._save_offsets()

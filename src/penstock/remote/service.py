@@ -1,15 +1,17 @@
 """`StorageService`: a backend behind gRPC.
 
-Each call is one call of the backend, in a thread of the server's pool. Errors of the store keep
-their type on the way (see `wire_errors`); anything else is a fault of ours: logged, and answered as
-one.
+Each call is one call of the backend, in a thread of the server's pool. Calls that wait are
+generators of replies and pauses, and have no thread while they pause (see `parked_calls`). Errors
+of the store keep their type on the way (see `wire_errors`); anything else is a fault of ours:
+logged, and answered as one.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Final, TypeVar
@@ -18,7 +20,7 @@ import grpc
 import msgspec
 from google.protobuf.message import Message as WireMessage
 
-from penstock.api.backend import Backend
+from penstock.adapter.record_watch import RecordWatch
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery
 from penstock.errors import (
     BadRequestError,
@@ -30,27 +32,43 @@ from penstock.errors import (
     SetupError,
     StoreError,
 )
+from penstock.groups.codes import GroupCode
+from penstock.groups.model import Joined, Synced
+from penstock.groups.routing import PendingReply
 from penstock.platform.addresses import find_problem, resolve, with_port
 from penstock.platform.grpc import WaitingPools, service_handlers, when_ended
 from penstock.platform.log import get_logger
+from penstock.platform.parked_calls import CallFailure, Resumer, Steps, WaitingCalls
 from penstock.platform.waiting_calls import WaitingThreads
+from penstock.platform.wakeup import Pause, Wakeup
 from penstock.record import Offset
 from penstock.remote import group_wire, wire
 from penstock.remote import storage_pb2 as pb
 from penstock.remote.call_threads import CallThreads
 from penstock.remote.read_budget import ReadBudget, Share
+from penstock.remote.served_backend import ServedBackend
 from penstock.remote.wire import MESSAGE_SIZE_MAX, READ_SIZE_MAX
 from penstock.remote.wire_errors import error_to_metadata, error_to_wire, status_details
 
 R = TypeVar("R", bound=WireMessage)
 SERVICE: Final = "penstock.storage.v1.StorageService"
 THREADS_MAX: Final = 256
-WAITS_MAX: Final = 192
-"""Calls that may wait for records at once: however many clients wait, others are served."""
-STREAMS_MAX: Final = 256
-PER_CLIENT_MAX: Final = 64
+WAITS_MAX: Final = 2_048
+"""Calls that may wait for records or for a group; more are answered immediately."""
+STREAMS_MAX: Final = 4_096
+"""Streams that follow a topic or the metadata; as many calls with one reply that wait."""
+PER_CLIENT_MAX: Final = 256
 """Streams of one connection."""
-FOLLOW_WAIT_S: Final = 1.0
+STREAM_THREADS_MAX: Final = 64
+WAIT_THREADS_MAX: Final = 64
+"""Threads for such calls while they read and send: none while they wait."""
+WRITE_STREAMS_MAX: Final = 256
+WRITE_STREAMS_PER_CLIENT_MAX: Final = 64
+"""Streams of writes, each of which has a thread."""
+KEEPALIVE_MS: Final = 60_000
+KEEPALIVE_TIMEOUT_MS: Final = 20_000
+FOLLOW_WAIT_S: Final = 10.0
+"""After so long a stream that follows gets an empty page."""
 WAIT_S_MAX: Final = 30.0
 READ_MEMORY_MAX: Final = 1 << 30
 BATCH_SIZE: Final = 64 << 20
@@ -83,8 +101,12 @@ class ReadLimits:
         self._holds_batches: Final = holds_batches
 
     def share(self, name: pb.TopicName, max_size: int) -> Share:
+        return self.budget.take(self.size_of(name, max_size))
+
+    def size_of(self, name: pb.TopicName, max_size: int) -> int:
+        """Return what a read takes before it begins."""
         least = BATCH_SIZE if self._holds_batches(name.namespace, name.topic) else RECORD_SIZE
-        return self.budget.take(max(min(max_size, READ_SIZE_MAX), least))
+        return max(min(max_size, READ_SIZE_MAX), least)
 
 
 def _kept(share: Share, read: Callable[[], R]) -> R:
@@ -103,7 +125,7 @@ class StorageService:
     """The handlers of `storage.proto`, over a backend."""
 
     def __init__(
-        self, backend: Backend, stopping: threading.Event, reading: ReadLimits | None = None
+        self, backend: ServedBackend, stopping: threading.Event, reading: ReadLimits | None = None
     ) -> None:
         """`stopping` ends streams that would go on for ever."""
         self._backend: Final = backend
@@ -196,24 +218,61 @@ class StorageService:
             records=[wire.stored_to_wire(record, request.partition) for record in found]
         )
 
-    def read_stream(self, request: pb.ReadRequest) -> Iterator[pb.RecordsReply]:
-        name = request.name
-        while True:
-            with self._reading.share(name, request.max_size) as share:
-                page = self._read(request)
+    def read_stream(self, request: pb.ReadRequest) -> Steps:
+        wakeup = Wakeup()
+        watch: RecordWatch | None = None
+        try:
+            while True:
+                share = yield from self._wait_for_share(request, wakeup)
+                with share:
+                    page = self._read(request)
+                    if page.records:
+                        share.settle(page.ByteSize())
+                        request.offset = page.records[-1].offset + 1
+                        yield page
                 if page.records:
-                    share.settle(page.ByteSize())
-                    request.offset = page.records[-1].offset + 1
-                    yield page
-            if page.records:
-                continue
-            elif not request.follow or self._stopping.is_set():
-                return
-            else:
-                at = {(name.topic, request.partition): Offset(request.offset)}
-                self._backend.wait_for_records(name.namespace, at, FOLLOW_WAIT_S)
-                # An empty page lets the transport notice a client that went away.
+                    continue
+                if not request.follow or self._stopping.is_set():
+                    return
+                if watch is not None and watch.is_gone():
+                    watch.close()
+                    watch = None
+                if watch is None:
+                    watch = self._watch(request, wakeup)
+                watch.move(Offset(request.offset))
+                yield from self._follow(watch, wakeup)
+        finally:
+            if watch is not None:
+                watch.close()
+
+    def _wait_for_share(
+        self, request: pb.ReadRequest, wakeup: Wakeup
+    ) -> Generator[object, bool | None, Share]:
+        """Wait for a share of the memory for replies, without a thread."""
+        budget, size = self._reading.budget, self._reading.size_of(request.name, request.max_size)
+        deadline = time.monotonic() + budget.wait_s
+        while (share := budget.take_or_call(size, wakeup.set)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0 or self._stopping.is_set():
+                raise budget.give_up(wakeup.set)
+            yield Pause(wakeup, left)
+        return share
+
+    def _watch(self, request: pb.ReadRequest, wakeup: Wakeup) -> RecordWatch:
+        name = request.name
+        at = {(name.topic, request.partition): Offset(request.offset)}
+        return self._backend.watch_records(name.namespace, at, wakeup.set)
+
+    def _follow(self, watch: RecordWatch, wakeup: Wakeup) -> Steps:
+        """Wait until it is time to read again."""
+        until = time.monotonic() + min(watch.pause_s(), FOLLOW_WAIT_S)
+        while not watch.has_news() and not self._stopping.is_set():
+            left = until - time.monotonic()
+            if left <= 0:
+                # An empty page: a client that only reads can end its stream, and look around.
                 yield pb.RecordsReply()
+                return
+            yield Pause(wakeup, left)
 
     def read_columns(self, request: pb.ColumnsRequest) -> pb.ColumnsReply:
         if find_spec("pyarrow") is None:
@@ -286,19 +345,22 @@ class StorageService:
         found = self._backend.offsets_at(name.namespace, name.topic, request.timestamp_ms, strategy)
         return pb.PartitionOffsets(offsets=dict(found))
 
-    def wait_for_records(self, request: pb.WaitRequest) -> pb.WaitReply:
-        seconds = min(max(0.0, request.seconds), WAIT_S_MAX)
+    def wait_for_records(self, request: pb.WaitRequest) -> Steps:
+        wakeup = Wakeup()
         positions = wire.positions_from_wire(request.positions)
-        may_wait = self._waits.acquire(blocking=False)
-        try:
-            # Beyond the bound the answer comes at once, and the client pauses by itself.
-            found = self._backend.wait_for_records(
-                request.namespace, positions, seconds if may_wait else 0.0
-            )
-        finally:
-            if may_wait:
-                self._waits.release()
-        return pb.WaitReply(found=found)
+        with (
+            self._may_wait(request.seconds, WAIT_S_MAX) as seconds,
+            self._backend.watch_records(request.namespace, positions, wakeup.set) as watch,
+        ):
+            until = time.monotonic() + seconds
+            found = watch.has_records()
+            while not found and not watch.is_over:
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                yield Pause(wakeup, left)
+                found = watch.has_news()
+        yield pb.WaitReply(found=found)
 
     # Deleting
 
@@ -358,19 +420,37 @@ class StorageService:
 
     # Members of groups
 
-    def join_group(self, request: pb.GroupJoin) -> pb.GroupJoined:
-        name = request.caller.name
+    def join_group(self, request: pb.GroupJoin) -> Steps:
+        name, wakeup = request.caller.name, Wakeup()
         join = group_wire.join_from_wire(request)
-        with self._may_wait(request.wait_s) as seconds:
-            joined = self._backend.join_group(name.namespace, name.group, join, seconds)
-        return group_wire.joined_to_wire(joined)
+        with self._may_wait(request.wait_s, GROUP_WAIT_S_MAX) as seconds:
+            pending = self._backend.begin_join(
+                name.namespace, name.group, join, seconds, wakeup.set
+            )
+            yield from self._decided(pending, wakeup, seconds)
+        joined = pending.now().joined or Joined(GroupCode.invalid_request)
+        yield group_wire.joined_to_wire(joined)
 
-    def sync_group(self, request: pb.GroupSync) -> pb.GroupSynced:
-        name = request.caller.name
+    def sync_group(self, request: pb.GroupSync) -> Steps:
+        name, wakeup = request.caller.name, Wakeup()
         sync = group_wire.sync_from_wire(request)
-        with self._may_wait(request.wait_s) as seconds:
-            synced = self._backend.sync_group(name.namespace, name.group, sync, seconds)
-        return group_wire.synced_to_wire(synced)
+        with self._may_wait(request.wait_s, GROUP_WAIT_S_MAX) as seconds:
+            pending = self._backend.begin_sync(
+                name.namespace, name.group, sync, seconds, wakeup.set
+            )
+            yield from self._decided(pending, wakeup, seconds)
+        synced = pending.now().synced or Synced(GroupCode.invalid_request)
+        yield group_wire.synced_to_wire(synced)
+
+    def _decided(self, pending: PendingReply, wakeup: Wakeup, seconds: float) -> Steps:
+        """Wait until the coordinator has answered. One on another node answers also when the group
+        has not decided within `seconds`."""
+        until = time.monotonic() + seconds + pending.grace_s
+        while not pending.is_there and not self._stopping.is_set():
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            yield Pause(wakeup, left)
 
     def heartbeat_group(self, request: pb.GroupCaller) -> pb.GroupCodeReply:
         caller = group_wire.caller_from_wire(request)
@@ -386,12 +466,13 @@ class StorageService:
         return pb.GroupCodeReply(code=code)
 
     @contextmanager
-    def _may_wait(self, seconds: float) -> Iterator[float]:
-        """Yield how long a call may wait: beyond the bound of those that do, not at all."""
+    def _may_wait(self, seconds: float, seconds_max: float) -> Iterator[float]:
+        """Yield how long a call may wait: beyond the bound of those that do, not at all. Then the
+        client pauses by itself."""
         may_wait = self._waits.acquire(blocking=False)
         try:
             wanted = seconds if math.isfinite(seconds) else 0.0
-            yield min(max(0.0, wanted), GROUP_WAIT_S_MAX) if may_wait else 0.0
+            yield min(max(0.0, wanted), seconds_max) if may_wait else 0.0
         finally:
             if may_wait:
                 self._waits.release()
@@ -428,14 +509,27 @@ def _namespace(request: pb.ListRequest) -> str | None:
 
 
 def waiting_pools() -> WaitingPools:
-    """Return the threads of a server for streams and for calls that wait."""
+    """Return the bounds and threads of a server for calls that wait."""
+    resumer = Resumer()
     return WaitingPools(
-        WaitingThreads(STREAMS_MAX, PER_CLIENT_MAX), WaitingThreads(THREADS_MAX, THREADS_MAX)
+        WaitingCalls(
+            CallThreads(STREAM_THREADS_MAX, "penstock-rpc-stream"),
+            resumer,
+            STREAMS_MAX,
+            PER_CLIENT_MAX,
+        ),
+        WaitingCalls(
+            CallThreads(WAIT_THREADS_MAX, "penstock-rpc-wait"),
+            resumer,
+            STREAMS_MAX,
+            STREAMS_MAX,
+        ),
+        WaitingThreads(WRITE_STREAMS_MAX, WRITE_STREAMS_PER_CLIENT_MAX),
     )
 
 
 def start_server(
-    backend: Backend,
+    backend: ServedBackend,
     host: str,
     port: int,
     *,
@@ -457,10 +551,13 @@ def start_server(
             ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
             ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
             ("grpc.so_reuseport", 0),
+            # Clients that vanished without a word are noticed, and their streams end.
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ],
     )
     service = StorageService(backend, stopping, reading)
-    handlers = service_handlers(pb, SERVICE, service, abort, pools)
+    handlers = service_handlers(pb, SERVICE, service, failure_of, pools)
     server.add_generic_rpc_handlers((handlers, *also))
     try:
         bound = server.add_insecure_port(with_port(host, port))
@@ -472,8 +569,7 @@ def start_server(
     return server, bound
 
 
-def abort(context: grpc.ServicerContext, error: StoreError) -> None:
-    """End a call with an error that keeps its type."""
+def failure_of(error: StoreError) -> CallFailure:
+    """Return how a call ends with an error that keeps its type."""
     code = next((c for kind, c in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
-    context.set_trailing_metadata((error_to_metadata(error),))
-    context.abort(code, status_details(error))
+    return CallFailure(code, status_details(error), (error_to_metadata(error),))

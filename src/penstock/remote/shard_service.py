@@ -19,13 +19,15 @@ from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.routing.storage_cache import ShardEntry
 from penstock.errors import BadRequestError, DeadlineError, NotLeaderError, NotSupportedError
 from penstock.groups.coordinator import GroupCoordinator
-from penstock.groups.routing import answer_packed
+from penstock.groups.routing import begin_packed, pack
 from penstock.platform.clock_guard import GuardedClock
-from penstock.platform.grpc import service_handlers
+from penstock.platform.grpc import WaitingPools, service_handlers
+from penstock.platform.parked_calls import Steps
+from penstock.platform.wakeup import Pause, Wakeup
 from penstock.record import Offset, Producer, ShardId, StoredRecord
 from penstock.remote import shards_pb2 as pb
 from penstock.remote import storage_pb2, wire
-from penstock.remote.service import abort
+from penstock.remote.service import failure_of
 
 SERVICE: Final = "penstock.storage.v1.ShardService"
 KNOWN_WITHIN_S: Final = 3.0
@@ -168,10 +170,14 @@ class ShardService:
     def coordinate_offsets(self, request: pb.OffsetStep) -> storage_pb2.JsonReply:
         return storage_pb2.JsonReply(json=self._take_offset_step(request.json))
 
-    def ask_group(self, request: pb.GroupQuestion) -> pb.GroupAnswer:
+    def ask_group(self, request: pb.GroupQuestion) -> Steps:
         if self._groups is None:
             raise NotSupportedError("this node coordinates no groups")
-        return pb.GroupAnswer(packed=answer_packed(self._groups, request.packed))
+        wakeup = Wakeup()
+        pending, seconds = begin_packed(self._groups, request.packed, wakeup.set)
+        if not pending.is_there and seconds > 0:
+            yield Pause(wakeup, seconds)
+        yield pb.GroupAnswer(packed=pack(pending.now()))
 
     def _led(self, shard: str) -> ShardEntry:
         entry = self._handler.cache.shards.get(shard)
@@ -201,7 +207,8 @@ def shard_handlers(
     clock: GuardedClock | None = None,
     groups: GroupCoordinator | None = None,
     take_offset_step: TakeStep | None = None,
+    pools: WaitingPools | None = None,
 ) -> grpc.GenericRpcHandler:
     """Return the service as a gRPC server takes it."""
     service = ShardService(handler, clock, groups, take_offset_step)
-    return service_handlers(pb, SERVICE, service, abort)
+    return service_handlers(pb, SERVICE, service, failure_of, pools)

@@ -357,3 +357,18 @@ def test_a_node_outside_of_the_groups_leads_its_shards_while_its_heart_beats(
         again.close()
         for server, _ in served:
             server.stop(None).wait()
+
+
+def test_a_watch_whose_client_does_not_read_ends_with_its_queue_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.meta.service._WATCH_QUEUE_MAX", 3)
+    with SoloMetaClient.open(str(tmp_path / "meta")) as solo:
+        steps = solo.service().watch(pb.WatchRequest(after=0))
+        for step in steps:
+            assert isinstance(step, pb.WatchReply)
+            if step.is_level:
+                break
+        for number in range(5):
+            solo.create_topic(f"t-{number}")
+        assert list(steps) == [], "it goes on from its revision with another watch"

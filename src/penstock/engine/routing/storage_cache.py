@@ -280,6 +280,7 @@ class StorageCacheManager:
             self.shards[entry.name] = entry
         nodes = _same_nodes(shard.replicas)
         in_sync = nodes if nodes == shard.in_sync else shard.in_sync
+        has_moved = entry.meta is not None and entry.meta.leader != shard.leader
         entry.meta = replace(
             shard,
             topic_id=entry.id.topic,
@@ -288,6 +289,10 @@ class StorageCacheManager:
             status=intern(shard.status),
         )
         entry.forget_derived()
+        if has_moved:
+            # Writes to another node do not wake a waiter here: it must look again by itself.
+            for wake in entry.appended:
+                wake()
 
     def _drop_shard(self, topic_id: str, partition: int) -> None:
         entry = self.shards.pop(ShardId(topic_id, partition).name, None)

@@ -10,7 +10,7 @@ disk, another node or a client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -38,9 +38,14 @@ class Reason(Struct, frozen=True):
 
 class NodeHealth:
     def __init__(
-        self, node: Node, disk: Disk, threads: CallThreads, front_ends: Callable[[], dict[str, str]]
+        self,
+        node: Node,
+        disk: Disk,
+        threads: Mapping[CallThreads, Level],
+        front_ends: Callable[[], dict[str, str]],
     ) -> None:
-        """`front_ends` returns what is wrong with those that were asked for, by name."""
+        """`threads` are the pools of the server, and how serious it is that one is used up.
+        `front_ends` returns what is wrong with those that were asked for, by name."""
         self._node: Final = node
         self._disk: Final = disk
         self._threads: Final = threads
@@ -63,14 +68,7 @@ class NodeHealth:
         yield from self._failures()
         yield from self._disk_reasons()
         yield from self._meta_reasons()
-        waiting, seconds = self._threads.waiting()
-        if seconds >= WAITING_S:
-            yield Reason(
-                "grpc",
-                "error",
-                f"{waiting} calls wait for one of {self._threads.threads_max} threads, since "
-                f"{seconds:.0f} s",
-            )
+        yield from self._thread_reasons()
         clock = self._node.clock.status()
         if clock.held:
             what = f"the clock {clock.reason}; nothing is deleted by age until it is set right or "
@@ -78,6 +76,17 @@ class NodeHealth:
         yield from self._tier_reasons()
         for name, problem in self._front_ends().items():
             yield Reason(name, "error", problem)
+
+    def _thread_reasons(self) -> Iterator[Reason]:
+        for threads, level in self._threads.items():
+            waiting, seconds = threads.waiting()
+            if seconds >= WAITING_S:
+                yield Reason(
+                    "grpc",
+                    level,
+                    f"{waiting} calls wait for one of {threads.threads_max} threads "
+                    f"({threads.name}), since {seconds:.0f} s",
+                )
 
     def _failures(self) -> Iterator[Reason]:
         """Yield why parts of the node have stopped for good: only a new start helps."""
