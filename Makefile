@@ -17,7 +17,7 @@ NATIVE := $(shell find native -name target -prune -o -type f \( -name '*.rs' -o 
 BUILD := $(if $(filter 1,$(PENSTOCK_PURE)),pure,$(if $(shell command -v cargo),cargo,without-cargo))
 LINTED := $(wildcard src tests bench setup.py)
 
-.PHONY: help install serve protos test lint format bench soak wheel clean
+.PHONY: help install serve protos test lint rust format bench soak wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,15 +66,44 @@ lint: install ## ruff, mypy, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The crate's own checks use the dev profile, in native/target/debug: the release build of the
+# extension stays as it is. They link libpython (only the feature pyo3/extension-module, which the
+# build of the extension asks for, leaves it out), and not every interpreter has one. rustfmt and
+# clippy are components that a tool chain may lack. What is missing is reported and left out.
+CARGO := PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo
+FIND_LIBPYTHON := import os, sysconfig; \
+    get = sysconfig.get_config_var; \
+    paths = [os.path.join(get(each) or "", get("LDLIBRARY") or "none") \
+             for each in ("LIBDIR", "LIBPL", "PYTHONFRAMEWORKPREFIX")]; \
+    print(next((os.path.dirname(path) for path in paths if os.path.exists(path)), ""))
+
+rust: install ## the crate's own tests, clippy and rustfmt
+ifeq ($(BUILD),cargo)
+	@if cargo fmt --version >/dev/null 2>&1; then \
+	    cd native && cargo fmt --check; \
+	else echo "no rustfmt: the layout of the Rust code is not checked"; fi
+	@if cargo clippy --version >/dev/null 2>&1; then \
+	    cd native && $(CARGO) clippy --quiet --locked --all-targets -- -D warnings; \
+	else echo "no clippy: the Rust code is not linted"; fi
+	@directory=$$($(BIN)/python -c '$(FIND_LIBPYTHON)'); \
+	if test -n "$$directory"; then \
+	    cd native && LD_LIBRARY_PATH="$$directory:$${LD_LIBRARY_PATH:-}" \
+	        $(CARGO) test --quiet --locked; \
+	else echo "no libpython to link: the tests of the crate are left out"; fi
+else
+	@echo "no native build: the checks of the crate are left out"
+endif
+
 format: install ## rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix $(LINTED)
 	$(BIN)/ruff format $(LINTED)
+	@if cargo fmt --version >/dev/null 2>&1; then cd native && cargo fmt; fi
 
 protos: install ## compile the messages of the gRPC services again
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src \
 	    $$(cd src && find penstock -name '*.proto' | sed 's,^,src/,')
 
-test: lint ## lint, all tests, the store's again on the pure twins, the pipeline's on Spark
+test: lint rust ## lint, all tests, the store's again on the pure twins, the pipeline's on Spark
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 	@echo "the store again, on the pure twins:"
 	PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/codec tests/engine/segment \

@@ -25,7 +25,9 @@ pub fn parse_object<'py>(
     let view = View::readable(request)?;
     let mut reader = Reader { data: view.bytes(), at: 0, is_flexible, items_left: ITEMS_MAX };
     let id = match reader.text()? {
-        Some(bytes) => Some(std::str::from_utf8(bytes).map_err(|_| bad("text that is not UTF-8", 0))?),
+        Some(bytes) => {
+            Some(std::str::from_utf8(bytes).map_err(|_| bad("text that is not UTF-8", 0))?)
+        }
         None => None,
     };
     let acks = i16::from_be_bytes(reader.array()?);

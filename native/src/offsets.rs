@@ -156,6 +156,9 @@ pub fn pack_offsets<'py>(py: Python<'py>, data: &[u8]) -> Option<(i64, Vec<Packe
     (parser.text()?.is_empty() && parser.at == data.len()).then_some((time_ms, groups))
 }
 
+/// The number of each row that was not put, with the row that is there.
+type Refused<'py> = Vec<(usize, Bound<'py, PyAny>)>;
+
 /// Put each row into `changes` whose first `compared` bytes are greater than those of the row that
 /// is there: in `changes`, in the two caches, or as `get` finds it. Return the bytes that were put,
 /// and (number, row that is there) of those that were not.
@@ -167,7 +170,7 @@ pub fn put_newer<'py>(
     changes: &Bound<'py, PyDict>,
     caches: (Bound<'py, PyDict>, Bound<'py, PyDict>),
     get: &Bound<'py, PyAny>,
-) -> PyResult<(usize, Vec<(usize, Bound<'py, PyAny>)>)> {
+) -> PyResult<(usize, Refused<'py>)> {
     let (mut size, mut refused) = (0, Vec::new());
     for (number, (key, row)) in keys.iter().zip(rows.iter()).enumerate() {
         let known = match changes.get_item(&key)? {

@@ -33,13 +33,14 @@ pub fn configuration_of(state: &ConfState) -> Configuration {
 
 pub fn conf_state_of(configuration: Configuration) -> ConfState {
     let (voters, learners, voters_outgoing, learners_next, auto_leave) = configuration;
-    let mut state = ConfState::default();
-    state.voters = voters;
-    state.learners = learners;
-    state.voters_outgoing = voters_outgoing;
-    state.learners_next = learners_next;
-    state.auto_leave = auto_leave;
-    state
+    ConfState {
+        voters,
+        learners,
+        voters_outgoing,
+        learners_next,
+        auto_leave,
+        ..ConfState::default()
+    }
 }
 
 pub fn entry_of(index: u64, row: &[u8]) -> Result<Entry, Refusal> {
