@@ -17,7 +17,7 @@ NATIVE := $(shell find native -name target -prune -o -type f \( -name '*.rs' -o 
 BUILD := $(if $(filter 1,$(PENSTOCK_PURE)),pure,$(if $(shell command -v cargo),cargo,without-cargo))
 LINTED := $(wildcard src tests bench setup.py)
 
-.PHONY: help install serve protos test lint rust format bench soak wheel clean
+.PHONY: help install serve protos test lint rust coverage format bench soak wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,14 @@ test: lint rust ## lint, all tests, the store's again on the pure twins, the pip
 	        tests/pipeline; \
 	else echo "no java: the tests on Spark are left out"; fi
 
+# Measuring slows the tests down by more than a tenth, so `make test` does not.
+coverage: install ## branch coverage of the tests: the total, and the ten least covered modules
+	@$(BIN)/coverage erase
+	@status=0; $(BIN)/coverage run -m pytest -n $(WORKERS) $(ARGS) || status=$$?; \
+	$(BIN)/coverage combine --quiet; \
+	$(BIN)/coverage report --sort=cover | awk 'NR <= 12 || /^TOTAL/'; \
+	exit $$status
+
 BENCHES := store engines meta kafka tiered spark
 
 bench: install ## the benchmarks, one table each
@@ -135,5 +143,5 @@ wheel: $(VENV)/.packages ## build an sdist and a wheel into dist/
 
 clean: ## remove everything that was built, .venv too
 	rm -rf $(VENV) build dist native/target src/*.egg-info src/penstock/_native*.so
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
