@@ -17,7 +17,7 @@ NATIVE := $(shell find native -name target -prune -o -type f \( -name '*.rs' -o 
 BUILD := $(if $(filter 1,$(PENSTOCK_PURE)),pure,$(if $(shell command -v cargo),cargo,without-cargo))
 LINTED := $(wildcard src tests bench setup.py)
 
-.PHONY: help install serve protos test lint rust coverage format bench soak wheel clean
+.PHONY: help install serve protos test lint rust coverage format hooks bench soak wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,10 @@ format: install ## rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix $(LINTED)
 	$(BIN)/ruff format $(LINTED)
 	@if cargo fmt --version >/dev/null 2>&1; then cd native && cargo fmt; fi
+
+hooks: install ## install the checks that run before a commit
+	@$(PIP) pre-commit
+	@$(BIN)/pre-commit install
 
 protos: install ## compile the messages of the gRPC services again
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src \
