@@ -17,7 +17,7 @@ NATIVE := $(shell find native -name target -prune -o -type f \( -name '*.rs' -o 
 BUILD := $(if $(filter 1,$(PENSTOCK_PURE)),pure,$(if $(shell command -v cargo),cargo,without-cargo))
 LINTED := $(wildcard src tests bench setup.py)
 
-.PHONY: help install serve protos test lint rust coverage format hooks bench soak wheel clean
+.PHONY: help install serve protos test pure lint rust coverage format hooks bench soak wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,14 +109,17 @@ protos: install ## compile the messages of the gRPC services again
 
 test: lint rust ## lint, all tests, the store's again on the pure twins, the pipeline's on Spark
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
-	@echo "the store again, on the pure twins:"
-	PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/codec tests/engine/segment \
-	    tests/engine/test_conformance.py
+	@$(MAKE) --no-print-directory BUILD=$(BUILD) pure
 	@if $(BIN)/python -c 'from penstock.pipeline.session.java import find_java; find_java()'; then \
 	    echo "the pipeline, on Spark:"; \
 	    $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m spark --timeout 600 $(ARGS) \
 	        tests/pipeline; \
 	else echo "no java: the tests on Spark are left out"; fi
+
+pure: install ## the store's tests on the pure twins of the native code
+	@echo "the store, on the pure twins:"
+	PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/codec tests/engine/segment \
+	    tests/engine/test_conformance.py
 
 # Measuring slows the tests down by more than a tenth, so `make test` does not.
 coverage: install ## branch coverage of the tests: the total, and the ten least covered modules
