@@ -17,7 +17,7 @@ NATIVE := $(shell find native -name target -prune -o -type f \( -name '*.rs' -o 
 BUILD := $(if $(filter 1,$(PENSTOCK_PURE)),pure,$(if $(shell command -v cargo),cargo,without-cargo))
 LINTED := $(wildcard src tests bench setup.py)
 
-.PHONY: help install serve protos test pure lint rust coverage format hooks bench soak wheel clean
+.PHONY: help install serve protos test pure lint rust coverage format hooks docs bench soak wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,6 +102,10 @@ format: install ## rewrite the code as `make lint` wants it
 hooks: install ## install the checks that run before a commit
 	@$(PIP) pre-commit
 	@$(BIN)/pre-commit install
+
+docs: install ## write docs/configuration.md and docs/metrics.md again
+	PENSTOCK_WRITE_DOCUMENTS=1 $(BIN)/python -m pytest -q -k "document_of_the_settings or page_names" \
+	    tests/api tests/remote
 
 protos: install ## compile the messages of the gRPC services again
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src \

@@ -20,6 +20,8 @@ from prometheus_client.registry import Collector
 
 _FLUSH_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
+REFUSAL_CAUSES: Final = ("busy", "disk_failed", "disk_full")
+
 
 class LogPositions(NamedTuple):
     """Where a log begins, until where it is on the device, where it ends, and what is mapped."""
@@ -61,9 +63,11 @@ class SegmentMetrics:
         self.writes_refused = Counter(
             "penstock_segment_writes_refused",
             "appends refused because the store cannot take them",
-            ["cause"],  # disk_full, disk_failed, busy, too_large
+            ["cause"],
             registry=self.registry,
         )
+        for cause in REFUSAL_CAUSES:
+            self.writes_refused.labels(cause)  # a rate needs the 0 before the first refusal
         self.dispatch_lag_records = Gauge(
             "penstock_segment_dispatch_lag_records",
             "records that a dispatcher has not seen, over all shards",

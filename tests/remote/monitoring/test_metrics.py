@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,15 @@ from tests.kafka_clients import AdminClient, Consumer, Producer
 
 import penstock
 from penstock.meta.state.model import TieringPolicy
+from penstock.remote.metrics_document import as_markdown
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings
 
 WAIT_S: Final = 60.0
+ROOT: Final = next(path for path in Path(__file__).parents if (path / "pyproject.toml").exists())
+DOCUMENT: Final = ROOT / "docs" / "metrics.md"
+WRITE: Final = "PENSTOCK_WRITE_DOCUMENTS"
+"""In the environment, it has the page written before it is compared."""
 SETTINGS = merge_settings(
     EMBEDDED,
     {
@@ -66,10 +72,18 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
+def read_exposition(server: Server) -> str:
+    with urlopen(f"http://127.0.0.1:{server.http_port}/metrics", timeout=WAIT_S) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
 def scrape(server: Server) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     """Return the samples of each family."""
-    with urlopen(f"http://127.0.0.1:{server.http_port}/metrics", timeout=WAIT_S) as answer:
-        text = answer.read().decode()
+    return parse(read_exposition(server))
+
+
+def parse(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
     for family in text_string_to_metric_families(text):
         if family.name.endswith("_created"):
@@ -133,11 +147,18 @@ def use_kafka(server: Server) -> list[object]:
 
 
 @pytest.mark.timeout(200)
-def test_a_node_in_use_moves_every_metric_it_exports(server: Server) -> None:
+def test_a_node_in_use_moves_every_metric_it_exports_and_the_page_names_them(
+    server: Server,
+) -> None:
     use_python(server)
     clients = use_kafka(server)
-    found = scrape(server)
+    text = read_exposition(server)
+    found = parse(text)
     assert clients, "connected until here"
+    page = as_markdown(text)
+    if os.environ.get(WRITE):
+        DOCUMENT.write_text(page, "utf-8")
+    assert DOCUMENT.read_text("utf-8") == page, "make docs writes it again"
     still = {
         name
         for name, samples in found.items()

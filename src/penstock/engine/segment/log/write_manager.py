@@ -24,7 +24,13 @@ from penstock.engine.segment.index.key_index import KeyIndex
 from penstock.engine.segment.log.commit_log import CommitLog, weakly
 from penstock.engine.segment.log.disk_errors import disk_errors, lacks_descriptors
 from penstock.engine.segment.queue.shard import ShardLog
-from penstock.errors import BusyError, DiskFullError, ShardSealedError, UnknownShardError
+from penstock.errors import (
+    BusyError,
+    DiskFailedError,
+    DiskFullError,
+    ShardSealedError,
+    UnknownShardError,
+)
 from penstock.platform.clock import Clock, shows_system_time
 from penstock.platform.metrics import SegmentMetrics
 from penstock.record import Flush, Producer, Record, ShardId
@@ -232,6 +238,9 @@ class WriteManager:
             return self._log.append(operation, self.more_index)
         except DiskFullError:
             self._metrics.writes_refused.labels("disk_full").inc()
+            raise
+        except DiskFailedError:
+            self._metrics.writes_refused.labels("disk_failed").inc()
             raise
 
     def more_index(self) -> None:
