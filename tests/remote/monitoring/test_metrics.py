@@ -44,7 +44,8 @@ SETTINGS = merge_settings(
     },
 )
 FAULTS: Final = {
-    # What only damage, a full or failing disk, a failing tier or a wrong clock moves.
+    # What only damage, a full or failing disk, a failing tier or a wrong clock moves:
+    # test_metrics_of_faults.py does.
     "penstock_segment_damaged_reads",
     "penstock_segment_recovery_cut_bytes",
     "penstock_segment_rebuilt_files",
