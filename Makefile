@@ -15,7 +15,7 @@ ARGS ?=
 NATIVE := $(shell find native -name target -prune -o -type f \( -name '*.rs' -o -name 'Cargo.*' \) -print 2>/dev/null)
 # How the extension is built is part of its stamp's name: a new tool chain is noticed.
 BUILD := $(if $(filter 1,$(PENSTOCK_PURE)),pure,$(if $(shell command -v cargo),cargo,without-cargo))
-LINTED := $(wildcard src tests bench setup.py)
+LINTED := $(wildcard src tests bench examples setup.py)
 
 .PHONY: help install serve protos test pure lint rust coverage format hooks docs bench soak wheel clean
 
@@ -117,7 +117,7 @@ test: lint rust ## lint, all tests, the store's again on the pure twins, the pip
 	@if $(BIN)/python -c 'from penstock.pipeline.session.java import find_java; find_java()'; then \
 	    echo "the pipeline, on Spark:"; \
 	    $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m spark --timeout 600 $(ARGS) \
-	        tests/pipeline; \
+	        tests/pipeline tests/test_examples.py; \
 	else echo "no java: the tests on Spark are left out"; fi
 
 pure: install ## the store's tests on the pure twins of the native code
