@@ -17,7 +17,7 @@ NATIVE := $(shell find native -name target -prune -o -type f \( -name '*.rs' -o 
 BUILD := $(if $(filter 1,$(PENSTOCK_PURE)),pure,$(if $(shell command -v cargo),cargo,without-cargo))
 LINTED := $(wildcard src tests bench examples setup.py)
 
-.PHONY: help install serve protos test pure lint rust coverage format hooks docs bench soak wheel clean
+.PHONY: help install serve protos test pure lint rust coverage format hooks docs reference bench soak wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,15 @@ hooks: install ## install the checks that run before a commit
 docs: install ## write docs/configuration.md and docs/metrics.md again
 	PENSTOCK_WRITE_DOCUMENTS=1 $(BIN)/python -m pytest -q -k "document_of_the_settings or page_names" \
 	    tests/api tests/remote
+
+# The names that programs may use; private modules of these packages are left out.
+PUBLIC := penstock penstock.aio penstock.record penstock.errors penstock.pipeline
+
+reference: install ## build the API reference into build/reference
+	@$(BIN)/python -c 'import pdoc' 2>/dev/null || $(EDITABLE) '.[docs]'
+	@# pdoc shows annotations that it cannot evaluate as they are written.
+	$(BIN)/python -W error -W "ignore:Error parsing type annotation" -m pdoc \
+	    --output-directory build/reference $(PUBLIC) '!penstock\.(?!(aio|record|errors|pipeline)$$)'
 
 protos: install ## compile the messages of the gRPC services again
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src \

@@ -60,16 +60,20 @@ class RequestError(StoreError):
 
 
 class BadRequestError(RequestError, ValueError):
-    pass
+    """An argument makes no sense."""
 
 
 class UnknownTopicError(RequestError, LookupError):
+    """No topic has this name."""
+
     def __init__(self, topic: str) -> None:
         super().__init__(f"topic {topic!r} does not exist")
         self.topic = topic
 
 
 class TopicReplacedError(RequestError):
+    """The name stands for another topic by now."""
+
     def __init__(self, topic: str) -> None:
         super().__init__(
             f"topic {topic!r} was deleted and created again; offsets of the old one mean nothing "
@@ -79,22 +83,28 @@ class TopicReplacedError(RequestError):
 
 
 class UnknownShardError(RequestError, LookupError):
+    """No shard has this name."""
+
     def __init__(self, shard: str) -> None:
         super().__init__(f"shard {shard!r} does not exist")
         self.shard = shard
 
 
 class UnknownGroupError(RequestError, LookupError):
+    """No group of consumers has this name."""
+
     def __init__(self, group: str) -> None:
         super().__init__(f"consumer group {group!r} does not exist")
         self.group = group
 
 
 class AlreadyExistsError(RequestError):
-    pass
+    """The name is taken."""
 
 
 class RecordTooLargeError(RequestError, ValueError):
+    """A record is larger than its limit."""
+
     def __init__(self, what: str, *, size: int, size_max: int) -> None:
         super().__init__(f"{what} takes {size} bytes; the limit is {size_max}")
         self.size = size
@@ -102,6 +112,8 @@ class RecordTooLargeError(RequestError, ValueError):
 
 
 class ShardSealedError(RequestError):
+    """The shard is sealed, and takes no more records."""
+
     def __init__(self, shard: str) -> None:
         super().__init__(f"shard {shard!r} is sealed and takes no more records")
         self.shard = shard
@@ -123,6 +135,8 @@ class ShardLostError(RequestError):
 
 
 class ProducerFencedError(RequestError):
+    """A newer epoch of this producer has written."""
+
     def __init__(self, shard: str, *, producer_id: int, epoch: int, newest_epoch: int) -> None:
         super().__init__(
             f"producer {producer_id} wrote to {shard!r} with epoch {epoch}, "
@@ -134,6 +148,8 @@ class ProducerFencedError(RequestError):
 
 
 class SequenceGapError(RequestError):
+    """Records between the last write and this one are missing."""
+
     def __init__(self, shard: str, *, producer_id: int, sequence: int, expected: int) -> None:
         super().__init__(
             f"producer {producer_id} wrote sequence {sequence} to {shard!r}; "
@@ -145,7 +161,7 @@ class SequenceGapError(RequestError):
 
 
 class NotSupportedError(RequestError):
-    pass
+    """This engine, kind of queue or build cannot do that."""
 
 
 class UnreadableContentError(NotSupportedError):
@@ -166,7 +182,7 @@ class UnreadableContentError(NotSupportedError):
 
 
 class StaleWriteError(RequestError):
-    pass
+    """A compare-and-set found another value."""
 
 
 class GroupFencedError(RequestError):
@@ -205,6 +221,8 @@ class RetryableError(StoreError):
 
 
 class NotLeaderError(RetryableError):
+    """Another node leads this shard or group of nodes."""
+
     def __init__(self, shard: str, *, leader: str | None) -> None:
         super().__init__(f"this node does not lead {shard!r}; leader: {leader or 'unknown'}")
         self.shard = shard
@@ -212,29 +230,31 @@ class NotLeaderError(RetryableError):
 
 
 class BusyError(RetryableError):
-    pass
+    """A bounded queue stayed full for the whole deadline."""
 
 
 class DiskFullError(RetryableError):
-    pass
+    """Writes are refused until space is freed; reads go on."""
 
 
 class TierUnavailableError(RetryableError):
-    pass
+    """The tier does not answer; what it holds cannot be read now."""
 
 
 class StaleReadError(RetryableError):
-    pass
+    """A node knows nothing new enough, and no leader to ask."""
 
 
 class RebalanceInProgressError(RetryableError):
+    """The members of a group are being assigned partitions."""
+
     def __init__(self, group: str) -> None:
         super().__init__(f"group {group!r} is rebalancing; nothing was committed, try again")
         self.group = group
 
 
 class DeadlineError(RetryableError, TimeoutError):
-    pass
+    """The answer did not come in time; the outcome is unknown."""
 
 
 class SetupError(StoreError):
@@ -242,23 +262,23 @@ class SetupError(StoreError):
 
 
 class SettingsError(SetupError, ValueError):
-    pass
+    """A setting is unknown, or its value is out of bounds."""
 
 
 class NotAStoreError(SetupError):
-    pass
+    """The path does not hold a store."""
 
 
 class LockedError(SetupError):
-    pass
+    """Another process has this directory open."""
 
 
 class ReadOnlyError(SetupError):
-    pass
+    """The store was opened for reading."""
 
 
 class TierSetupError(SetupError):
-    pass
+    """The tier refuses: no such bucket, no permission."""
 
 
 class PartialWriteError(StoreError):
@@ -281,10 +301,12 @@ class PartialWriteError(StoreError):
 
 
 class ClosedError(StoreError):
-    pass
+    """This object was closed."""
 
 
 class DiskFailedError(StoreError):
+    """The device failed: a log has stopped for good, or a read failed."""
+
     def __init__(
         self,
         path: str,
@@ -297,6 +319,8 @@ class DiskFailedError(StoreError):
 
 
 class CorruptionError(StoreError):
+    """Bytes on disk are not what was written; an operator must look."""
+
     def __init__(self, path: str, *, position: int, reason: str) -> None:
         super().__init__(f"{path}: damaged at byte {position}: {reason}")
         self.path = path
@@ -335,4 +359,6 @@ class TierDamageError(CorruptionError):
 
 
 class TierObjectMissingError(TierDamageError):
+    """An object that the manifest names is not there."""
+
     is_missing = True

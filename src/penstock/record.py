@@ -79,6 +79,7 @@ class ShardId(NamedTuple):
 
     @property
     def name(self) -> str:
+        """`{topic}_{partition}`, as engines and files name the shard."""
         return f"{self.topic}_{self.partition}"
 
     @classmethod

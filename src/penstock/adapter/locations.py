@@ -79,24 +79,30 @@ class Message(Struct, frozen=True, gc=False):
 
     @property
     def offset(self) -> Offset:
+        """The offset of the record in its partition."""
         return self.record.offset
 
     @property
     def value(self) -> bytes | None:
+        """The value; None is a tombstone."""
         return self.record.value
 
     @property
     def key(self) -> bytes | None:
+        """The key; None when the record has none."""
         return self.record.key
 
     @property
     def tags(self) -> tuple[str, ...]:
+        """The tags, in the order in which they were written."""
         return self.record.tags
 
     @property
     def headers(self) -> tuple[Header, ...]:
+        """Names and values of the headers, in their order."""
         return self.record.headers
 
     @property
     def timestamp_ms(self) -> int:
+        """The producer's time, in milliseconds since 1970."""
         return self.record.timestamp_ms

@@ -109,22 +109,27 @@ class AsyncConsumer:
         return (await self._opened()).positions
 
     async def commit(self, offsets: Mapping[tuple[str, int], int] | None = None) -> None:
+        """See `penstock.Consumer.commit`."""
         consumer = await self._opened()
         await self._calls.run(consumer.commit, offsets)
 
     async def committed(self) -> dict[tuple[str, int], Offset]:
+        """See `penstock.Consumer.committed`."""
         consumer = await self._opened()
         return await self._calls.run(consumer.committed)
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
+        """See `penstock.Consumer.seek`."""
         consumer = await self._opened()
         await self._calls.run(consumer.seek, topic, partition, offset)
 
     async def seek_to(self, start: Start) -> None:
+        """See `penstock.Consumer.seek_to`."""
         consumer = await self._opened()
         await self._calls.run(consumer.seek_to, start)
 
     async def lag(self) -> dict[tuple[str, int], int]:
+        """See `penstock.Consumer.lag`."""
         consumer = await self._opened()
         return await self._calls.run(consumer.lag)
 

@@ -39,6 +39,7 @@ class AsyncStore:
         exist_ok: bool = False,
         **options: Unpack[TopicOptions],
     ) -> AsyncTopic:
+        """See `penstock.Store.create_topic`."""
         await self._calls.run(
             lambda: self._store.create_topic(
                 name, partitions=partitions, exist_ok=exist_ok, **options
@@ -53,14 +54,17 @@ class AsyncStore:
     __getitem__ = topic
 
     async def topics(self) -> list[str]:
+        """See `penstock.Store.topics`."""
         return await self._calls.run(self._store.topics)
 
     async def list_topics(self) -> list[TopicInfo]:
+        """See `penstock.Store.list_topics`."""
         return await self._calls.run(self._store.list_topics)
 
     async def write_many(
         self, batch: Iterable[tuple[str, bytes | Record | None]]
     ) -> Sequence[Location]:
+        """See `penstock.Store.write_many`."""
         return await self._calls.run(self._store.write_many, batch)
 
     # Groups of consumers
@@ -74,32 +78,41 @@ class AsyncStore:
         return AsyncConsumer(lambda: self._store.consumer(group, topics, **options), self._calls)
 
     async def groups(self) -> list[str]:
+        """See `penstock.Store.groups`."""
         return await self._calls.run(self._store.groups)
 
     async def describe_group(self, group: str) -> GroupInfo:
+        """See `penstock.Store.describe_group`."""
         return await self._calls.run(self._store.describe_group, group)
 
     async def reset_group(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
+        """See `penstock.Store.reset_group`."""
         await self._calls.run(self._store.reset_group, group, offsets)
 
     async def delete_group(self, group: str) -> None:
+        """See `penstock.Store.delete_group`."""
         await self._calls.run(self._store.delete_group, group)
 
     # The store
 
     def namespace(self, name: str) -> AsyncStore:
+        """See `penstock.Store.namespace`."""
         return AsyncStore(self._store.namespace(name), self._calls)
 
     async def allocate_producer_id(self) -> int:
+        """See `penstock.Store.allocate_producer_id`."""
         return await self._calls.run(self._store.allocate_producer_id)
 
     async def run_upkeep(self) -> None:
+        """See `penstock.Store.run_upkeep`."""
         await self._calls.run(self._store.run_upkeep)
 
     async def clock_status(self) -> ClockStatus:
+        """See `penstock.Store.clock_status`."""
         return await self._calls.run(self._store.clock_status)
 
     async def confirm_clock(self) -> ClockStatus:
+        """See `penstock.Store.confirm_clock`."""
         return await self._calls.run(self._store.confirm_clock)
 
     async def close(self) -> None:

@@ -67,6 +67,7 @@ class AsyncTopic:
         partition: int | None = None,
         producer: Producer | None = None,
     ) -> Sequence[Location]:
+        """See `penstock.Topic.write_many`."""
         return await self._calls.run(
             self._topic.write_many, values, partition=partition, producer=producer
         )
@@ -81,6 +82,7 @@ class AsyncTopic:
         max_records: int = RECORDS_PER_READ,
         max_size: int = SIZE_PER_READ,
     ) -> list[StoredRecord]:
+        """See `penstock.Topic.read`."""
         return await self._calls.run(
             self._topic.read, partition, offset, max_records=max_records, max_size=max_size
         )
@@ -111,6 +113,7 @@ class AsyncTopic:
         max_records: int = RECORDS_PER_READ,
         max_size: int = SIZE_PER_READ,
     ) -> list[Message]:
+        """See `penstock.Topic.read_by_tag`."""
         return await self._calls.run(
             self._topic.read_by_tag,
             tag,
@@ -121,6 +124,7 @@ class AsyncTopic:
         )
 
     async def read_by_key(self, key: bytes) -> Message | None:
+        """See `penstock.Topic.read_by_key`."""
         return await self._calls.run(self._topic.read_by_key, key)
 
     async def query(
@@ -131,45 +135,57 @@ class AsyncTopic:
         until: int | datetime | None = None,
         limit: int = 64,
     ) -> list[Message]:
+        """See `penstock.Topic.query`."""
         return await self._calls.run(self._topic.query, key, since=since, until=until, limit=limit)
 
     query_message_by_key = query
 
     async def offset_at(self, moment: int | datetime, partition: int = 0) -> Offset:
+        """See `penstock.Topic.offset_at`."""
         return await self._calls.run(self._topic.offset_at, moment, partition)
 
     async def offsets_at(self, moment: int | datetime) -> dict[int, Offset]:
+        """See `penstock.Topic.offsets_at`."""
         return await self._calls.run(self._topic.offsets_at, moment)
 
     async def wait(self, positions: Mapping[int, int], *, seconds: float) -> bool:
+        """See `penstock.Topic.wait`."""
         return await self._calls.wait(self._topic.wait, positions, seconds=seconds)
 
     # Deleting
 
     async def delete_by_key(self, key: bytes) -> int:
+        """See `penstock.Topic.delete_by_key`."""
         return await self._calls.run(self._topic.delete_by_key, key)
 
     async def delete_by_offset(self, partition: int, offset: int) -> bool:
+        """See `penstock.Topic.delete_by_offset`."""
         return await self._calls.run(self._topic.delete_by_offset, partition, offset)
 
     async def delete_before(self, partition: int, offset: int) -> Offset:
+        """See `penstock.Topic.delete_before`."""
         return await self._calls.run(self._topic.delete_before, partition, offset)
 
     async def compact(self) -> Compacted:
+        """See `penstock.Topic.compact`."""
         return await self._calls.run(self._topic.compact)
 
     # The topic itself
 
     async def describe(self) -> TopicInfo:
+        """See `penstock.Topic.describe`."""
         return await self._calls.run(self._topic.describe)
 
     async def partitions(self) -> int:
+        """See `penstock.Topic.partitions`."""
         return await self._calls.run(lambda: self._topic.partitions)
 
     async def alter(
         self, *, partitions: int | None = None, **options: Unpack[AlterOptions]
     ) -> TopicInfo:
+        """See `penstock.Topic.alter`."""
         return await self._calls.run(lambda: self._topic.alter(partitions=partitions, **options))
 
     async def delete(self) -> None:
+        """See `penstock.Topic.delete`."""
         await self._calls.run(self._topic.delete)

@@ -95,6 +95,7 @@ class Store:
         return [found.name for found in self.list_topics()]
 
     def list_topics(self) -> list[TopicInfo]:
+        """Return the topics of this namespace, with their options and partitions."""
         return self._backend.list_topics(self._namespace)
 
     def __contains__(self, name: str) -> bool:

@@ -229,6 +229,7 @@ class Topic:
 
     @property
     def partitions(self) -> int:
+        """The number of partitions."""
         return self._backend.locate_topic(self._namespace, self.name)[1]
 
     def alter(self, *, partitions: int | None = None, **options: Unpack[AlterOptions]) -> TopicInfo:

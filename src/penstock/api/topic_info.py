@@ -60,6 +60,7 @@ class TopicInfo(Struct, frozen=True):
 
     @property
     def size(self) -> int:
+        """Bytes of all partitions, as the engine counts them."""
         return sum(one.size for one in self.partitions)
 
 
