@@ -105,7 +105,7 @@ hooks: install ## install the checks that run before a commit
 
 docs: install ## write docs/configuration.md and docs/metrics.md again
 	PENSTOCK_WRITE_DOCUMENTS=1 $(BIN)/python -m pytest -q -k "document_of_the_settings or page_names" \
-	    tests/api tests/remote
+	    tests/settings tests/remote
 
 # The names that programs may use; private modules of these packages are left out.
 PUBLIC := penstock penstock.aio penstock.record penstock.errors penstock.pipeline

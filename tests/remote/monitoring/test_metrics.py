@@ -18,7 +18,7 @@ from tests.kafka_clients import AdminClient, Consumer, Producer
 
 import penstock
 from penstock.meta.state.model import TieringPolicy
-from penstock.remote.metrics_document import as_markdown
+from penstock.remote.monitoring.metrics_document import as_markdown
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.remote.test_metrics import FAULTS, SETTINGS, WAIT_S, scrape
+from tests.remote.monitoring.test_metrics import FAULTS, SETTINGS, WAIT_S, scrape
 
 import penstock
-from penstock.clock import SystemClock
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.errors import DiskFailedError, DiskFullError, StoreError, TierDamageError
+from penstock.platform.clock import SystemClock
 from penstock.remote.server import Server
 from penstock.settings import merge_settings
-from penstock.tiered.dispatcher import TieredDispatcher
+from penstock.tiered.upload.dispatcher import TieredDispatcher
 
 TORN: Final = b"\x7f" * 64
 MARK: Final = b"to be damaged "
