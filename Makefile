@@ -134,7 +134,7 @@ pure: install ## the store's tests on the pure twins of the native code
 	PENSTOCK_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS) tests/codec tests/engine/segment \
 	    tests/engine/test_conformance.py
 
-# Measuring slows the tests down by more than a tenth, so `make test` does not.
+# Not part of `make test`: tracing every branch costs time (how much was not measured).
 coverage: install ## branch coverage of the tests: the total, and the ten least covered modules
 	@$(BIN)/coverage erase
 	@status=0; $(BIN)/coverage run -m pytest -n $(WORKERS) $(ARGS) || status=$$?; \
