@@ -1,4 +1,4 @@
-"""The README's tour runs as it is written: the program, and the commands against a server."""
+"""The README's tour runs as it is written: the programs, and the commands against a server."""
 
 from __future__ import annotations
 
@@ -14,33 +14,38 @@ from penstock.remote.server import Server
 from penstock.settings import SERVE, merge_settings
 
 README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+TOUR = README.partition("## Five-minute tour")[2].partition("\n## ")[0]
+SMALL = {"commit_log_file_size": 16 << 20}
 WAIT_S = 240
 
 
+def blocks(language: str) -> list[str]:
+    """Return the fenced blocks of the tour that have exactly this mark."""
+    return re.findall(rf"^```{language}\n(.*?)^```", TOUR, re.DOTALL | re.MULTILINE)
+
+
 def test_the_tour_runs_as_written(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-    assert blocks
-    subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, check=True)
+    programs = blocks("python")
+    assert programs
+    subprocess.run([sys.executable, "-c", "\n".join(programs)], cwd=tmp_path, check=True)
 
 
 def commands() -> list[str]:
     """Return the lines of the tour that are typed into a shell."""
-    tour = README.partition("## A tour")[2].partition("\n## ")[0]
-    lines = re.findall(r"^    (.*)$", tour.rpartition("```")[2], re.MULTILINE)
+    lines = "".join(blocks("sh")).splitlines()
     return [line.partition("#")[0].strip() for line in lines]
 
 
 @pytest.mark.timeout(600)
 def test_the_commands_of_the_tour_run_as_written(tmp_path: Path) -> None:
-    """Only the port is another one; what follows is stopped when its first record is there."""
+    """Only the port differs, and following ends with the first record."""
     command = tmp_path / "bin" / "penstock"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m penstock "$@"\n')
     command.chmod(0o755)
-    small = {"commit_log_file_size": 16 << 20}
     ports = {"port": 0, "http_port": 0}
     settings = merge_settings(
-        SERVE, {"broker": small, "server": ports, "kafka": {"enabled": False}}
+        SERVE, {"broker": SMALL, "server": ports, "kafka": {"enabled": False}}
     )
     typed = commands()
     assert [line for line in typed if "consume" in line and "--follow" in line]
@@ -64,3 +69,20 @@ def test_the_commands_of_the_tour_run_as_written(tmp_path: Path) -> None:
             assert done.returncode == 0, f"{line}: {done.stderr}"
             if "consume" in line:
                 assert done.stdout == "3 apples\n"
+
+
+@pytest.mark.timeout(600)
+def test_the_kafka_part_of_the_tour_runs_as_written(tmp_path: Path) -> None:
+    """Only the ports differ."""
+    pytest.importorskip("confluent_kafka")
+    pytest.importorskip("penstock._native", reason="Kafka needs the native extension")
+    programs = blocks("python kafka")
+    assert len(programs) > 1
+    ports = {"port": 0, "http_port": 0}
+    settings = merge_settings(SERVE, {"broker": SMALL, "server": ports, "kafka": {"port": 0}})
+    with Server(str(tmp_path / "data"), settings) as server:
+        assert server.kafka is not None
+        program = "\n".join(programs)
+        program = program.replace("127.0.0.1:9092", f"127.0.0.1:{server.kafka.port}")
+        program = program.replace("127.0.0.1:9190", f"127.0.0.1:{server.port}")
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=WAIT_S)
