@@ -131,3 +131,15 @@ def test_every_design_is_listed_in_the_index_of_designs() -> None:
 def test_every_page_is_linked_from_the_readme() -> None:
     pages = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
     assert pages - set(LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))) == set()
+
+
+def test_the_glossary_is_in_alphabetical_order_and_links_every_word() -> None:
+    rows = re.findall(
+        r"^\| ([^|]+) \| [^|]+ \| (.+) \|$",
+        (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )[1:]
+    words = [word.lower() for word, _ in rows]
+    assert len(words) > 40
+    assert words == sorted(words)
+    assert all(LINK.search(page) for _, page in rows)

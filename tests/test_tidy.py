@@ -129,6 +129,27 @@ def test_every_link_in_a_document_leads_somewhere() -> None:
     assert broken == []
 
 
+def anchors(text: str) -> set[str]:
+    """Return the names by which links reach the headings of a document."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    words = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return {heading.strip().replace(" ", "-") for heading in words}
+
+
+def test_every_link_to_a_heading_leads_to_one() -> None:
+    broken = []
+    for path, text in sources(".md"):
+        for target in LINK.findall(text):
+            file, _, anchor = target.partition("#")
+            if ADDRESS.match(target) or not anchor:
+                continue
+            page = (ROOT / path).parent / file if file else ROOT / path
+            if page.suffix == ".md" and anchor not in anchors(page.read_text(encoding="utf-8")):
+                broken.append(f"{path}: {target}")
+    assert broken == []
+
+
 def test_text_files_end_with_one_line_end() -> None:
     suffixes = (".py", ".pyi", ".rs", ".md", ".toml")
     ragged = [
