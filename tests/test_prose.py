@@ -113,12 +113,16 @@ def test_the_changelog_has_the_headings_of_keep_a_changelog() -> None:
 
 
 def test_every_change_is_one_line_under_a_heading() -> None:
-    section = ""
+    """Also after a merge, which keeps the lines of both sides."""
+    heading, changes = "", []
     for line in CHANGELOG.read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
-            section = line
-        elif section.startswith("### "):
-            assert not line or line.startswith("- "), f"{section}: {line}"
+            heading = line
+        elif line and not heading.startswith("# "):
+            assert heading.startswith("### "), f"{heading}: not under a heading: {line}"
+            assert line.startswith("- "), f"{heading}: not one line: {line}"
+            changes.append(line)
+    assert len(changes) == len(set(changes))
 
 
 def test_every_design_is_listed_in_the_index_of_designs() -> None:
