@@ -5,8 +5,6 @@ A single node has the service, too: a tool need not know which kind it talks to.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, Protocol
@@ -15,6 +13,7 @@ import grpc
 from msgspec.msgpack import Encoder
 
 from penstock.errors import (
+    AlreadyExistsError,
     BadRequestError,
     DeadlineError,
     NotSupportedError,
@@ -22,6 +21,8 @@ from penstock.errors import (
     RetryableError,
     StaleWriteError,
     StoreError,
+    UnknownShardError,
+    UnknownTopicError,
 )
 from penstock.meta.client import (
     DEFAULT_NAMESPACE,
@@ -39,19 +40,19 @@ from penstock.meta.raft.status import RaftStatus
 from penstock.meta.standalone.group import GroupLog
 from penstock.meta.state.answers import Rejected
 from penstock.meta.state.model import Member
-from penstock.meta.watch import Watch
+from penstock.meta.topology_calls import TopologyCalls
 from penstock.platform.grpc import WaitingPools, service_handlers
 from penstock.platform.parked_calls import CallFailure, Steps
-from penstock.platform.wakeup import Pause, Wakeup
 
 SERVICE: Final = "penstock.meta.v1.MetaService"
 ERROR_KEY: Final = "penstock-meta-error-bin"
 _SCAN_ROWS_MAX: Final = 1_000
-_WATCH_QUEUE_MAX: Final = 10_000
-_WATCH_WAIT_SECONDS: Final = 5.0
 
 _encoder: Final = Encoder()
 _CODES: Final[list[tuple[type[StoreError], grpc.StatusCode]]] = [
+    (UnknownTopicError, grpc.StatusCode.NOT_FOUND),
+    (UnknownShardError, grpc.StatusCode.NOT_FOUND),
+    (AlreadyExistsError, grpc.StatusCode.ALREADY_EXISTS),
     (BadRequestError, grpc.StatusCode.INVALID_ARGUMENT),
     (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (RequestError, grpc.StatusCode.FAILED_PRECONDITION),
@@ -76,7 +77,7 @@ class Cluster(Protocol):
     def make_join_token(self, node_id: int, address: str) -> tuple[str, str]: ...
 
 
-class MetaService:
+class MetaService(TopologyCalls):
     """The handlers of `meta.proto`."""
 
     def __init__(
@@ -90,15 +91,14 @@ class MetaService:
     ) -> None:
         """`deliver` is called after each change: on a single node whoever changes something calls
         the watchers."""
+        super().__init__(client)
         self._deliver = deliver
-        self._client = client
         self._groups = groups
         self._locals = locals_
         self._cluster = cluster
         self.commit_groups: CommitGroups = self._commit_directly
         """Commits offsets of groups. A server sets it to what knows their coordinators; without,
         no node holds the groups after a commit."""
-        self._ending = threading.Event()
 
     def propose(self, request: pb.ProposeRequest) -> pb.ProposeReply:
         answer = self._group(request.group).propose(request.request)
@@ -127,44 +127,18 @@ class MetaService:
         )
 
     def watch(self, request: pb.WatchRequest) -> Steps:
-        wakeup = Wakeup()
-        updates: deque[Update] = deque()
-
-        watch: Watch | None = None
-
-        def note(update: Update) -> None:
-            updates.append(update)
-            if watch is not None and len(updates) >= _WATCH_QUEUE_MAX:
-                watch.close()  # its client does not read: it may go on from where it is, later
-            wakeup.set()
-
-        watch = self._client.watch(request.after, note)
-        try:
-            # However much of it there is: what came before the watch is all here already.
-            for _ in range(len(updates)):
-                yield _watch_reply(updates.popleft())
-            yield pb.WatchReply(is_level=True)
-            while not self._is_over(watch):
-                if updates:
-                    yield _watch_reply(updates.popleft())
-                elif not (yield Pause(wakeup, _WATCH_WAIT_SECONDS)):
-                    yield pb.WatchReply()  # clients look whether they still want the stream
-        finally:
-            watch.close()
-
-    def _is_over(self, watch: Watch) -> bool:
-        return watch.is_closed or self._ending.is_set()
-
-    def end_watches(self) -> None:
-        """End streams that watch when they look next, before the server stops."""
-        self._ending.set()
+        return self.push_updates(
+            request.after,
+            lambda update: (_watch_reply(update),),
+            level=pb.WatchReply(is_level=True),
+            idle=pb.WatchReply(),
+        )
 
     def save_offset_data(self, request: pb.SaveOffsetDataRequest) -> pb.SaveOffsetDataReply:
-        mine = self._client.cluster_id
         if not request.cluster_name:
-            raise BadRequestError(f"cluster_name is empty; name the cluster: {mine}")
-        if request.cluster_name != mine:
-            raise BadRequestError(f"this is cluster {mine}, not {request.cluster_name!r}")
+            own = self._client.cluster_id
+            raise BadRequestError(f"cluster_name is empty; set it to the id of the cluster, {own}")
+        self._check_cluster(request.cluster_name)
         ordered: dict[GroupName, list[OffsetEntry]] = {}
         commits: dict[GroupName, list[NewOffset]] = {}
         for group in request.offsets:

@@ -53,7 +53,7 @@ class WaitingPools(NamedTuple):
         self.writes.shutdown(wait=False)
 
 
-FOLLOWING: Final = frozenset({"ReadStream", "Watch"})
+FOLLOWING: Final = frozenset({"ReadStream", "Watch", "UpdateCache"})
 """Streams that last as long as their client likes."""
 WAITING: Final = frozenset({"WaitForRecords", "JoinGroup", "SyncGroup", "AskGroup"})
 """Calls with one reply that last until something happens."""
