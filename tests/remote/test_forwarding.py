@@ -32,7 +32,8 @@ from penstock.meta.state.metadata.commands import ShardPut
 from penstock.meta.state.model import Shard
 from penstock.record import Offset, Producer, Record, ShardId
 from penstock.remote import forwarding, wire
-from penstock.remote.forwarding import NodeForwarder
+from penstock.remote import shards_pb2 as pb
+from penstock.remote.forwarding import ClientConnectionManager
 from penstock.remote.shard_service import shard_handlers
 
 HERE, THERE = 1, 2
@@ -55,12 +56,15 @@ class Pair:
         port = self.rpc.add_insecure_port("127.0.0.1:0")
         self.rpc.start()
         self.meta.register_node("", listeners={"storage": f"127.0.0.1:{port}"})
-        self.forwarder = NodeForwarder()
+        self.forwarder = ClientConnectionManager()
         self.forwarder.follow(self.meta)
         self.here = self._handler(HERE, MemoryStorageEngine(), self.forwarder)
 
     def _handler(
-        self, node: int, engine: MemoryStorageEngine, forwarder: NodeForwarder | None = None
+        self,
+        node: int,
+        engine: MemoryStorageEngine,
+        forwarder: ClientConnectionManager | None = None,
     ) -> StorageEngineHandler:
         cache = StorageCacheManager()
         self.meta.watch(0, cache.apply)
@@ -211,16 +215,33 @@ def test_a_node_that_is_away_or_unknown_is_a_reason_to_try_again(pair: Pair) -> 
     with pytest.raises(DeadlineError, match="node 2 at 127"):
         pair.here.write(pair.name, Record(b"x"))
     pair.meta.remove_node(THERE)
-    with pytest.raises(DeadlineError, match="not known where node 2"):
+    with pytest.raises(DeadlineError, match="node 2 has not registered"):
         pair.here.write(pair.name, Record(b"x"))
 
 
 def test_requests_that_wait_for_other_nodes_are_bounded(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarding, "UNDER_WAY_MAX", 0)
-    forwarder = NodeForwarder()
-    forwarder.follow(pair.meta)
+    monkeypatch.setattr(forwarding, "PENDING_CALLS_MAX", 0)
+    connections = ClientConnectionManager()
+    connections.follow(pair.meta)
     with pytest.raises(BusyError):
-        forwarder.engine_of(THERE, MEMORY).shard_info(pair.shard)
-    forwarder.close()
+        connections.engine_of(THERE, MEMORY).shard_info(pair.shard)
+    connections.close()
+
+
+def test_write_send_and_read_send_reach_the_leader(pair: Pair) -> None:
+    manager = pair.forwarder
+    sent = [wire.record_to_wire(Record(b"one", b"k", ("red",)))]
+    written = manager.write_send(THERE, pb.ShardWrite(shard=pair.name, records=sent))
+    assert (written.first, written.count) == (0, 1)
+    requests: list[forwarding.ReadRequest] = [
+        pb.ShardRead(shard=pair.name, offset=0, max_records=1, max_size=100, isolation="committed"),
+        pb.ShardTagRead(shard=pair.name, tag=b"red", max_records=1, max_size=100),
+        pb.ShardKey(shard=pair.name, key=b"k"),
+    ]
+    for request in requests:
+        (record,) = manager.read_send(THERE, request).records
+        assert wire.stored_from_wire(record).value == b"one"
+    with pytest.raises(NotLeaderError):
+        manager.write_send(THERE, pb.ShardWrite(shard="absent_0", records=sent))

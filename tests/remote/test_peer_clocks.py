@@ -12,7 +12,7 @@ from tests.remote.test_forwarding import HERE, THERE, Pair
 from penstock.errors import DeadlineError
 from penstock.platform.clock import SystemClock
 from penstock.platform.clock_guard import GuardedClock
-from penstock.remote.forwarding import NodeForwarder
+from penstock.remote.forwarding import ClientConnectionManager
 from penstock.remote.peer_clocks import PeerClocks
 from penstock.testing import FaultyDisk, ManualClock
 
@@ -52,7 +52,7 @@ def test_another_node_does_not_vouch_for_a_time_that_is_wrong(pair: Pair) -> Non
 
 
 def test_nodes_that_do_not_answer_decide_nothing() -> None:
-    class Silent(NodeForwarder):
+    class Silent(ClientConnectionManager):
         def nodes(self) -> list[int]:
             return [HERE, THERE]
 

@@ -1,14 +1,15 @@
-"""`NodeForwarder`: the way to shards that other nodes lead, over their `ShardService`.
+"""`ClientConnectionManager`: connections to the other nodes, for the shards that they lead.
 
-A request is passed on once, to the node that the metadata names; that node answers for itself or
-says that it does not lead. How many may be under way is bounded: whoever waits for another node
-holds a thread, and some must stay free for what the others ask of this one.
+`write_send` and `read_send` pass a request to the `ShardService` of the node that the metadata
+names as leader, once; that node serves it or answers that it does not lead. At most
+`PENDING_CALLS_MAX` calls wait for other nodes: each holds a thread, and some threads must stay free
+for the requests of those nodes.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -43,29 +44,38 @@ from penstock.remote.wire_errors import error_of_call
 CALL_S: Final = 30.0
 CLOCK_S: Final = 2.0
 INFO_S: Final = 5.0
-"""Where a shard begins and ends is a look at memory: a node that takes longer does not answer."""
-UNDER_WAY_MAX: Final = 128
+"""Timeout for the bounds of a shard, which a node has in memory."""
+PENDING_CALLS_MAX: Final = 128
 
-# Made here, for msgspec must not look at a type for the first time in two threads at once.
+# Created at import: msgspec must not inspect a type for the first time in two threads.
 _infos: Final = msgspec.json.Decoder(ShardInfo)
 _clocks: Final = msgspec.json.Decoder(ClockStatus)
 
 R = TypeVar("R", bound=WireMessage)
 
 
-class NodeForwarder:
-    """Made before the node it belongs to; `follow` when the node has its metadata."""
+ReadRequest = pb.ShardRead | pb.ShardTagRead | pb.ShardKey
+_READ_METHODS: Final[Mapping[type[ReadRequest], str]] = {
+    pb.ShardRead: "Read",
+    pb.ShardTagRead: "ReadByTag",
+    pb.ShardKey: "ReadByKey",
+}
+
+
+class ClientConnectionManager:
+    """One channel for each node, opened with the first request to it. Created before the node that
+    it belongs to; `follow` starts when that node has its metadata."""
 
     def __init__(self) -> None:
         self._lock: Final = threading.Lock()
         self._addresses: dict[int, str] = {}
         self._channels: dict[int, tuple[str, grpc.Channel]] = {}
-        self._free: Final = threading.Semaphore(UNDER_WAY_MAX)
+        self._free: Final = threading.Semaphore(PENDING_CALLS_MAX)
         self._watch: Watch | None = None
 
     def follow(self, meta: MetadataClient) -> None:
-        """Learn where the nodes are, now and from now on."""
-        self._watch = meta.watch(0, self._note)
+        """Keep the addresses of the nodes up to date with the metadata."""
+        self._watch = meta.watch(0, self._apply)
 
     def close(self) -> None:
         if self._watch is not None:
@@ -82,13 +92,22 @@ class NodeForwarder:
             return list(self._addresses)
 
     def clock_of(self, node_id: int) -> ClockStatus:
-        """Return what another node's clock shows."""
+        """Return the state of another node's clock."""
         request = pb.ClockRequest()
         answer = self.call(node_id, "Clock", request, storage_pb2.JsonReply, timeout_s=CLOCK_S)
         return _clocks.decode(answer.json)
 
     def engine_of(self, node_id: int, storage_type: str) -> StorageEngine:
-        return OtherNode(self, node_id, storage_type)
+        return RemoteEngine(self, node_id, storage_type)
+
+    def write_send(self, node_id: int, request: pb.ShardWrite) -> pb.ShardWritten:
+        """Have the leader of a shard append records."""
+        return self.call(node_id, "Write", request, pb.ShardWritten)
+
+    def read_send(self, node_id: int, request: ReadRequest) -> storage_pb2.RecordsReply:
+        """Have the leader of a shard read by offset, tag or key, as the request's type says."""
+        method = _READ_METHODS[type(request)]
+        return self.call(node_id, method, request, storage_pb2.RecordsReply)
 
     def open_shards(
         self, node_id: int, topic_id: str, partitions: Sequence[int], revision: int
@@ -106,7 +125,7 @@ class NodeForwarder:
         return self.call(node_id, "CoordinateOffsets", request, reply_type, timeout_s=seconds).json
 
     def ask_group(self, node_id: int, question: bytes) -> bytes:
-        """Ask the coordinator of a group."""
+        """Send a request to the coordinator of a consumer group."""
         request = pb.GroupQuestion(packed=question)
         return self.call(node_id, "AskGroup", request, pb.GroupAnswer).packed
 
@@ -151,29 +170,29 @@ class NodeForwarder:
         *,
         timeout_s: float = CALL_S,
     ) -> R:
-        """Ask another node; raises what it raised, or `DeadlineError` when it does not answer."""
+        """Call another node; raise the error that it raised, or `DeadlineError` without a reply."""
         address, channel = self._channel(node_id)
         parse: Callable[[bytes], R] = reply_type.FromString
         call = channel.unary_unary(
             f"/{SERVICE}/{method}", request_serializer=_serialize, response_deserializer=parse
         )
-        with self._under_way(node_id, address, request):
+        with self._pending_call(node_id, address, request):
             return call(request, timeout=timeout_s)
 
     def call_for_pages(
         self, node_id: int, method: str, request: WireMessage, reply_type: type[R]
     ) -> list[R]:
-        """The same, for an answer that comes in pages."""
+        """As `call`, for a reply in pages."""
         address, channel = self._channel(node_id)
         parse: Callable[[bytes], R] = reply_type.FromString
         call = channel.unary_stream(
             f"/{SERVICE}/{method}", request_serializer=_serialize, response_deserializer=parse
         )
-        with self._under_way(node_id, address, request):
+        with self._pending_call(node_id, address, request):
             return list(call(request, timeout=CALL_S))
 
     @contextmanager
-    def _under_way(self, node_id: int, address: str, request: WireMessage) -> Iterator[None]:
+    def _pending_call(self, node_id: int, address: str, request: WireMessage) -> Iterator[None]:
         if not self._free.acquire(blocking=False):
             raise _too_many()
         try:
@@ -187,7 +206,9 @@ class NodeForwarder:
         with self._lock:
             address = self._addresses.get(node_id)
             if address is None:
-                raise DeadlineError(f"it is not known where node {node_id} serves requests")
+                raise DeadlineError(
+                    f"node {node_id} has not registered an address of its storage API; try again"
+                )
             known = self._channels.get(node_id)
             if known is not None and known[0] == address:
                 return known
@@ -196,15 +217,15 @@ class NodeForwarder:
             options = [
                 ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
                 ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
-                # A node that comes back is found within a second.
+                # Reconnect within a second after a node has started again.
                 ("grpc.max_reconnect_backoff_ms", 1_000),
                 ("grpc.initial_reconnect_backoff_ms", 100),
             ]
-            found = (address, grpc.insecure_channel(address, options=options))
-            self._channels[node_id] = found
-            return found
+            opened = (address, grpc.insecure_channel(address, options=options))
+            self._channels[node_id] = opened
+            return opened
 
-    def _note(self, update: Update) -> None:
+    def _apply(self, update: Update) -> None:
         with self._lock:
             if update.is_reset:
                 self._addresses.clear()
@@ -219,20 +240,22 @@ class NodeForwarder:
                     self._addresses.pop(event.node_id, None)
 
 
-class OtherNode:
+class RemoteEngine:
     """`StorageEngine` of another node, for the shards that it leads."""
 
-    def __init__(self, forwarder: NodeForwarder, node_id: int, storage_type: str) -> None:
-        self._forwarder: Final = forwarder
+    def __init__(
+        self, connections: ClientConnectionManager, node_id: int, storage_type: str
+    ) -> None:
+        self._connections: Final = connections
         self._node_id: Final = node_id
         self._storage_type: Final = storage_type
 
     @property
     def capabilities(self) -> Capabilities:
-        raise self._refusal("what its engines can do")
+        raise self._unsupported("the capabilities of its engines")
 
     def create_shard(self, shard: ShardId, config: ShardConfig) -> None:  # noqa: ARG002 - it has it
-        """Its node creates it when it learns of it; see `NodeForwarder.open_shards`."""
+        """See `ClientConnectionManager.open_shards`."""
         self._call("Open", pb.ShardNames(topic_id=shard.topic, partitions=[shard.partition]))
 
     def alter_shard(self, shard: ShardId, config: ShardConfig) -> None:
@@ -240,23 +263,23 @@ class OtherNode:
         self._call("Alter", pb.ShardAlteration(shard=shard.name, config=text))
 
     def delete_shard(self, shard: ShardId) -> None:
-        raise self._refusal(f"the deletion of {shard.name!r}")
+        raise self._unsupported(f"the deletion of {shard.name!r}")
 
     def list_shard(self, topic: str | None = None) -> list[ShardId]:  # noqa: ARG002 - the contract's
-        raise self._refusal("which shards it has")
+        raise self._unsupported("the list of its shards")
 
     def apply_retention(self, shard: ShardId) -> Offset:
-        raise self._refusal(f"the retention of {shard.name!r}")
+        raise self._unsupported(f"the retention of {shard.name!r}")
 
     def close(self) -> None:
-        """Connections belong to the forwarder."""
+        """The connection manager closes the connections."""
 
     def seal_shard(self, shard: ShardId) -> None:
         self._call("Seal", pb.ShardName(shard=shard.name))
 
     def shard_info(self, shard: ShardId) -> ShardInfo:
         request = pb.ShardName(shard=shard.name)
-        reply = self._forwarder.call(
+        reply = self._connections.call(
             self._node_id, "Info", request, storage_pb2.JsonReply, timeout_s=INFO_S
         )
         return _infos.decode(reply.json)
@@ -276,7 +299,7 @@ class OtherNode:
                     id=producer.id, epoch=producer.epoch, sequence=producer.sequence
                 )
             )
-        reply = self._ask("Write", request, pb.ShardWritten)
+        reply = self._connections.write_send(self._node_id, request)
         return Written(Offset(reply.first), reply.count, reply.repeated_write)
 
     def read_by_offset(
@@ -295,7 +318,7 @@ class OtherNode:
             max_size=min(max_size, READ_SIZE_MAX),
             isolation=isolation.value,
         )
-        return self._records("Read", request)
+        return self._read(request)
 
     def read_by_tag(
         self,
@@ -313,11 +336,11 @@ class OtherNode:
             max_records=max_records,
             max_size=min(max_size, READ_SIZE_MAX),
         )
-        return self._records("ReadByTag", request)
+        return self._read(request)
 
     def read_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
-        found = self._records("ReadByKey", pb.ShardKey(shard=shard.name, key=key))
-        return found[0] if found else None
+        records = self._read(pb.ShardKey(shard=shard.name, key=key))
+        return records[0] if records else None
 
     def query_by_key(
         self,
@@ -331,7 +354,7 @@ class OtherNode:
         request = pb.ShardKey(
             shard=shard.name, key=key, begin_ms=begin_ms, end_ms=end_ms, limit=limit
         )
-        pages = self._forwarder.call_for_pages(
+        pages = self._connections.call_for_pages(
             self._node_id, "QueryByKey", request, storage_pb2.RecordsReply
         )
         return [wire.stored_from_wire(record) for page in pages for record in page.records]
@@ -359,7 +382,7 @@ class OtherNode:
         return Compacted(reply.records, reply.size)
 
     def _ask(self, method: str, request: WireMessage, reply_type: type[R]) -> R:
-        return self._forwarder.call(self._node_id, method, request, reply_type)
+        return self._connections.call(self._node_id, method, request, reply_type)
 
     def _call(self, method: str, request: WireMessage) -> None:
         self._ask(method, request, storage_pb2.Nothing)
@@ -367,16 +390,18 @@ class OtherNode:
     def _count(self, method: str, request: WireMessage) -> int:
         return self._ask(method, request, storage_pb2.CountReply).count
 
-    def _records(self, method: str, request: WireMessage) -> list[StoredRecord]:
-        reply = self._ask(method, request, storage_pb2.RecordsReply)
+    def _read(self, request: ReadRequest) -> list[StoredRecord]:
+        reply = self._connections.read_send(self._node_id, request)
         return [wire.stored_from_wire(record) for record in reply.records]
 
-    def _refusal(self, what: str) -> StoreError:
-        return NotSupportedError(f"{what} is the business of node {self._node_id} itself")
+    def _unsupported(self, what: str) -> StoreError:
+        return NotSupportedError(f"{what}: only node {self._node_id} itself can do this")
 
 
 def _too_many() -> BusyError:
-    return BusyError(f"{UNDER_WAY_MAX} requests wait for other nodes already")
+    return BusyError(
+        f"{PENDING_CALLS_MAX} requests to other nodes are pending, which is the limit; try again"
+    )
 
 
 def _serialize(message: WireMessage) -> bytes:

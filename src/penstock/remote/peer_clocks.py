@@ -13,7 +13,7 @@ from typing import Final
 from penstock.errors import StoreError
 from penstock.platform.clock_guard import GuardedClock, PeerTime
 from penstock.platform.log import get_logger
-from penstock.remote.forwarding import NodeForwarder
+from penstock.remote.forwarding import ClientConnectionManager
 
 INTERVAL_S: Final = 10.0
 ROUND_TRIP_S_MAX: Final = 2.0
@@ -29,7 +29,7 @@ class PeerClocks:
     def __init__(
         self,
         clock: GuardedClock,
-        forwarder: NodeForwarder,
+        forwarder: ClientConnectionManager,
         node_id: int,
         *,
         interval_s: float = INTERVAL_S,

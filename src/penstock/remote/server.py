@@ -36,7 +36,7 @@ from penstock.platform.log import get_logger
 from penstock.platform.parked_calls import WaitingCalls
 from penstock.record import QueueKind
 from penstock.remote.call_threads import CallThreads
-from penstock.remote.forwarding import NodeForwarder
+from penstock.remote.forwarding import ClientConnectionManager
 from penstock.remote.monitoring.health import Level, NodeHealth
 from penstock.remote.monitoring.http_server import MonitoringServer
 from penstock.remote.node_start import start_node
@@ -118,7 +118,7 @@ class Server:
         self._threads: Final = CallThreads(THREADS_MAX)
         self._pools: Final = waiting_pools()
         self._is_starting = True
-        self._forwarder: Final = NodeForwarder() if settings.node.peers else None
+        self._forwarder: Final = ClientConnectionManager() if settings.node.peers else None
         self.node: Final = start_node(
             path, settings, forwarder=self._forwarder, registry=_registry, stopping=stopping
         )
