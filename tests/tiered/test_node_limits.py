@@ -14,7 +14,7 @@ from tests.tiered.rig import SHARD, SIZES, fill, memory_config, open_store, reco
 from typer.testing import CliRunner
 
 from penstock.cli import build
-from penstock.engine.contract import Cleanup, Compacted, ShardConfig, ShardTiering
+from penstock.engine.contract import FOREVER_MS, Cleanup, Compacted, ShardConfig, ShardTiering
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, DiskFullError
@@ -120,6 +120,32 @@ def test_topics_that_are_kept_long_live_on_in_flat_files(tmp_path: Path) -> None
     engine.close()
     engine = engine_with(tmp_path, TierConfig(url=url, chunk_size=2000), limits=limits)
     assert [one.topic for one in engine.tiers.shards()] == ["compacted", "long"]
+    engine.close()
+
+
+def test_the_reserve_time_of_a_topic_decides_how_long_its_tier_keeps_records(
+    tmp_path: Path,
+) -> None:
+    engine = engine_with(tmp_path, memory_config())
+    engine.create_shard(
+        SHARD, ShardConfig(retention_ms=FOREVER_MS, tiering=ShardTiering(local_retention_bytes=1))
+    )
+    fill(engine.store, 200)
+    engine.dispatcher.upload_all()
+    flat, metadata = engine.tiers.flat(SHARD), engine.tiers.metadata_store
+    assert flat is not None
+    assert metadata is not None
+    engine.tier_upkeep.run_once()
+    assert flat.min_offset == 0, "the topic's own retention has no limit"
+    # Record n is from second n after 1,700,000,000.
+    metadata.update_topic_reserve_time(SHARD.topic, flat.clock.expiry_ms() - 1_700_000_100_000)
+    engine.tier_upkeep.run_once()
+    assert 80 <= flat.min_offset <= 100
+    metadata.update_topic_reserve_time(SHARD.topic, 1)
+    engine.tier_upkeep.run_once()
+    assert flat.min_offset == 200
+    metadata.update_topic_reserve_time(SHARD.topic, -1)
+    assert flat.reserve_ms() is None
     engine.close()
 
 

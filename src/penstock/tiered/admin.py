@@ -19,6 +19,7 @@ from penstock.tiered.maintenance.shard_upkeep import GarbageReport
 from penstock.tiered.maintenance.upkeep import flats_of
 from penstock.tiered.providers.contract import remove_leftovers
 from penstock.tiered.rocketmq import admin as rocketmq_admin
+from penstock.tiered.rocketmq.metadata_store import NO_RESERVE_TIME, TopicMetadata
 from penstock.tiered.rocketmq.rocks_metadata import RocksDbMetadataStore
 
 FILLED_MAX: Final = 1_000_000
@@ -142,11 +143,17 @@ def collect_garbage(config: TierConfig) -> GarbageReport:
 
 
 def rebuild_metadata(config: TierConfig, path: str) -> int:
-    """Fill a metadata store that was lost from the tier alone; return how many shards."""
+    """Fill a metadata store that was lost from the tier alone; return how many shards. Reserve
+    times that it still has are kept."""
     store = RocksDbMetadataStore(path, clock=SystemClock())
     count = 0
     try:
+        topics: list[TopicMetadata] = []
+        store.iterate_topic(topics.append)
         store.destroy()
+        for topic in topics:
+            if topic.reserve_time != NO_RESERVE_TIME:
+                store.add_topic(topic.topic, topic.reserve_time)
         for flat in flats_of(config, config.open()):
             found = flat.refresh()
             if found is not None:

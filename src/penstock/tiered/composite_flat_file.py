@@ -457,6 +457,12 @@ class CompositeFlatFile:
                 self._metadata.update_file_segment(segment)
         self._noted = segments
 
+    def reserve_ms(self) -> int | None:
+        """Return how long the metadata store says that the tier keeps the topic's records; None:
+        it does not say."""
+        topic = None if self._metadata is None else self._metadata.get_topic(self.shard.topic)
+        return topic.reserve_time if topic is not None and topic.reserve_time > 0 else None
+
     # Reading
 
     def get_message_async(self, consume_queue_offset: int) -> Future[bytes]:

@@ -479,7 +479,7 @@ class TieredSegmentEngine(SegmentEngine):
         if config.retention_bytes is not None and flat.current() is not None:
             floor = max(floor, flat.upkeep.expire_size(config.retention_bytes))
         earliest = self.delete_records_before(shard, Offset(floor))
-        kept_ms = kept_in_tier_ms(config)
+        kept_ms = kept_in_tier_ms(config, flat)
         if kept_ms is None:
             return earliest
         # Looked for behind what the other limits have removed: a young record there is gone.

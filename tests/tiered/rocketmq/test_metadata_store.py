@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from penstock.errors import BadRequestError
 from penstock.record import ShardId
+from penstock.testing.manual_clock import ManualClock
 from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata, FileSegmentType
 from penstock.tiered.rocketmq.metadata_store import (
     QueueMetadata,
@@ -69,8 +72,10 @@ def test_queues_and_segments_belong_to_their_topic(store: TieredMetadataStore) -
     ]
     found: list[FileSegmentMetadata] = []
     store.iterate_file_segment(found.append, FileSegmentType.CONSUME_QUEUE, ORDERS)
-    assert found == [segment(ORDERS, 100, 1)]
-    assert store.get_file_segment(segment(ORDERS, 0)) == segment(ORDERS, 0)
+    assert [replace(one, update_ms=0) for one in found] == [segment(ORDERS, 100, 1)]
+    stored = store.get_file_segment(segment(ORDERS, 0))
+    assert stored is not None
+    assert replace(stored, update_ms=0) == segment(ORDERS, 0)
     store.delete_file_segment(segment(ORDERS, 0))
     assert store.get_file_segment(segment(ORDERS, 0)) is None
     store.delete_queue(ORDERS)
@@ -96,3 +101,28 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     again.close()
     assert found is not None
     assert (found.min_offset, found.max_offset) == (1, 2)
+
+
+def test_a_segment_has_the_time_of_its_last_update(tmp_path: Path) -> None:
+    clock = ManualClock(1_000)
+    store = RocksDbMetadataStore(str(tmp_path / "meta"), clock=clock)
+    assert store.update_file_segment(segment(ORDERS, 0)).update_ms == 1_000
+    clock.advance(5)
+    updated = store.update_file_segment(replace(segment(ORDERS, 0), size=7))
+    assert (updated.size, updated.update_ms) == (7, 6_000)
+    assert store.get_file_segment(segment(ORDERS, 0)) == updated
+    store.close()
+
+
+def test_a_segment_that_was_stored_without_an_update_time_is_read() -> None:
+    row = msgspec.msgpack.encode({"path": "p", "type": 0, "base_offset": 3})
+    assert msgspec.msgpack.decode(row, type=FileSegmentMetadata).update_ms == 0
+
+
+@pytest.mark.parametrize("reserve_time", [0, -2])
+def test_a_reserve_time_that_keeps_nothing_is_rejected(
+    store: TieredMetadataStore, reserve_time: int
+) -> None:
+    store.add_topic("orders", -1)
+    with pytest.raises(BadRequestError, match="reserve_time is"):
+        store.update_topic_reserve_time("orders", reserve_time)

@@ -154,7 +154,7 @@ def _finish_destroyed(flat: CompositeFlatFile) -> None:
 
 def expire(flat: CompositeFlatFile, config: ShardConfig) -> None:
     """Let go of what a shard's retention does not keep."""
-    kept_ms = kept_in_tier_ms(config)
+    kept_ms = kept_in_tier_ms(config, flat)
     if kept_ms is not None:
         flat.clean_expired_file(flat.clock.expiry_ms() - kept_ms)
     if config.retention_bytes is not None:
@@ -163,8 +163,12 @@ def expire(flat: CompositeFlatFile, config: ShardConfig) -> None:
         flat.upkeep.truncate_before(flat.commit_offset - config.retention_records)
 
 
-def kept_in_tier_ms(config: ShardConfig) -> int | None:
-    """Return how long a tier keeps the records of a shard; None: without a limit."""
+def kept_in_tier_ms(config: ShardConfig, flat: CompositeFlatFile) -> int | None:
+    """Return how long a tier keeps the records of a shard; None: without a limit. The reserve time
+    in the metadata store comes first, then the tiering policy, then the topic's retention."""
+    reserve_ms = flat.reserve_ms()
+    if reserve_ms is not None:
+        return reserve_ms
     tiering, kept_ms = config.tiering, config.retention_ms
     if tiering is not None and tiering.retention_ms is not None:
         kept_ms = tiering.retention_ms

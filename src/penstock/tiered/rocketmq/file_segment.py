@@ -49,6 +49,8 @@ class FileSegmentMetadata(Struct, frozen=True, kw_only=True):
     """Time of its oldest record; `end_ms` that of its youngest."""
     end_ms: int = 0
     seal_ms: int = 0
+    update_ms: int = 0
+    """When the metadata store last stored the segment; 0: never."""
 
 
 class SegmentBytes(Protocol):

@@ -8,20 +8,22 @@ update is one atomic write of the rows that change, never a rewrite of everythin
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from penstock.record import ShardId
 from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata, FileSegmentType
 
+NO_RESERVE_TIME: Final = -1
+
 
 class TopicMetadata(Struct, frozen=True, kw_only=True):
     topic_id: int
     topic: str
     status: int = 0
-    reserve_time: int = -1
-    """Milliseconds that the tier keeps its records; -1: as the node's settings say."""
+    reserve_time: int = NO_RESERVE_TIME
+    """Milliseconds that the tier keeps its records; -1: as the topic's configuration says."""
     update_ms: int = 0
 
 
@@ -45,7 +47,10 @@ class TieredMetadataStore(Protocol):
         """Return the topic, added if it is new."""
         ...
 
-    def update_topic_reserve_time(self, topic: str, reserve_time: int) -> None: ...
+    def update_topic_reserve_time(self, topic: str, reserve_time: int) -> None:
+        """Have the tier keep the records of a topic for `reserve_time` milliseconds, from its next
+        maintenance on, in place of the retention of its configuration; -1: as that says."""
+        ...
 
     def update_topic_status(self, topic: str, status: int) -> None: ...
 
@@ -83,7 +88,8 @@ class TieredMetadataStore(Protocol):
         ...
 
     def update_file_segment(self, segment: FileSegmentMetadata) -> FileSegmentMetadata:
-        """Add or replace the segment of that path, type and base offset."""
+        """Add or replace the segment of that path, type and base offset; return it with the time
+        of this update."""
         ...
 
     def delete_file_segment(self, segment: FileSegmentMetadata | ShardId) -> None:

@@ -16,7 +16,11 @@ from penstock.platform.local_disk import DIRECTORY_MODE, close_to_others
 from penstock.record import ShardId
 from penstock.tiered.object_names import shard_prefix, topic_prefix
 from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata, FileSegmentType
-from penstock.tiered.rocketmq.metadata_store import QueueMetadata, TopicMetadata
+from penstock.tiered.rocketmq.metadata_store import (
+    NO_RESERVE_TIME,
+    QueueMetadata,
+    TopicMetadata,
+)
 
 _MAX_ID: Final = b"m"
 
@@ -77,6 +81,11 @@ class RocksDbMetadataStore:
             return added
 
     def update_topic_reserve_time(self, topic: str, reserve_time: int) -> None:
+        if reserve_time != NO_RESERVE_TIME and reserve_time <= 0:
+            raise BadRequestError(
+                f"reserve_time is {reserve_time} ms; expected more than 0, or {NO_RESERVE_TIME} "
+                "for the retention of the topic's configuration"
+            )
         self._change_topic(topic, "reserve_time", reserve_time)
 
     def update_topic_status(self, topic: str, status: int) -> None:
@@ -113,7 +122,7 @@ class RocksDbMetadataStore:
             callback(_queues.decode(row))
 
     def add_queue(self, queue: ShardId, base_offset: int) -> QueueMetadata:
-        self.add_topic(queue.topic, -1)
+        self.add_topic(queue.topic, NO_RESERVE_TIME)
         with self._lock:
             found = self.get_queue(queue)
             if found is None:
@@ -164,9 +173,10 @@ class RocksDbMetadataStore:
                 callback(found)
 
     def update_file_segment(self, segment: FileSegmentMetadata) -> FileSegmentMetadata:
+        updated = msgspec.structs.replace(segment, update_ms=self._clock.now_ms())
         with self._lock:
-            self._database[_segment_key(segment)] = msgspec.msgpack.encode(segment)
-        return segment
+            self._database[_segment_key(segment)] = msgspec.msgpack.encode(updated)
+        return updated
 
     def delete_file_segment(self, segment: FileSegmentMetadata | ShardId) -> None:
         with self._lock:
