@@ -58,13 +58,13 @@ class Links:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    def take_offset_step(self, node_id: int, step: str, seconds: float) -> str:
+    def send_offset_request(self, node_id: int, request: str, seconds: float) -> str:
         assert seconds > 0
         self._nodes.asked.append(node_id)
         self._nodes.before_step(node_id)
         if node_id in self._nodes.cut_off:
             raise DeadlineError(f"node {node_id} does not answer; the outcome is unknown")
-        return self._nodes.managers[node_id].take_step(step)
+        return self._nodes.managers[node_id].handle_request(request)
 
 
 class Nodes:
@@ -173,8 +173,8 @@ def test_bad_requests_are_refused_before_they_travel(nodes: Nodes) -> None:
     with pytest.raises(BadRequestError):
         nodes.managers[1].commit_offset(group, S0, 1, metadata="m" * 5_000)
     assert nodes.asked == []
-    with pytest.raises(BadRequestError, match="not a step"):
-        nodes.managers[1].take_step('{"type":"conquer"}')
+    with pytest.raises(BadRequestError, match="not a request"):
+        nodes.managers[1].handle_request('{"type":"conquer"}')
 
 
 def test_a_group_that_moves_takes_the_cached_commits_of_its_last_coordinator_along(

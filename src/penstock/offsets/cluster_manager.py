@@ -3,30 +3,30 @@
     any node ── commit, read, reset, delete ──▶ the coordinator ──▶ cache or meta service
                        one hop                        │ first commit of a group there
                                                       ▼
-                                       takes an epoch; the last coordinator saves what waits
+                                takes an epoch; the previous coordinator saves its cached commits
 
 `GroupCoordinators` says which node coordinates a group. A request that reaches another node is
-passed on once; the node that is asked serves it, also when it takes a third one for the
+forwarded once; the node that receives it serves it, also when that node takes a third one for the
 coordinator. So a client reads what it has committed, through any node.
 
-When a group moves, the new coordinator takes a greater epoch first, and then has the last one save
-what waits there and end the use of its own epoch. Only then the first commit is answered. So every
-commit that the old coordinator has acknowledged is in the meta service before anything newer is:
+When a group moves, the new coordinator takes a greater epoch first, and then has the previous one
+save its cached commits and end the use of its own epoch. Only then is the first commit answered. So
+every commit that the previous coordinator acknowledged is in the meta service before a newer one:
 two nodes that both take themselves for the coordinator slow each other down and lose nothing. If
-the old coordinator does not answer within `HAND_OVER_S`, the new one goes on without it, and
-cached commits that were not saved there are seen again when that node is back, unless the
-group has committed since.
+the previous coordinator does not answer within `HAND_OVER_S`, the new one continues without it, and
+commits that are still cached there are saved when that node is back, unless the group has
+committed since.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from penstock.errors import DeadlineError, StaleWriteError, StoreError
 from penstock.meta.client import (
-    DEFAULT_NAMESPACE,
     CommittedOffset,
     GroupName,
     NewGroupOffsets,
@@ -36,14 +36,12 @@ from penstock.meta.client import (
 from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.meta.rejections import check_text
 from penstock.meta.storage.database import Database
-from penstock.offsets import coordinator_rpc as steps
+from penstock.offsets import coordinator_rpc as rpc
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager, open_manager
 from penstock.offsets.strategy import (
-    NO_LEADER_EPOCH,
     GroupCommit,
     OffsetCommit,
-    check_commit,
     check_shard,
 )
 from penstock.platform.clock import Clock
@@ -52,15 +50,15 @@ from penstock.record import Offset, ShardId
 from penstock.settings.tree import OffsetSettings
 
 CALL_S: Final = 10.0
-"""How long the coordinator may take for a step."""
+"""Timeout of a request to the coordinator."""
 ROUTE_S: Final = 6.0
-"""How long commits and reads look for the coordinator of a group again when it does not answer: a
-node that is lost is noticed within three seconds."""
+"""How long commits and reads are retried, at the coordinator that the group has by then, when one
+does not answer: the loss of a node is noticed within three seconds."""
 HAND_OVER_S: Final = 2.0
-SILENT_S: Final = 5.0
-"""For so long a node that did not hand over is not asked again."""
+UNRESPONSIVE_S: Final = 5.0
+"""Pause before a node that did not hand over groups gets another request to do so."""
 _PAUSE_S: Final = 0.2
-_SETTLED_MAX: Final = 100_000
+_FLUSHED_EPOCHS_MAX: Final = 100_000
 
 _log: Final = get_logger(__name__)
 
@@ -68,11 +66,11 @@ T = TypeVar("T")
 
 
 class OffsetPeers(Protocol):
-    """The way to the offset managers of other nodes."""
+    """Sends requests to the offset managers of other nodes."""
 
-    def take_offset_step(self, node_id: int, step: str, seconds: float) -> str:
-        """Have another node take a step; raises what it raised, or `DeadlineError` when it does
-        not answer in time."""
+    def send_offset_request(self, node_id: int, request: str, seconds: float) -> str:
+        """Return the reply of another node; raise the error that it raised, or `DeadlineError`
+        without a reply in time."""
         ...
 
 
@@ -93,14 +91,15 @@ class ClusterOffsetManager(OffsetManager):
         super().__init__(meta, database, clock=clock, config=config, owns_database=owns_database)
         self._coordinators: Final = coordinators
         self._peers: Final = peers
-        self._table.settle = self._settle
+        self._table.flush_previous_holders = self._flush_previous_holders
+        self._commit_one = self._commit_one_at_coordinator
         self._resets = coordinators.resets
-        coordinators.on_change(self._give_up_moved)
+        coordinators.on_change(self._release_moved_groups)
         self._stopping: Final = threading.Event()
-        self._silent: dict[int, float] = {}
-        """Nodes that did not hand over, and until when they are not asked again."""
-        self._settled: dict[tuple[str, str], int] = {}
-        """Groups without an epoch here, and the epoch under which nothing waits anywhere."""
+        self._unresponsive_until: dict[int, float] = {}
+        """Nodes that did not hand over groups, and the time of the next request to them."""
+        self._flushed_epochs: dict[tuple[str, str], int] = {}
+        """Groups without an epoch here, and the last epoch whose cached commits are all saved."""
 
     def stop(self) -> None:
         self._stopping.set()
@@ -108,46 +107,48 @@ class ClusterOffsetManager(OffsetManager):
 
     # -- commits ----------------------------------------------------------------------------------
 
-    def commit_offset(
+    def _commit_one_at_coordinator(
         self,
+        namespace: str,
         group: str,
         shard: ShardId,
         offset: int,
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-        metadata: str = "",
-        leader_epoch: int = NO_LEADER_EPOCH,
-        enable_cache: bool | None = None,
+        metadata: str,
+        leader_epoch: int,
     ) -> None:
         commit = OffsetCommit(Offset(offset), metadata, leader_epoch)
-        self.commit_offsets(group, {shard: commit}, namespace=namespace, enable_cache=enable_cache)
+        self._commit(namespace, group, {shard: commit}, is_cached=True)
 
-    def commit_offsets(
+    def _commit(
         self,
+        namespace: str,
         group: str,
         offsets: Mapping[ShardId, OffsetCommit],
         *,
-        namespace: str = DEFAULT_NAMESPACE,
-        enable_cache: bool | None = None,
+        is_cached: bool,
     ) -> None:
-        is_cached = self._enable_cache if enable_cache is None else enable_cache
-
-        def here() -> None:
-            OffsetManager.commit_offsets(
-                self, group, offsets, namespace=namespace, enable_cache=is_cached
-            )
-
-        if self._elsewhere(namespace, group) is None:
-            self._again_if_taken_over(namespace, group, here)
+        commit_here = self._local_commit(namespace, group, offsets, is_cached=is_cached)
+        if self._remote_coordinator(namespace, group) is None:
+            self._retry_if_taken_over(namespace, group, commit_here)
             return
-        step = steps.Commit(_group_commit(namespace, group, offsets), is_cached)
-        self._insist(namespace, group, here, step)
+        request = rpc.Commit(rpc.group_commit(namespace, group, offsets), is_cached)
+        self._at_coordinator(namespace, group, commit_here, request)
+
+    def _local_commit(
+        self,
+        namespace: str,
+        group: str,
+        offsets: Mapping[ShardId, OffsetCommit],
+        *,
+        is_cached: bool,
+    ) -> Callable[[], None]:
+        return partial(super()._commit, namespace, group, offsets, is_cached=is_cached)
 
     def commit_groups(self, commits: Sequence[GroupCommit]) -> list[StoreError | None]:
         outcomes: dict[int, StoreError | None] = {}
         by_node: dict[int | None, list[int]] = {}
         for number, commit in enumerate(commits):
-            node = self._elsewhere(commit.namespace, commit.group)
+            node = self._remote_coordinator(commit.namespace, commit.group)
             by_node.setdefault(node, []).append(number)
         for node, numbers in by_node.items():
             part = [commits[number] for number in numbers]
@@ -170,39 +171,40 @@ class ClusterOffsetManager(OffsetManager):
                 outcomes[number] = outcome
             return outcomes
         try:
-            answer = self._ask(node, steps.CommitMany(commits))
+            reply = self._send(node, rpc.CommitMany(commits))
         except DeadlineError as error:
-            # Once more, each where it belongs by now: storing them twice changes nothing.
+            # Retry each at the coordinator that it has by now: storing one twice changes nothing.
             self._clock.wait(self._stopping, _PAUSE_S)
             return [self._commit_group_again(commit, error) for commit in commits]
         except StoreError as error:
             return [error] * len(commits)
-        return [steps.error_of(outcome) for outcome in answer.outcomes]
+        return [rpc.error_of(outcome) for outcome in reply.outcomes]
 
     def _commit_group_again(self, commit: GroupCommit, first: StoreError) -> StoreError | None:
         if self._stopping.is_set():
             return first
         try:
-            self._insist(
+            self._at_coordinator(
                 commit.namespace,
                 commit.group,
                 lambda: _raise_any(OffsetManager.commit_groups(self, [commit])),
-                steps.CommitMany([commit]),
+                rpc.CommitMany([commit]),
             )
         except StoreError as error:
             return error
         return None
 
     def commit_new_offsets(self, groups: Sequence[NewGroupOffsets]) -> list[StoreError | None]:
-        """Commit offsets of many groups, each coordinated anywhere, in one entry for each log. No
-        node holds the groups after it; the coordinators take them again with their next commit.
+        """Commit offsets of many groups, whatever their coordinators, in one entry for each log. No
+        node holds the groups after that; the coordinators take them again with their next commit.
 
-        Their commits that are on the way are older by their epochs, and saved before this returns.
+        Commits that the coordinators have cached are older by their epochs, and saved before this
+        returns.
         """
         if not groups:
             return []
         _, taken = self._meta.commit_groups((), groups, node=0)
-        self._settle(
+        self._flush_previous_holders(
             [
                 (GroupName(one.namespace, one.group), takeover)
                 for one, takeover in zip(groups, taken, strict=True)
@@ -210,206 +212,122 @@ class ClusterOffsetManager(OffsetManager):
         )
         return [None] * len(groups)
 
-    def compare_and_set(
-        self,
-        group: str,
-        shard: ShardId,
-        offset: int,
-        *,
-        expected: int | None,
-        namespace: str = DEFAULT_NAMESPACE,
-        metadata: str = "",
-        leader_epoch: int = NO_LEADER_EPOCH,
-    ) -> None:
-        node = self._elsewhere(namespace, group)
-        if node is None:
-            super().compare_and_set(
-                group,
-                shard,
-                offset,
-                expected=expected,
-                namespace=namespace,
-                metadata=metadata,
-                leader_epoch=leader_epoch,
-            )
-            return
-        commit = check_commit(OffsetCommit(Offset(offset), metadata, leader_epoch))
-        name = check_shard(shard).name
-        self._ask(node, steps.CompareAndSet(namespace, group, name, expected, commit))
+    def _execute(self, change: rpc.GroupChange) -> rpc.Reply:
+        node = self._remote_coordinator(*rpc.group_of(change))
+        return self._apply(change) if node is None else self._send(node, change)
 
-    def reset_offsets(
-        self,
-        group: str,
-        offsets: Mapping[ShardId, OffsetCommit],
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-        request_id: str = "",
-    ) -> None:
-        node = self._elsewhere(namespace, group)
-        if node is None:
-            self._settle_holder(namespace, group)
-            super().reset_offsets(group, offsets, namespace=namespace, request_id=request_id)
-        else:
-            self._ask(node, steps.Reset(_group_commit(namespace, group, offsets), request_id))
+    def _apply(self, change: rpc.GroupChange) -> rpc.Reply:
+        if not isinstance(change, rpc.CompareAndSet):  # that one takes an epoch, which does it
+            self._flush_holder(*rpc.group_of(change))
+        return super()._apply(change)
 
     # -- reads ------------------------------------------------------------------------------------
 
-    def get_offset(
-        self, group: str, shard: ShardId, *, namespace: str = DEFAULT_NAMESPACE
-    ) -> CommittedOffset | None:
+    def _read_one(self, namespace: str, group: str, shard: ShardId) -> CommittedOffset | None:
         check_shard(shard)
-        return self.get_offsets(group, namespace=namespace).get(shard)
+        return self._read(namespace, group).get(shard)
 
-    def get_offsets(
-        self, group: str, *, namespace: str = DEFAULT_NAMESPACE
-    ) -> dict[ShardId, CommittedOffset]:
-        read: dict[ShardId, CommittedOffset] = {}
+    def _read(self, namespace: str, group: str) -> dict[ShardId, CommittedOffset]:
+        offsets: dict[ShardId, CommittedOffset] = {}
 
-        def here() -> None:
-            read.update(self._read_settled(namespace, group))
+        def read_here() -> None:
+            offsets.update(self._read_flushed(namespace, group))
 
-        answer = self._insist(namespace, group, here, steps.Read(namespace, group))
-        if answer is not None:
-            read.update((ShardId.parse(name), at) for name, at in answer.offsets.items())
-        return read
+        request = rpc.Read(namespace, group)
+        reply = self._at_coordinator(namespace, group, read_here, request)
+        if reply is not None:
+            offsets.update((ShardId.parse(name), offset) for name, offset in reply.offsets.items())
+        return offsets
 
-    def _read_settled(self, namespace: str, group: str) -> dict[ShardId, CommittedOffset]:
-        """Read a group that this node coordinates: what waits on the node that did so before is
-        saved first."""
-        self._settle_holder(namespace, group)
+    def _read_flushed(self, namespace: str, group: str) -> dict[ShardId, CommittedOffset]:
+        """Read a group that this node coordinates, after the previous coordinator has saved its
+        cached commits."""
+        self._flush_holder(namespace, group)
         return self.read_offsets(group, namespace=namespace)
 
-    def _settle_holder(self, namespace: str, group: str) -> None:
-        """Have another node that holds a group save what waits there, and give its epoch up."""
+    def _flush_holder(self, namespace: str, group: str) -> None:
+        """Have another node that holds a group save its cached commits and release its epoch."""
         local = self._table.find(namespace, group)
         if local is not None and local.epoch:
             return
-        found = self._meta.get_group(namespace, group)
+        info = self._meta.get_group(namespace, group)
         key = namespace, group
-        if found is not None and self._settled.get(key) != found.epoch:
+        if info is not None and self._flushed_epochs.get(key) != info.epoch:
             name = GroupName(namespace, group)
-            if self._settle([(name, Takeover(found.epoch + 1, found.node))]):
-                if len(self._settled) >= _SETTLED_MAX:
-                    self._settled = {}
-                self._settled[key] = found.epoch
+            if self._flush_previous_holders([(name, Takeover(info.epoch + 1, info.node))]):
+                if len(self._flushed_epochs) >= _FLUSHED_EPOCHS_MAX:
+                    self._flushed_epochs = {}
+                self._flushed_epochs[key] = info.epoch
 
-    # -- removals ---------------------------------------------------------------------------------
+    # -- requests of other nodes ------------------------------------------------------------------
 
-    def delete_offsets(
-        self, group: str, shards: Sequence[ShardId], *, namespace: str = DEFAULT_NAMESPACE
-    ) -> int:
-        node = self._elsewhere(namespace, group)
-        if node is None:
-            self._settle_holder(namespace, group)
-            return super().delete_offsets(group, shards, namespace=namespace)
-        names = [check_shard(shard).name for shard in shards]
-        return self._ask(node, steps.DeleteOffsets(namespace, group, names)).count
+    def handle_request(self, text: str) -> str:
+        """Serve a request of another node here, also when this one takes a third node for the
+        coordinator."""
+        return rpc.encode(self._handle(rpc.decode_request(text)))
 
-    def delete_group(self, group: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
-        node = self._elsewhere(namespace, group)
-        if node is None:
-            self._settle_holder(namespace, group)
-            super().delete_group(group, namespace=namespace)
-        else:
-            self._ask(node, steps.DeleteGroup(namespace, group))
-
-    # -- what other nodes ask ---------------------------------------------------------------------
-
-    def take_step(self, text: str) -> str:
-        """Take a step that another node asks for, here and nowhere else."""
-        return steps.encode(self._take(steps.decode_step(text)))
-
-    def _take(self, step: steps.Step) -> steps.Answer:
-        match step:
-            case steps.Read():
-                found = self._read_settled(step.namespace, step.group)
-                return steps.Answer(offsets={shard.name: at for shard, at in found.items()})
-            case steps.HandOver():
-                for one in step.groups:
+    def _handle(self, request: rpc.Request) -> rpc.Reply:
+        match request:
+            case rpc.Read():
+                offsets = self._read_flushed(request.namespace, request.group)
+                return rpc.Reply(offsets={shard.name: one for shard, one in offsets.items()})
+            case rpc.HandOver():
+                for one in request.groups:
                     self.hand_over(one.group, namespace=one.namespace, epoch=one.epoch)
-            case steps.CommitMany():
-                outcomes = self._commit_groups_at(None, step.commits)
-                return steps.Answer(outcomes=[steps.outcome_of(one) for one in outcomes])
-            case steps.DeleteOffsets():
-                shards = [ShardId.parse(name) for name in step.shards]
-                self._settle_holder(step.namespace, step.group)
-                count = super().delete_offsets(step.group, shards, namespace=step.namespace)
-                return steps.Answer(count=count)
-            case _:
-                self._change(step)
-        return steps.Answer()
-
-    def _change(
-        self, step: steps.Commit | steps.CompareAndSet | steps.Reset | steps.DeleteGroup
-    ) -> None:
-        match step:
-            case steps.Commit(commit, is_cached):
-                namespace, group, offsets = commit.namespace, commit.group, _by_shard(commit)
-
-                def here() -> None:
-                    OffsetManager.commit_offsets(
-                        self, group, offsets, namespace=namespace, enable_cache=is_cached
-                    )
-
-                self._again_if_taken_over(namespace, group, here)
-            case steps.CompareAndSet():
-                super().compare_and_set(
-                    step.group,
-                    ShardId.parse(step.shard),
-                    step.commit.offset,
-                    expected=step.expected,
-                    namespace=step.namespace,
-                    metadata=step.commit.metadata,
-                    leader_epoch=step.commit.leader_epoch,
-                )
-            case steps.Reset(commit, request_id):
-                self._settle_holder(commit.namespace, commit.group)
-                super().reset_offsets(
+                return rpc.Reply()
+            case rpc.CommitMany():
+                outcomes = self._commit_groups_at(None, request.commits)
+                return rpc.Reply(outcomes=[rpc.outcome_of(one) for one in outcomes])
+            case rpc.Commit(commit, is_cached):
+                commit_here = self._local_commit(
+                    commit.namespace,
                     commit.group,
-                    _by_shard(commit),
-                    namespace=commit.namespace,
-                    request_id=request_id,
+                    rpc.offsets_by_shard(commit),
+                    is_cached=is_cached,
                 )
-            case steps.DeleteGroup():
-                self._settle_holder(step.namespace, step.group)
-                super().delete_group(step.group, namespace=step.namespace)
+                self._retry_if_taken_over(commit.namespace, commit.group, commit_here)
+                return rpc.Reply()
+            case _:
+                return self._apply(request)
 
-    # -- ways to other nodes ----------------------------------------------------------------------
+    # -- requests to other nodes ------------------------------------------------------------------
 
-    def _elsewhere(self, namespace: str, group: str) -> int | None:
+    def _remote_coordinator(self, namespace: str, group: str) -> int | None:
         """Return the node that coordinates a group; None: this one."""
         check_text("a namespace", namespace)
         check_text("a group", group)
         node = self._coordinators.coordinator_of(group, namespace)
         return None if node == self._coordinators.node_id else node
 
-    def _ask(self, node: int, step: steps.Step) -> steps.Answer:
-        return steps.decode_answer(self._peers.take_offset_step(node, steps.encode(step), CALL_S))
+    def _send(self, node: int, request: rpc.Request) -> rpc.Reply:
+        return rpc.decode_reply(self._peers.send_offset_request(node, rpc.encode(request), CALL_S))
 
-    def _insist(
-        self, namespace: str, group: str, here: Callable[[], None], step: steps.Step
-    ) -> steps.Answer | None:
-        """Do what may be done twice where the group is coordinated. A coordinator that does not
-        answer may be lost: another one is looked for, until `ROUTE_S` have passed."""
-        give_up = self._clock.monotonic() + ROUTE_S
+    def _at_coordinator(
+        self, namespace: str, group: str, here: Callable[[], None], request: rpc.Request
+    ) -> rpc.Reply | None:
+        """Serve a repeatable request where the group is coordinated: by `here` (then None is
+        returned) or by another node. When a coordinator does not answer, it may be lost: retry, at
+        the coordinator that the group has by then, until `ROUTE_S` have passed."""
+        deadline = self._clock.monotonic() + ROUTE_S
         while True:
-            node = self._elsewhere(namespace, group)
+            node = self._remote_coordinator(namespace, group)
             if node is None:
-                self._again_if_taken_over(namespace, group, here)
+                self._retry_if_taken_over(namespace, group, here)
                 return None
             try:
-                answer = self._ask(node, step)
+                reply = self._send(node, request)
             except DeadlineError:
-                if self._clock.monotonic() >= give_up:
+                if self._clock.monotonic() >= deadline:
                     raise
                 if self._clock.wait(self._stopping, _PAUSE_S):
                     raise
             else:
-                _raise_any([steps.error_of(outcome) for outcome in answer.outcomes])
-                return answer
+                _raise_any([rpc.error_of(outcome) for outcome in reply.outcomes])
+                return reply
 
-    def _again_if_taken_over(self, namespace: str, group: str, here: Callable[[], None]) -> None:
-        """Do it, and once more if another node took the group meanwhile: it was not stored."""
+    def _retry_if_taken_over(self, namespace: str, group: str, here: Callable[[], None]) -> None:
+        """Run `here`, and again if another node took the group over meanwhile: nothing was stored
+        then."""
         try:
             here()
         except StaleWriteError:
@@ -418,30 +336,30 @@ class ClusterOffsetManager(OffsetManager):
             here()
 
     def _is_taken_over(self, namespace: str, group: str) -> bool:
-        """Return whether another node holds a group's epoch; else a reset of this one came before
-        the commit, and stands."""
-        found = self._meta.get_group(namespace, group)
-        return found is not None and found.node != self._coordinators.node_id
+        """Return whether another node holds the group's epoch. If not, a reset through this node
+        overtook the commit, and stands."""
+        info = self._meta.get_group(namespace, group)
+        return info is not None and info.node != self._coordinators.node_id
 
-    def _settle(self, taken: Sequence[tuple[GroupName, Takeover]]) -> bool:
-        """Have the nodes that held groups before save what waits there; return whether all did
-        that are there."""
-        by_node: dict[int, list[steps.Release]] = {}
-        for name, one in taken:
-            if one.previous == self._coordinators.node_id:
-                self._release(name, one.epoch)
-            elif one.previous:
-                release = steps.Release(name.namespace, name.group, one.epoch)
-                by_node.setdefault(one.previous, []).append(release)
+    def _flush_previous_holders(self, taken: Sequence[tuple[GroupName, Takeover]]) -> bool:
+        """Have the previous holders of groups save their cached commits; return whether all that
+        are online did."""
+        by_node: dict[int, list[rpc.Release]] = {}
+        for name, takeover in taken:
+            if takeover.previous == self._coordinators.node_id:
+                self._release(name, takeover.epoch)
+            elif takeover.previous:
+                release = rpc.Release(name.namespace, name.group, takeover.epoch)
+                by_node.setdefault(takeover.previous, []).append(release)
         is_done = True
         for node, groups in by_node.items():
-            is_done &= self._hand_over_from(node, groups)
+            is_done &= self._request_hand_over(node, groups)
         return is_done
 
-    def _give_up_moved(self) -> None:
-        """Nodes came or went. Use the epochs of groups that other nodes coordinate now no more:
-        those nodes may take greater ones without reaching this one, and the groups may come back.
-        What waits is saved under its own epochs."""
+    def _release_moved_groups(self) -> None:
+        """After nodes joined or left: stop the use of the epochs of groups that other nodes
+        coordinate now. Those nodes may take greater epochs without reaching this one, and the
+        groups may come back. Cached commits are saved under the epochs that they have."""
         coordinators = self._coordinators
         is_unsure, self._resets = coordinators.resets != self._resets, coordinators.resets
         for local in self._table.with_epoch():
@@ -449,41 +367,27 @@ class ClusterOffsetManager(OffsetManager):
                 self._table.renew(local, 0)
 
     def _release(self, name: GroupName, epoch: int) -> None:
-        """This node held a group itself: end the use of its lower epochs."""
+        """Stop the use of this node's own lower epochs of a group, and save its cached commits."""
         local = self._table.find(name.namespace, name.group)
         if local is not None and 0 < local.epoch < epoch:
             self._table.release(local, epoch)
             self.cache.flush_group(local)
 
-    def _hand_over_from(self, node: int, groups: list[steps.Release]) -> bool:
+    def _request_hand_over(self, node: int, groups: list[rpc.Release]) -> bool:
         now = self._clock.monotonic()
-        if not self._coordinators.is_online(node) or self._silent.get(node, now) > now:
+        if not self._coordinators.is_online(node) or self._unresponsive_until.get(node, now) > now:
             return False
         try:
-            text = steps.encode(steps.HandOver(groups))
-            self._peers.take_offset_step(node, text, HAND_OVER_S)
+            text = rpc.encode(rpc.HandOver(groups))
+            self._peers.send_offset_request(node, text, HAND_OVER_S)
         except StoreError as error:
-            self._silent[node] = self._clock.monotonic() + SILENT_S
+            self._unresponsive_until[node] = self._clock.monotonic() + UNRESPONSIVE_S
             _log.warning(
                 "offsets_not_handed_over", node=node, groups=len(groups), reason=str(error)
             )
             return False
-        self._silent.pop(node, None)
+        self._unresponsive_until.pop(node, None)
         return True
-
-
-def _group_commit(
-    namespace: str, group: str, offsets: Mapping[ShardId, OffsetCommit]
-) -> GroupCommit:
-    for one in offsets.values():
-        check_commit(one)
-    return GroupCommit(
-        namespace, group, {check_shard(shard).name: one for shard, one in offsets.items()}
-    )
-
-
-def _by_shard(commit: GroupCommit) -> dict[ShardId, OffsetCommit]:
-    return {ShardId.parse(name): one for name, one in commit.offsets.items()}
 
 
 def _raise_any(outcomes: Sequence[StoreError | None]) -> None:

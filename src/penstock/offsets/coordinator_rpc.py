@@ -1,11 +1,12 @@
-"""What a node asks of the coordinator of a group, and of the node that was it before.
+"""Requests to the coordinator of a group, and to the node that coordinated it before.
 
-A step names the group that it means. All but `CompareAndSet` may come twice or late: the epochs of
-the meta service order what they do.
+A request names its group. All but `CompareAndSet` may arrive twice or late: the epochs of the meta
+service order their effects.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -13,7 +14,8 @@ from msgspec import Struct
 
 from penstock.errors import BadRequestError, BusyError, RequestError, StaleWriteError, StoreError
 from penstock.meta.client import CommittedOffset
-from penstock.offsets.strategy import GroupCommit, OffsetCommit
+from penstock.offsets.strategy import GroupCommit, OffsetCommit, check_commit, check_shard
+from penstock.record import ShardId
 
 
 class Commit(Struct, frozen=True, tag="commit"):
@@ -64,59 +66,83 @@ class Release(Struct, frozen=True):
     namespace: str
     group: str
     epoch: int
-    """That of the node that takes the group over."""
+    """Epoch of the node that takes the group over."""
 
 
 class HandOver(Struct, frozen=True, tag="hand-over"):
-    """Save what waits of groups, and commit no more under their lower epochs."""
+    """Save the cached commits of groups, and stop the use of their lower epochs."""
 
     groups: list[Release]
 
 
-Step = Commit | CommitMany | CompareAndSet | Reset | Read | DeleteOffsets | DeleteGroup | HandOver
+GroupChange = CompareAndSet | Reset | DeleteOffsets | DeleteGroup
+"""Changes that are never cached."""
+Request = Commit | CommitMany | Read | HandOver | GroupChange
 
 
 class Outcome(Struct, frozen=True):
-    """What became of one group of a `CommitMany`."""
+    """The result for one group of a `CommitMany`."""
 
     kind: str = ""
     """Empty: its offsets are stored."""
     reason: str = ""
 
 
-class Answer(Struct, frozen=True):
-    """The answer to any step; each fills its own part."""
+class Reply(Struct, frozen=True):
+    """The reply to any request; each kind sets its own fields."""
 
     offsets: dict[str, CommittedOffset] = {}
     count: int = 0
     outcomes: list[Outcome] = []
 
 
-# Made here, for msgspec must not look at a type for the first time in two threads at once.
+# Created at import: msgspec must not inspect a type for the first time in two threads.
 _encoder: Final = msgspec.json.Encoder()
-_steps: Final = msgspec.json.Decoder(Step)
-_answers: Final = msgspec.json.Decoder(Answer)
+_requests: Final = msgspec.json.Decoder(Request)
+_replies: Final = msgspec.json.Decoder(Reply)
 
 _STALE: Final = "stale"
 _REFUSED: Final = "refused"
 _LATER: Final = "later"
 
 
-def encode(message: Step | Answer) -> str:
+def encode(message: Request | Reply) -> str:
     return _encoder.encode(message).decode()
 
 
-def decode_step(text: str) -> Step:
-    """Decode a step that another node sent; `BadRequestError` for anything else."""
+def decode_request(text: str) -> Request:
+    """Decode a request of another node; `BadRequestError` for anything else."""
     try:
-        step: Step = _steps.decode(text)
+        request: Request = _requests.decode(text)
     except msgspec.DecodeError as error:
-        raise BadRequestError(f"not a step of an offset coordinator: {error}") from error
-    return step
+        raise BadRequestError(f"not a request to an offset coordinator: {error}") from error
+    return request
 
 
-def decode_answer(text: str) -> Answer:
-    return _answers.decode(text)
+def decode_reply(text: str) -> Reply:
+    return _replies.decode(text)
+
+
+def group_of(change: GroupChange) -> tuple[str, str]:
+    """Return the namespace and the name of the group that is changed."""
+    named = change.commit if isinstance(change, Reset) else change
+    return named.namespace, named.group
+
+
+def group_commit(
+    namespace: str, group: str, offsets: Mapping[ShardId, OffsetCommit]
+) -> GroupCommit:
+    """Return offsets by the names of their shards, checked."""
+    for commit in offsets.values():
+        check_commit(commit)
+    return GroupCommit(
+        namespace, group, {check_shard(shard).name: commit for shard, commit in offsets.items()}
+    )
+
+
+def offsets_by_shard(commit: GroupCommit) -> dict[ShardId, OffsetCommit]:
+    """The reverse of `group_commit`, also checked: another node may have sent it."""
+    return {ShardId.parse(name): check_commit(offset) for name, offset in commit.offsets.items()}
 
 
 def outcome_of(error: StoreError | None) -> Outcome:

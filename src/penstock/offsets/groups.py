@@ -1,15 +1,16 @@
-"""The groups that this process commits for: their epochs, sequence numbers, and what waits.
+"""The groups that this process commits for: epochs, sequence numbers and cached commits.
 
 Every commit carries a pair (epoch, sequence). The epoch is granted by the meta service when this
 process first commits for a group; sequence numbers are counted here, over all groups. A process
-that starts again takes new epochs, so its commits are newer than whatever the last one left behind.
+that starts again takes new epochs, so its commits are newer than those of the previous process.
 
 One lock guards everything here, held for microseconds and never across a call of the meta service.
-A group can be held (`hold`) for a change that must not meet a commit on its way: commits of that
-group then wait.
+A group can be held (`hold`) for a change that excludes concurrent commits: commits of that group
+then wait.
 
 In a cluster another node may take a group over: `release` ends the use of this process's epoch, and
-a table that takes an epoch has the last node save what waits there (`settle`) before it commits.
+a table that takes an epoch has the previous node save its cached commits
+(`flush_previous_holders`) before it commits.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from penstock.meta.state.offsets.rows import group_prefix
 from penstock.record import ShardId
 
 _GROUPS_MAX: Final = 100_000
-"""Groups that are remembered while nothing of them waits; a forgotten one takes a new epoch."""
+"""Groups without cached commits that stay in the table; an evicted one takes a new epoch."""
 
-_TAKES_MAX: Final = 5
-"""How often a group that another node takes meanwhile is taken again."""
+_TAKE_ATTEMPTS_MAX: Final = 5
+"""Attempts to take a group while other nodes take it, too."""
 
-Settle = Callable[[Sequence[tuple[GroupName, Takeover]]], bool]
-"""Has the nodes that held groups before save what waits there; returns whether they did."""
+FlushPreviousHolders = Callable[[Sequence[tuple[GroupName, Takeover]]], bool]
+"""Has the previous holders of groups save their cached commits; returns whether they did."""
 
 Pending = tuple[bytes, bytes]
 """A row of the local cache, key and value: a commit that the meta service lacks. A later commit
-puts another object in its place; what was saved is recognised by its identity."""
+replaces the object; what was saved is recognised by its identity."""
 
 
 class LocalGroup:
@@ -58,7 +59,7 @@ class GroupTable:
     def __init__(self, meta: OffsetClient, *, wait_seconds_max: float) -> None:
         """`wait_seconds_max` bounds the wait for a group that is held; then `BusyError`."""
         self._meta = meta
-        self.settle: Settle = lambda _taken: True
+        self.flush_previous_holders: FlushPreviousHolders = lambda _taken: True
         self._wait_seconds_max = wait_seconds_max
         self._is_closed = False
         self.lock: Final = threading.Lock()
@@ -86,7 +87,7 @@ class GroupTable:
             if known is not None and known.epoch:
                 return known
         with self._taking:
-            for _ in range(_TAKES_MAX):
+            for _ in range(_TAKE_ATTEMPTS_MAX):
                 local = self.add(namespace, group)
                 if self._is_closed:
                     raise ClosedError("the offset manager was stopped")
@@ -98,21 +99,21 @@ class GroupTable:
         raise BusyError(f"group {group!r} is being taken over by another node; try again")
 
     def adopt(self, taken: Sequence[tuple[LocalGroup, Takeover]]) -> None:
-        """Commit groups under the epochs that were granted for them, once what waits for them on
-        the nodes that had them before is saved."""
-        self.settle([(local.name, one) for local, one in taken])
-        for local, one in taken:
-            self.renew(local, one.epoch)
+        """Commit groups under the epochs that were granted for them, after their previous holders
+        have saved their cached commits."""
+        self.flush_previous_holders([(local.name, takeover) for local, takeover in taken])
+        for local, takeover in taken:
+            self.renew(local, takeover.epoch)
 
     def add(self, namespace: str, group: str) -> LocalGroup:
-        """Return a group, with or without an epoch; a new one is checked and remembered."""
+        """Return a group, with or without an epoch; a new one is checked and added."""
         check_text("a namespace", namespace)
         check_text("a group", group)
         with self.lock:
             local = self.groups.get((namespace, group))
             if local is None:
                 local = self.groups[namespace, group] = LocalGroup(GroupName(namespace, group))
-                self._forget_oldest()
+                self._evict_oldest()
             return local
 
     def next_pair(self, local: LocalGroup) -> tuple[int, int]:
@@ -138,7 +139,7 @@ class GroupTable:
                 local.epoch = 0
 
     def lost_to(self, local: LocalGroup, epoch: int) -> None:
-        """A commit met a higher epoch: forget the own one, unless it was renewed since."""
+        """A commit met a higher epoch: drop the own one, unless it was renewed since."""
         with self.lock:
             if local.epoch < epoch:
                 local.epoch = 0
@@ -170,7 +171,7 @@ class GroupTable:
             local = self.add(namespace, group)
             with self._changed:
                 self._wait_for(local)
-                # It may have been forgotten, and added again, while this waited.
+                # It may have been evicted and added again during the wait.
                 if self.groups.get((namespace, group)) is local:
                     local.is_held = True
                     return local
@@ -178,11 +179,11 @@ class GroupTable:
     def _wait_for(self, local: LocalGroup) -> None:
         if not self._changed.wait_for(lambda: not local.is_held, self._wait_seconds_max):
             raise BusyError(
-                f"group {local.name.group!r} is being reset, removed or handed over, "
-                f"and was not done after {self._wait_seconds_max:g} s"
+                f"group {local.name.group!r} is being reset, removed or handed over, which has "
+                f"taken more than {self._wait_seconds_max:g} s; try again"
             )
 
-    def _forget_oldest(self) -> None:
+    def _evict_oldest(self) -> None:
         if len(self.groups) <= _GROUPS_MAX:
             return
         for key, group in self.groups.items():

@@ -29,21 +29,24 @@ from penstock.meta.client import (
     OffsetClient,
 )
 from penstock.meta.storage.database import Database, RocksDatabase
+from penstock.offsets import coordinator_rpc as rpc
 from penstock.offsets.cache import OffsetCacheManager
 from penstock.offsets.config import CACHE_FAMILY, OffsetConfig
-from penstock.offsets.groups import GroupTable
+from penstock.offsets.groups import GroupTable, LocalGroup
 from penstock.offsets.persistent import OffsetStorageManager
 from penstock.offsets.strategy import (
     NO_LEADER_EPOCH,
     GroupCommit,
     OffsetCommit,
-    check_leader_epoch,
-    check_metadata,
+    check_commit,
     check_offset,
     check_shard,
 )
 from penstock.platform.clock import Clock, SystemClock
 from penstock.record import Offset, ShardId
+
+CommitOne = Callable[[str, str, ShardId, int, str, int], None]
+"""Commits an offset of (namespace, group, shard), with its metadata and leader epoch."""
 
 
 class OffsetManager:
@@ -69,6 +72,7 @@ class OffsetManager:
         self._table = GroupTable(meta, wait_seconds_max=self._config.commit_timeout_ms / 1000)
         self.cache = OffsetCacheManager(meta, database, self._table, clock, self._config)
         self.storage = OffsetStorageManager(meta, self._table, clock)
+        self._commit_one: CommitOne = self.cache.commit_one
         self._is_stopped = False
 
     @classmethod
@@ -123,10 +127,10 @@ class OffsetManager:
     ) -> None:
         """Commit the next offset to read of one shard."""
         if self._enable_cache if enable_cache is None else enable_cache:
-            self.cache.commit_one(namespace, group, shard, offset, metadata, leader_epoch)
+            self._commit_one(namespace, group, shard, offset, metadata, leader_epoch)
         else:
             commit = OffsetCommit(Offset(offset), metadata, leader_epoch)
-            self._commit_directly(namespace, group, {shard: commit})
+            self._commit(namespace, group, {shard: commit}, is_cached=False)
 
     def commit_offsets(
         self,
@@ -137,16 +141,26 @@ class OffsetManager:
         enable_cache: bool | None = None,
     ) -> None:
         """Commit offsets of several shards, all or none."""
-        if self._enable_cache if enable_cache is None else enable_cache:
-            if len(offsets) == 1:  # the commonest case, and four times cheaper alone
-                ((shard, one),) = offsets.items()
-                self.cache.commit_one(
-                    namespace, group, shard, one.offset, one.metadata, one.leader_epoch
-                )
-            else:
-                self.cache.commit(namespace, group, offsets)
-        else:
+        is_cached = self._enable_cache if enable_cache is None else enable_cache
+        self._commit(namespace, group, offsets, is_cached=is_cached)
+
+    def _commit(
+        self,
+        namespace: str,
+        group: str,
+        offsets: Mapping[ShardId, OffsetCommit],
+        *,
+        is_cached: bool,
+    ) -> None:
+        if not is_cached:
             self._commit_directly(namespace, group, offsets)
+        elif len(offsets) == 1:  # the commonest case, and four times cheaper alone
+            ((shard, commit),) = offsets.items()
+            self.cache.commit_one(
+                namespace, group, shard, commit.offset, commit.metadata, commit.leader_epoch
+            )
+        else:
+            self.cache.commit(namespace, group, offsets)
 
     def _commit_directly(
         self, namespace: str, group: str, offsets: Mapping[ShardId, OffsetCommit]
@@ -192,12 +206,9 @@ class OffsetManager:
         raise `StaleWriteError`. Always direct; earlier cached commits of the group are counted."""
         if expected is not None:
             check_offset(expected)
-        commit = OffsetCommit(Offset(offset), metadata, leader_epoch)
-        with self._table.hold(namespace, group) as local:
-            self._table.join(namespace, group)
-            self.cache.flush_group(local)
-            entry = self.storage.entry(local, shard, commit)
-            self._meta.compare_and_set_offset(namespace, group, entry, expected=expected)
+        commit = check_commit(OffsetCommit(Offset(offset), metadata, leader_epoch))
+        name = check_shard(shard).name
+        self._execute(rpc.CompareAndSet(namespace, group, name, expected, commit))
 
     def reset_offsets(
         self,
@@ -209,21 +220,7 @@ class OffsetManager:
     ) -> None:
         """Set offsets, also backwards, so that no commit made before can undo it, on this node or
         another, sent again or late."""
-        if not offsets:
-            raise BadRequestError("a reset names at least one shard")
-        new = [
-            NewOffset(
-                check_shard(shard).name,
-                check_offset(commit.offset),
-                check_leader_epoch(commit.leader_epoch),
-                check_metadata(commit.metadata),
-            )
-            for shard, commit in offsets.items()
-        ]
-        with self._table.hold(namespace, group) as local:
-            epoch = self._meta.reset_offsets(namespace, group, new, request_id=request_id)
-            self._table.renew(local, epoch)
-            self.cache.drop(local, offsets, (epoch, 0))
+        self._execute(rpc.Reset(rpc.group_commit(namespace, group, offsets), request_id))
 
     # -- reads ------------------------------------------------------------------------------------
 
@@ -231,32 +228,38 @@ class OffsetManager:
         self, group: str, shard: ShardId, *, namespace: str = DEFAULT_NAMESPACE
     ) -> CommittedOffset | None:
         """Return what a group has committed for a shard, or None."""
-        # What waits is read first: it can be saved, and forgotten here, between the two reads.
-        waiting = self.cache.find(namespace, group, shard)
-        saved = self._meta.get_offset(namespace, group, check_shard(shard).name)
-        return _newer(waiting, saved)
+        return self._read_one(namespace, group, shard)
 
     def get_offsets(
         self, group: str, *, namespace: str = DEFAULT_NAMESPACE
     ) -> dict[ShardId, CommittedOffset]:
         """Return all that a group has committed; unknown group: empty."""
-        return self.read_offsets(group, namespace=namespace)
+        return self._read(namespace, group)
 
     def read_offsets(
         self, group: str, *, namespace: str = DEFAULT_NAMESPACE
     ) -> dict[ShardId, CommittedOffset]:
-        """As `get_offsets`, as far as it is known here: what waits on another node is not seen."""
-        waiting = self.cache.find_all(namespace, group)
-        found = dict(waiting)
+        """As `get_offsets`, without the commits that are cached on other nodes."""
+        return OffsetManager._read(self, namespace, group)
+
+    def _read_one(self, namespace: str, group: str, shard: ShardId) -> CommittedOffset | None:
+        # The cache is read first: its entry can be saved, and removed here, between the two reads.
+        cached = self.cache.find(namespace, group, shard)
+        saved = self._meta.get_offset(namespace, group, check_shard(shard).name)
+        return _newer(cached, saved)
+
+    def _read(self, namespace: str, group: str) -> dict[ShardId, CommittedOffset]:
+        cached = self.cache.find_all(namespace, group)
+        offsets = dict(cached)
         for name, saved in self._meta.get_offsets(namespace, group).items():
             try:
                 shard = ShardId.parse(name)
             except BadRequestError:
-                continue  # saved by somebody else, under a name that no shard of ours can have
-            newer = _newer(waiting.get(shard), saved)
+                continue  # saved over gRPC under a name that is not one of a shard
+            newer = _newer(cached.get(shard), saved)
             assert newer is not None, "one of the two is there"
-            found[shard] = newer
-        return found
+            offsets[shard] = newer
+        return offsets
 
     def list_groups(self, namespace: str | None = None) -> list[GroupInfo]:
         return self._meta.list_groups(namespace)
@@ -273,18 +276,11 @@ class OffsetManager:
         names = [check_shard(shard).name for shard in shards]
         if not names:
             return 0
-        with self._table.hold(namespace, group) as local:
-            self.cache.flush_group(local)
-            # The removal has a new epoch; later commits must have a newer one.
-            self._table.renew(local, 0)
-            return self._meta.delete_offsets(namespace, group, names)
+        return self._execute(rpc.DeleteOffsets(namespace, group, names)).count
 
     def delete_group(self, group: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Remove a group and all of its offsets; `UnknownGroupError` if there is none."""
-        with self._table.hold(namespace, group) as local:
-            self.cache.flush_group(local)
-            self._table.renew(local, 0)
-            self._meta.delete_group(namespace, group)
+        self._execute(rpc.DeleteGroup(namespace, group))
 
     def expire_idle_groups(
         self, idle_ms: int, *, keep: Collection[GroupName] = ()
@@ -299,6 +295,50 @@ class OffsetManager:
         return how many there were."""
         self.flush()
         return self._meta.forget_topic_offsets(topic_id, partitions)
+
+    # -- changes of a group, with its commits held ------------------------------------------------
+
+    def _execute(self, change: rpc.GroupChange) -> rpc.Reply:
+        """Make a change where the group is coordinated: here."""
+        return self._apply(change)
+
+    def _apply(self, change: rpc.GroupChange) -> rpc.Reply:
+        namespace, group = rpc.group_of(change)
+        with self._table.hold(namespace, group) as local:
+            match change:
+                case rpc.CompareAndSet():
+                    self._table.join(namespace, group)
+                    self.cache.flush_group(local)
+                    entry = self.storage.entry(local, ShardId.parse(change.shard), change.commit)
+                    self._meta.compare_and_set_offset(
+                        namespace, group, entry, expected=change.expected
+                    )
+                case rpc.Reset():
+                    self._reset(local, change)
+                case rpc.DeleteOffsets():
+                    self.cache.flush_group(local)
+                    # The removal has a new epoch; later commits must have a newer one.
+                    self._table.renew(local, 0)
+                    count = self._meta.delete_offsets(namespace, group, change.shards)
+                    return rpc.Reply(count=count)
+                case rpc.DeleteGroup():
+                    self.cache.flush_group(local)
+                    self._table.renew(local, 0)
+                    self._meta.delete_group(namespace, group)
+        return rpc.Reply()
+
+    def _reset(self, local: LocalGroup, change: rpc.Reset) -> None:
+        offsets = rpc.offsets_by_shard(change.commit)
+        if not offsets:
+            raise BadRequestError("the reset names no shard; name at least one")
+        new = [
+            NewOffset(shard.name, commit.offset, commit.leader_epoch, commit.metadata)
+            for shard, commit in offsets.items()
+        ]
+        namespace, group = rpc.group_of(change)
+        epoch = self._meta.reset_offsets(namespace, group, new, request_id=change.request_id)
+        self._table.renew(local, epoch)
+        self.cache.drop(local, offsets, (epoch, 0))
 
     # -- saving -----------------------------------------------------------------------------------
 

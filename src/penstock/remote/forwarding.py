@@ -119,10 +119,10 @@ class ClientConnectionManager:
         request = pb.TransactionStep(json=step)
         return self.call(node_id, "Transact", request, storage_pb2.JsonReply).json
 
-    def take_offset_step(self, node_id: int, step: str, seconds: float) -> str:
-        request = pb.OffsetStep(json=step)
+    def send_offset_request(self, node_id: int, request: str, seconds: float) -> str:
+        step = pb.OffsetStep(json=request)
         reply_type = storage_pb2.JsonReply
-        return self.call(node_id, "CoordinateOffsets", request, reply_type, timeout_s=seconds).json
+        return self.call(node_id, "CoordinateOffsets", step, reply_type, timeout_s=seconds).json
 
     def ask_group(self, node_id: int, question: bytes) -> bytes:
         """Send a request to the coordinator of a consumer group."""

@@ -128,7 +128,7 @@ class Server:
             self._meta: Final = self.node.meta.service()
             offsets, groups = self.node.offset_manager, self.node.groups
             self._meta.commit_groups = offsets.commit_new_offsets
-            steps = offsets.take_step if isinstance(offsets, ClusterOffsetManager) else None
+            steps = offsets.handle_request if isinstance(offsets, ClusterOffsetManager) else None
             shards = shard_handlers(self.node.handler, self.node.clock, groups, steps, self._pools)
             also = [meta_handlers(self._meta, self._pools), shards]
             self._rpc, self.port = start_server(
