@@ -13,12 +13,12 @@ import grpc
 
 from penstock.meta.raft.client import Place, RaftMetaClient
 from penstock.meta.service import MetaService, meta_handlers
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 
 
 def open_service(directory: str, node: int, peers: str) -> MetaService:
     if not peers:
-        return SoloMetaClient.open(directory).service()
+        return StandaloneMetaClient.open(directory).service()
     # With a secret a wiped node joins again without a token.
     place = Place(
         node_id=node, peers=tuple(peers.split(",")), secrets=("the secret of the benchmark",)

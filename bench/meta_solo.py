@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import OffsetCommit
 from penstock.record import Offset, ShardId
@@ -83,7 +83,7 @@ def commit_directly(manager: OffsetManager, count: int, threads: int) -> None:
 class Saver:
     """Saves batches of offsets straight to the meta service."""
 
-    def __init__(self, meta: SoloMetaClient) -> None:
+    def __init__(self, meta: StandaloneMetaClient) -> None:
         self._meta = meta
         (self._epoch,) = meta.take_coordinator_epochs([GroupName("default", "saver")])
         self._sequence = 0
@@ -105,20 +105,20 @@ class Saver:
             self._meta.save_offsets([GroupOffsets("default", "saver", tuple(entries))])
 
 
-def create_topics(meta: SoloMetaClient, names: Iterator[int], count: int) -> None:
+def create_topics(meta: StandaloneMetaClient, names: Iterator[int], count: int) -> None:
     for _ in range(count):
         meta.create_topic(f"topic-{next(names)}")
 
 
 def million(directory: Path) -> None:
     path = str(directory / "million")
-    with SoloMetaClient.open(path) as meta:
+    with StandaloneMetaClient.open(path) as meta:
         started = time.perf_counter()
         Saver(meta).save(1_000, 1_000, "m")
         saved = time.perf_counter() - started
     size = sum(file.stat().st_size for file in Path(path).iterdir())
     started = time.perf_counter()
-    with SoloMetaClient.open(path) as meta:
+    with StandaloneMetaClient.open(path) as meta:
         opened = time.perf_counter() - started
         meta.get_offset("default", "saver", "orders-m1_1")
     line = {
@@ -139,7 +139,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         directory = Path(root)
         with (
-            SoloMetaClient.open(f"{root}/meta") as meta,
+            StandaloneMetaClient.open(f"{root}/meta") as meta,
             OffsetManager.open(f"{root}/offsets", meta) as manager,
         ):
             saver, names = Saver(meta), itertools.count()

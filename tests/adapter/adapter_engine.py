@@ -32,7 +32,7 @@ from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.routing.storage_cache import StorageCacheManager
 from penstock.meta.client import Segment, Shard, Topic, TopicConfig, Update
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.metadata.commands import SegmentPut, ShardDeleted, ShardPut, TopicPut
 from penstock.offsets.config import CACHE_FAMILY
 from penstock.offsets.manager import OffsetManager
@@ -107,7 +107,7 @@ class AdapterEngine:
         self._handler = StorageEngineHandler(
             self._cache, EngineSet({storage_type: lambda: engine}), node_id=NODE
         )
-        meta = SoloMetaClient(SimulatedDatabase())
+        meta = StandaloneMetaClient(SimulatedDatabase())
         offsets = OffsetManager(meta, SimulatedDatabase(families=(CACHE_FAMILY,)))
         self._meta = meta
         self._pool = BlockingPool(threads=4)

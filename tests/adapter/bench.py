@@ -24,7 +24,7 @@ from penstock.engine.routing.storage_cache import StorageCacheManager
 from penstock.errors import StoreError
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.meta.client import Update
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.offsets.config import CACHE_FAMILY
 from penstock.offsets.manager import OffsetManager
 from penstock.platform.blocking_pool import BlockingPool
@@ -72,7 +72,7 @@ class Bench:
         self.is_deaf = False
         """True: the node hears nothing of changes of the metadata."""
         self.unheard: list[Update] = []
-        self.meta = SoloMetaClient(SimulatedDatabase(), clock=self.clock)
+        self.meta = StandaloneMetaClient(SimulatedDatabase(), clock=self.clock)
         cache = SimulatedDatabase(families=(CACHE_FAMILY,))
         self.offset_manager = OffsetManager(self.meta, cache, clock=self.clock)
         self.storage_cache = StorageCacheManager(self.clock)

@@ -16,7 +16,7 @@ from penstock.engine.contract import ShardConfig
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import ClosedError, CorruptionError, LockedError, NotAStoreError
 from penstock.meta.client import TopicConfig
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.node.node import Node
 from penstock.record import ShardId
 from penstock.settings import EMBEDDED, merge_settings
@@ -202,7 +202,7 @@ def test_a_start_finishes_what_a_crash_interrupted(directory: Path) -> None:
             node.admin.create_topic_full(name, 2, {"storage": "rocksdb"})
         topics = {name: node.broker_cache.get_topic(name) for name in ("altered", "deleted")}
     # What the metadata was told, and no engine: the process died in between.
-    meta = SoloMetaClient.open(str(directory / "meta"))
+    meta = StandaloneMetaClient.open(str(directory / "meta"))
     altered = topics["altered"]
     config = TopicConfig(storage_type="EngineRocksDB", record_size_max=5)
     meta.alter_topic(altered.topic_id, partitions=3, config=config)
@@ -224,13 +224,13 @@ def test_a_growth_that_was_cut_short_is_finished(
     with Node(str(directory)) as node:
         topic = node.admin.create_topic_full("orders", 2, {"storage": "rocksdb"})
         if by == "alter":
-            assert isinstance(node.meta, SoloMetaClient)
+            assert isinstance(node.meta, StandaloneMetaClient)
             cut_short(node.meta, topic.topic_id, monkeypatch)
             assert node.topics.routes.find("orders").partitions == 2
             node.admin.alter_topic("orders", partitions=4)
             assert node.topics.routes.find("orders").partitions == 4
     if by == "start":
-        meta = SoloMetaClient.open(str(directory / "meta"))
+        meta = StandaloneMetaClient.open(str(directory / "meta"))
         cut_short(meta, topic.topic_id, monkeypatch)
         meta.close()
     with Node(str(directory)) as node:
@@ -238,7 +238,7 @@ def test_a_growth_that_was_cut_short_is_finished(
         assert node.topics.write("orders", penstock.Record(b"v"), partition=3) == (3, 0)
 
 
-def cut_short(meta: SoloMetaClient, topic_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def cut_short(meta: StandaloneMetaClient, topic_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a topic have more partitions, without their shards: the process died in between."""
     with monkeypatch.context() as patch:
         patch.setattr(meta, "create_shards", lambda *_: [])

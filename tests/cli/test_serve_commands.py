@@ -291,7 +291,7 @@ def test_a_file_is_no_data_directory(tmp_path: Path, run: Run) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"mine")
     for words in (("topic", "list"), ("topic", "create", "t"), ("consume", "t")):
-        assert f"{file} is no directory" in run(*words, "--data", str(file), code=2)
+        assert f"{file} is not a directory" in run(*words, "--data", str(file), code=2)
     assert file.read_bytes() == b"mine"
 
 

@@ -13,7 +13,7 @@ from penstock.groups.codes import GroupCode
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Caller, Join, Joined, Limits, Sync, Synced
 from penstock.groups.snapshot import decode_snapshot
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.platform.clock import SystemClock
 
 LIMITS = Limits(session_timeout_min_ms=10, initial_delay_ms=0)
@@ -23,7 +23,7 @@ WAIT_S = 10.0
 class FlakyStates:
     """What is kept, with failures on request."""
 
-    def __init__(self, meta: SoloMetaClient) -> None:
+    def __init__(self, meta: StandaloneMetaClient) -> None:
         self.meta = meta
         self.failure: StoreError | None = None
 
@@ -41,7 +41,7 @@ class FlakyStates:
 
 @pytest.fixture
 def states() -> Iterator[FlakyStates]:
-    with SoloMetaClient(SimulatedDatabase()) as meta:
+    with StandaloneMetaClient(SimulatedDatabase()) as meta:
         yield FlakyStates(meta)
 
 

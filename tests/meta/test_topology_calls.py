@@ -17,7 +17,7 @@ from tests.meta.raft.test_service import serve
 
 import penstock
 from penstock.meta.client import MetaClient
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.model import Node, TieringPolicy, TopicConfig
 from penstock.meta.topology_messages import (
@@ -313,7 +313,7 @@ def test_a_node_that_does_not_lead_passes_typed_calls_to_the_leader(tmp_path: Pa
 
 def test_typed_calls_propose_the_commands_of_a_local_client(tmp_path: Path) -> None:
     """A local client and a typed one leave the same rows behind."""
-    with SoloMetaClient.open(str(tmp_path / "meta")) as solo:
+    with StandaloneMetaClient.open(str(tmp_path / "meta")) as solo:
         server, address = serve(solo.service())
         client = ProtoClient(address, tmp_path)
         ids = [create_topic(client, "a", 1), solo.placement_create_topic("b").topic_id]

@@ -38,7 +38,7 @@ def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"mine")
     for path in (file, file / "data"):
-        with pytest.raises(NotAStoreError, match="no directory"):
+        with pytest.raises(NotAStoreError, match="not a directory"):
             penstock.open(path)
     assert file.read_bytes() == b"mine"
 

@@ -12,7 +12,7 @@ import os
 import random
 import sys
 
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import OffsetCommit
@@ -45,7 +45,7 @@ def change(manager: OffsetManager, choose: random.Random, offsets: dict[str, int
 def main(directory: str, seed: int) -> None:
     choose = random.Random(seed)
     config = OffsetConfig(flush_interval_ms=choose.choice([1, 5, 20, 100]))
-    meta = SoloMetaClient.open(f"{directory}/meta")
+    meta = StandaloneMetaClient.open(f"{directory}/meta")
     manager = OffsetManager.open(f"{directory}/offsets", meta, config=config)
     offsets: dict[str, int] = {}
     for group in GROUPS:

@@ -15,7 +15,7 @@ from penstock.meta.client import (
     StaleEntry,
     Takeover,
 )
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.storage.database import Database
 from penstock.testing import ManualClock
 
@@ -23,7 +23,7 @@ ResultT = TypeVar("ResultT")
 Failure = Literal["before", "after"] | None
 
 
-class FlakyMeta(SoloMetaClient):
+class FlakyMeta(StandaloneMetaClient):
     def __init__(self, database: Database, clock: ManualClock) -> None:
         super().__init__(database, clock=clock)
         self.fails: Failure = None

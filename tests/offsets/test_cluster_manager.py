@@ -24,9 +24,9 @@ from penstock.meta.client import (
     StaleEntry,
     Update,
 )
-from penstock.meta.client_api.offset_client import SoloOffsets
+from penstock.meta.client_api.offset_client import LogOffsetClient
 from penstock.meta.group_coordinators import GroupCoordinators
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.metadata.commands import NodePut
 from penstock.offsets import cluster_manager as cluster
 from penstock.offsets.cluster_manager import ClusterOffsetManager
@@ -72,7 +72,7 @@ class Nodes:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.meta = SoloMetaClient(SimulatedDatabase(), clock=self.clock, offset_groups=2)
+        self.meta = StandaloneMetaClient(SimulatedDatabase(), clock=self.clock, offset_groups=2)
         self.cut_off: set[int] = set()
         self.asked: list[int] = []
         self.before_step: Callable[[int], None] = lambda _node: None
@@ -87,7 +87,7 @@ class Nodes:
             self.coordinators[node].apply(Update(1, tuple(events)))
 
     def start(self, node: int, local: SimulatedDatabase | None = None) -> ClusterOffsetManager:
-        client = SoloOffsets(self.meta._offset_groups, node_id=node, clock=self.clock)
+        client = LogOffsetClient(self.meta._offset_groups, node_id=node, clock=self.clock)
         database = local if local is not None else SimulatedDatabase(families=(CACHE_FAMILY,))
         return ClusterOffsetManager(
             client, database, self.coordinators[node], Links(self), clock=self.clock

@@ -20,7 +20,7 @@ from penstock.errors import (
     RequestError,
 )
 from penstock.meta.client import CommittedOffset, GroupName, GroupOffsets, OffsetEntry
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.offsets.config import OffsetConfig
 from penstock.offsets.manager import OffsetManager
 from penstock.offsets.strategy import OffsetCommit
@@ -241,7 +241,7 @@ def test_a_stop_that_cannot_save_leaves_it_to_the_next_start(tmp_path: Path) -> 
 def test_many_threads_commit_and_read_and_nothing_goes_backwards(tmp_path: Path) -> None:
     config = OffsetConfig(flush_interval_ms=5)
     with (
-        SoloMetaClient.open(str(tmp_path / "meta")) as meta,
+        StandaloneMetaClient.open(str(tmp_path / "meta")) as meta,
         OffsetManager.open(str(tmp_path / "offsets"), meta, config=config) as manager,
     ):
         problems: list[tuple[int, CommittedOffset | None]] = []

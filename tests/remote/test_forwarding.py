@@ -27,7 +27,7 @@ from penstock.errors import (
     UnknownShardError,
 )
 from penstock.meta.client import TopicConfig, Update
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.metadata.commands import ShardPut
 from penstock.meta.state.model import Shard
 from penstock.record import Offset, Producer, Record, ShardId
@@ -44,7 +44,7 @@ class Pair:
     """Two nodes that share one meta service; node 2 leads what there is."""
 
     def __init__(self, directory: Path) -> None:
-        self.meta = SoloMetaClient.open(str(directory / "meta"), node_id=THERE)
+        self.meta = StandaloneMetaClient.open(str(directory / "meta"), node_id=THERE)
         config = TopicConfig(storage_type=MEMORY, record_size_max=10_000, cleanup="compact")
         topic = self.meta.create_topic("orders", config=config)
         self.shard = ShardId(topic.topic_id, 0)

@@ -44,7 +44,7 @@ def open_target(
         raise typer.BadParameter("give --server or --data, not both")
     if data is not None:
         if os.path.exists(data) and not os.path.isdir(data):
-            raise NotAStoreError(f"{data} is no directory; --data names that of a store")
+            raise NotAStoreError(f"{data} is not a directory; --data names that of a store")
         if not create and not os.path.exists(data):
             raise NotAStoreError(
                 f"{data} does not exist; `penstock topic create --data {data} NAME` makes it"

@@ -148,12 +148,12 @@ def settle_engines(
     """Report what is gone and what is back, before anything is served."""
     for name, engine_id in known.gone():
         _log.error("engine_gone", engine=name, id=engine_id)
-        insist(partial(meta.lose_engine, storage_types[name], engine_id))
+        insist(partial(meta.report_engine_loss, storage_types[name], engine_id))
         known.note_lost(name)
     for name, engine_id in known.back():
         _log.warning("engine_back", engine=name, id=engine_id)
         engine = engines.get(storage_types[name])
         for shard in engine.list_shard():
-            if not insist(partial(meta.find_lost_shard, shard, engine_id)):
+            if not insist(partial(meta.restore_lost_shard, shard, engine_id)):
                 engine.delete_shard(shard)
         known.note_found(name)

@@ -81,12 +81,12 @@ class GroupCoordinator:
         self.is_here = is_here
         self.node_of: Callable[[str], int | None] = lambda _: None
         """The node that coordinates a group, in a cluster; None: not known."""
-        self.ask_other: Callable[[int, bytes], bytes] | None = None
-        """Asks the coordinator on another node, in a cluster; see `routing`."""
+        self.send_to_coordinator: Callable[[int, bytes], bytes] | None = None
+        """Sends a request to the coordinator on another node, in a cluster; see `routing`."""
         self.ask_other_later: AskLater | None = None
         """The same, and calls back in place of waiting."""
         self.lock: Final = threading.RLock()
-        """Guards all groups; whoever looks at a machine for longer than one call takes it."""
+        """Guards all groups; held by code that reads a state machine in more than one call."""
         self._clock: Final = clock
         self._limits: Final = limits if limits is not None else Limits()
         self._groups: Final[dict[GroupKey, _Group]] = {}
@@ -328,7 +328,7 @@ class GroupCoordinator:
         return group
 
     def _forget(self, group: _Group) -> None:
-        assert not group.waiting, "nobody waits for a group without members"
+        assert not group.waiting, "a group without members has no pending requests"
         if self._groups.get(group.key) is group:
             del self._groups[group.key]
             if group.saved and self._keeper is not None:

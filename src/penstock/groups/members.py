@@ -96,7 +96,7 @@ class MemberTable:
         return set.intersection(*names) if names else set()
 
     def elect_joined_leader(self) -> bool:
-        """Keep a leader who has joined, or choose one who has; return False when nobody has."""
+        """Keep a leader that has joined, or choose a member that has; False when there is none."""
         leader = self.by_id.get(self.leader) if self.leader is not None else None
         if leader is not None and leader.join_ticket is not None:
             return True
@@ -107,7 +107,7 @@ class MemberTable:
         return True
 
     def metadata(self) -> tuple[JoinedMember, ...]:
-        """Return what the leader needs to know of everybody."""
+        """Return the metadata of all members, for the leader."""
         protocol = self.protocol or ""
         return tuple(
             JoinedMember(one.member_id, one.instance_id, one.metadata_of(protocol))

@@ -17,13 +17,13 @@ class GroupState(Enum):
 
     EMPTY = "Empty"  # no members; offsets may remain
     PREPARING = "PreparingRebalance"  # members are asked to join again
-    COMPLETING = "CompletingRebalance"  # all have joined; the leader works out who reads what
+    COMPLETING = "CompletingRebalance"  # all have joined; the leader computes the assignment
     STABLE = "Stable"
-    DEAD = "Dead"  # deleted; whoever still holds it must look it up again
+    DEAD = "Dead"  # deleted; a caller with a reference to it must look the group up again
 
 
 class Limits(Struct, frozen=True):
-    """What one group may take of the server."""
+    """Bounds of one group."""
 
     session_timeout_min_ms: int = 6_000
     session_timeout_max_ms: int = 1_800_000
@@ -33,7 +33,7 @@ class Limits(Struct, frozen=True):
     metadata_size_max: int = 1 << 20
     """Bytes of all protocols of one member, and of all assignments of one leader per member."""
     new_member_timeout_ms: int = 300_000
-    """How long a member that never got an answer may wait to be let in."""
+    """How long a member without a first reply may wait to be admitted."""
 
 
 class Caller(Struct, frozen=True):
@@ -55,9 +55,9 @@ class Join(Struct, frozen=True):
     protocols: tuple[tuple[str, bytes], ...]
     """Names and metadata, the preferred one first."""
     requires_known_id: bool = False
-    """A new member is told its id first and joins with it (since version 4)."""
+    """A new member gets its id in a first reply and joins with it (since version 4)."""
     can_skip_assignment: bool = False
-    """A leader can be told that the assignment stands (since version 9)."""
+    """A reply can have the leader keep the assignment (since version 9)."""
     skips_delay: bool = False
     """The first rebalance of an empty group does not wait for further members."""
     is_local: bool = False

@@ -138,12 +138,12 @@ class GroupRouter:
 
     def ask(self, question: Question) -> Reply:
         here = self._here
-        if here.ask_other is None or here.is_here(question.group):
+        if here.send_to_coordinator is None or here.is_here(question.group):
             return answer(here, question)
         node = here.node_of(question.group)
         if node is None:
             return _refused(question, GroupCode.coordinator_not_available)
-        return _replies.decode(here.ask_other(node, _encoder.encode(question)))
+        return _replies.decode(here.send_to_coordinator(node, _encoder.encode(question)))
 
     def begin(self, question: Question, wake: Callable[[], None]) -> PendingReply:
         """Ask without waiting; `wake` is called when the reply is there."""
@@ -193,7 +193,7 @@ class GroupRouter:
 
     def _check_commit(self, question: Question) -> GroupCode:
         here, caller = self._here, question.commit
-        if caller is None or not (here.ask_other is None or here.is_here(question.group)):
+        if caller is None or not (here.send_to_coordinator is None or here.is_here(question.group)):
             return self.ask(question).code
         return here.check_commit(
             question.group, caller, namespace=question.namespace, partitions=question.partitions

@@ -4,10 +4,10 @@
     EMPTY ────────────▶ PREPARING ──────────────────────────▶ COMPLETING ───────────────▶ STABLE
       ▲                  │    ▲  ▲                                 │                        │
       └──────────────────┘    │  └─────────────────────────────────┴────────────────────────┘
-        nobody is left        └── a join while it waits             a join, a leave, a lost member
+        no member is left     └── a join while it waits             a join, a leave, a lost member
 
-No clock, no connections: every call carries the time, requests that wait are tickets, and what was
-decided is collected with `take_answers`. `deadline_ms` says when `tick` must be called.
+No clock, no connections: every call carries the time, pending requests are tickets, and
+`take_answers` returns the decisions. `deadline_ms` says when `tick` must be called.
 
 Invariants:
 
@@ -42,7 +42,7 @@ DEAD_ERROR: Final = GroupCode.coordinator_not_available
 
 class GroupMachine:
     def __init__(self, limits: Limits, make_member_id: Callable[[str], str]) -> None:
-        """`make_member_id` returns an id that nobody had, beginning with the given text."""
+        """`make_member_id` returns an unused id that begins with the given text."""
         self.state = GroupState.EMPTY
         self.generation = 0
         self.members: Final = MemberTable()
@@ -50,7 +50,7 @@ class GroupMachine:
         self._make_member_id: Final = make_member_id
         self._answers: list[tuple[Ticket, Answer]] = []
         self._phase_at_ms: int | None = None
-        """While it prepares: the end of the wait for joins. Later: the end of that for syncs."""
+        """While preparing: the end of the wait for joins. Later: the end of the wait for syncs."""
         self._is_initial = False
         self._initial_left_ms = 0
         self._has_newcomer = False
@@ -206,8 +206,8 @@ class GroupMachine:
         self._hear(member, now_ms)
 
     def _replace_static(self, ticket: Ticket, request: Join, member_id: str, now_ms: int) -> None:
-        """A static member came back as another process: it takes the place of the old one, which
-        is fenced, and as long as nothing else changes nobody else needs to know."""
+        """A static member came back as another process: it replaces the old one, which is fenced.
+        Without another change the group needs no rebalance."""
         assert request.instance_id is not None, "asked for static members only"
         members = self.members
         member = members.by_id[members.static_ids[request.instance_id]]
@@ -232,7 +232,7 @@ class GroupMachine:
     # Rebalancing
 
     def _prepare(self, now_ms: int) -> None:
-        """Ask everybody to join, unless that is under way."""
+        """Start a rebalance: have all members join, unless one is under way."""
         if self.state is not GroupState.PREPARING:
             for member in self.members:
                 if self.state is GroupState.COMPLETING:
@@ -448,5 +448,5 @@ class GroupMachine:
 
 
 def _is_waiting(member: Member) -> bool:
-    """Whoever waits for an answer of ours is not lost; but a newcomer may have gone again."""
+    """A member with a pending request is not lost; but a new member may have gone again."""
     return (member.join_ticket is not None and not member.is_new) or member.sync_ticket is not None

@@ -6,7 +6,7 @@ Errors are those of `penstock.errors`: `RequestError`s mean that nothing was cha
 `RetryableError`s that the same call may be made again, under the same `request_id` where there is
 one, and is then done once.
 
-`SoloMetaClient` implements it over `SoloLog`.
+`StandaloneMetaClient` implements it over `StandaloneLog`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class MetadataClient(Protocol):
     def create_topics(
         self, wanted: Sequence[NewTopic], *, namespace: str = DEFAULT_NAMESPACE
     ) -> list[Topic | StoreError]:
-        """As `create_topic` of each, all under way at once; an error stands where a topic would."""
+        """As `create_topic` of each, all in parallel; an error takes the place of a topic."""
         ...
 
     def placement_create_topic(
@@ -217,21 +217,21 @@ class MetadataClient(Protocol):
         boot_id: str = "",
         store_id: str = "",
     ) -> Node:
-        """Say that this node is there. With another `store_id` than the last time its replicas
-        count no more, and shards that nobody else has are lost."""
+        """Register this node. With another `store_id` than before its replicas count no more, and
+        shards without another replica in sync are lost."""
         ...
 
-    def accept_loss(self, shard: ShardId) -> Shard:
-        """Begin a shard anew whose records are lost; offsets that were committed for it stay."""
+    def accept_data_loss(self, shard: ShardId) -> Shard:
+        """Reopen a shard whose records are lost, empty; offsets that were committed for it stay."""
         ...
 
-    def lose_engine(self, storage_type: str, engine_id: str) -> None:
-        """Say that this node has nothing any more of what it kept in one engine."""
+    def report_engine_loss(self, storage_type: str, engine_id: str) -> None:
+        """Report that this node has lost the directory of one engine, with all of its records."""
         ...
 
-    def find_lost_shard(self, shard: ShardId, engine_id: str) -> bool:
-        """Say that the engine has the records again of a shard that was lost with it; False when
-        somebody has accepted the loss: the shard has begun anew, without them."""
+    def restore_lost_shard(self, shard: ShardId, engine_id: str) -> bool:
+        """Report that the engine has the records of a lost shard again. False when the loss was
+        accepted meanwhile: the shard was reopened without them."""
         ...
 
     def set_node_status(self, node_id: int, status: str, *, epoch: int | None = None) -> Node: ...
@@ -245,7 +245,7 @@ class MetadataClient(Protocol):
         ...
 
     def renew_lease(self, lease: Lease, duration_ms: int) -> Lease:
-        """Extend a lease that nobody has taken since; else `StaleWriteError`."""
+        """Extend a lease; `StaleWriteError` when another holder has taken it since."""
         ...
 
     def release_lease(self, lease: Lease) -> None: ...
@@ -253,7 +253,7 @@ class MetadataClient(Protocol):
     def get_lease(self, shard: ShardId) -> Lease | None: ...
 
     def allocate_producer_ids(self, count: int, *, request_id: str = "") -> range:
-        """Return `count` producer ids that nobody had."""
+        """Return `count` producer ids that were never allocated before."""
         ...
 
     # -- changes ----------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class MetadataClient(Protocol):
     def revision(self) -> int: ...
 
     def watch(self, after: int, callback: Callable[[Update], None]) -> Watch:
-        """Call `callback` with each change behind revision `after`, in order, each once; the past
+        """Call `callback` with each change after revision `after`, in order, each once; the past
         ones before this returns. `after=0` starts with everything that exists, too."""
         ...
 

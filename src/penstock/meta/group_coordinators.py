@@ -11,8 +11,8 @@ client talks to the coordinator itself. Of the candidates the one with the highe
 namespace, group) coordinates the group, so a node that comes or goes moves only its own share.
 
 Nodes learn of a change at slightly different moments, and two may take themselves for the
-coordinator. Nothing that a client was told depends on it: the epochs of the meta service order the
-commits of both, and a node that takes a group over has the last one save what waits there (see
+coordinator. No reply to a client depends on it: the epochs of the meta service order the commits of
+both, and a node that takes a group over has the previous one save its cached commits (see
 `penstock.offsets.cluster_manager`).
 """
 
@@ -39,7 +39,7 @@ class GroupCoordinators:
     """Methods may be called from any thread."""
 
     def __init__(self, node_id: int, *, is_alone: bool = False) -> None:
-        """`is_alone`: there are no other nodes, and this one coordinates everything."""
+        """`is_alone`: without other nodes, this one coordinates everything."""
         self.node_id: Final = node_id
         self._is_alone: Final = is_alone
         self._lock: Final = threading.Lock()
@@ -84,7 +84,7 @@ class GroupCoordinators:
             self._listeners.append(listener)
 
     def coordinator_of(self, group: str, namespace: str = DEFAULT_NAMESPACE) -> int:
-        """Return the node that coordinates a group: this one as long as there is no candidate."""
+        """Return the node that coordinates a group; this one while no candidate is known."""
         kept = self._kept
         found = kept.get((namespace, group))
         if found is not None:

@@ -1,7 +1,7 @@
 """`MetaClient` over gRPC, for nodes and tools outside of the groups.
 
-It asks one node after the other until one answers. A command keeps its request id on the way, so
-that one whose answer was lost is done once.
+It calls one node after the other until one answers. A command keeps its request id in retries, so
+that it is applied once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from penstock.errors import (
     RetryableError,
     StoreError,
 )
-from penstock.meta.client_api.call_batcher import Gathering
+from penstock.meta.client_api.call_batcher import CallBatcher
 from penstock.meta.client_api.local_reads import STALENESS_MS, LocalRows
-from penstock.meta.client_api.metadata_client import SoloMetadata
-from penstock.meta.client_api.offset_client import SoloOffsets
-from penstock.meta.client_api.transaction_client import SoloTransactions
+from penstock.meta.client_api.metadata_client import LogMetadataClient
+from penstock.meta.client_api.offset_client import LogOffsetClient
+from penstock.meta.client_api.transaction_client import LogTransactionClient
 from penstock.meta.controller.decisions import (
     OFFLINE,
     Load,
@@ -56,12 +56,12 @@ DEADLINE_S: Final = 30.0
 _TRY_S: Final = 10.0
 _PAUSE_S: Final = 0.1
 _PLACES_KNOWN_S: Final = 1.0
-"""How long it is taken for known which nodes there are and what they hold."""
+"""How long the list of nodes and their shard counts are cached."""
 HEARTBEAT_SECONDS: Final = 0.5
-LOOK_BEATS: Final = 10
-_SILENT_S: Final = 10.0
-"""A metadata service that has not answered for so long is taken for gone."""
-"""Once in so many beats it is looked at what the others know of this node."""
+CHECK_BEATS: Final = 10
+"""Heartbeats between two checks of this node's stored registration."""
+_UNREACHABLE_S: Final = 10.0
+"""Time without an answer after which the metadata service counts as unreachable."""
 _MESSAGE_SIZE_MAX: Final = 16 << 20
 
 _log: Final = get_logger(__name__)
@@ -75,7 +75,7 @@ _events_decoder: Final = Decoder(tuple[cmd.Event, ...])
 
 
 class MetaConnection:
-    """Calls of the service, at whichever of some addresses answers."""
+    """Calls of the service, at the first of several addresses that answers."""
 
     def __init__(self, addresses: Sequence[str], *, deadline_s: float, clock: Clock) -> None:
         self._addresses = list(addresses)
@@ -98,11 +98,11 @@ class MetaConnection:
             except (RetryableError, DiskFailedError, ClosedError) as error:
                 if self._is_final(error) or self._clock.monotonic() > deadline:
                     raise
-                self.turn_from(address)
+                self.rotate_from(address)
                 self._clock.wait(self._never, _PAUSE_S)
 
-    def insist(self, work: Callable[[], T]) -> T:
-        """Repeat what was refused for now, until the deadline."""
+    def retry(self, work: Callable[[], T]) -> T:
+        """Run `work`, and again after retryable errors, until the deadline."""
         deadline = self._clock.monotonic() + self._deadline_s
         while True:
             address = self._addresses[0]
@@ -111,7 +111,7 @@ class MetaConnection:
             except (RetryableError, DiskFailedError, ClosedError) as error:
                 if self._is_final(error) or self._clock.monotonic() > deadline:
                     raise
-                self.turn_from(address)
+                self.rotate_from(address)
                 self._clock.wait(self._never, _PAUSE_S)
 
     def channel(self, address: str | None = None) -> grpc.Channel:
@@ -149,25 +149,26 @@ class MetaConnection:
         return reply
 
     def _is_final(self, error: StoreError) -> bool:
-        """A node whose disk has failed, or that stops, is of no more use; others may be."""
+        """Whether retries are useless: the node's disk has failed, or it stops, and it is the only
+        one."""
         has_others = len(self._addresses) > 1 or isinstance(error, RetryableError)
         return self.is_closed or not has_others
 
     @property
     def address(self) -> str:
-        """The address that is asked first."""
+        """The address that is tried first."""
         return self._addresses[0]
 
-    def turn_from(self, address: str) -> None:
-        """Ask others before this one, which did not answer."""
+    def rotate_from(self, address: str) -> None:
+        """Try the other addresses before this one, which did not answer."""
         with self._lock:
             if self._addresses[0] == address:
                 self._addresses.append(self._addresses.pop(0))
 
 
 def error_of_call(address: str, error: grpc.RpcError) -> StoreError:
-    """Return the error that the other side raised, or that it could not be reached."""
-    # What gRPC raises is both an RpcError and a Call, which its types do not say.
+    """Return the error that the server raised, or a `DeadlineError` when it was not reached."""
+    # The errors of gRPC are both RpcError and Call, which its types do not say.
     call: object = error
     if not isinstance(call, grpc.Call):
         return DeadlineError(f"{address}: {error}")
@@ -197,8 +198,8 @@ def _serialize(message: WireMessage) -> bytes:
 
 
 class RemoteRows:
-    """Rows of a group, read over the connection; local reads of whichever node answers if it is
-    said what they may lack."""
+    """Rows of a group, read over the connection; with `staleness_ms`, local reads of the node that
+    answers."""
 
     def __init__(
         self, connection: MetaConnection, number: int, staleness_ms: int | None = None
@@ -214,7 +215,7 @@ class RemoteRows:
 
     @property
     def age_ms(self) -> int | None:
-        """The greatest age of all answers so far; None: that of one is not known."""
+        """The greatest age of all answers so far; None: the age of one is unknown."""
         return self._age_ms
 
     def get(self, key: bytes) -> bytes | None:
@@ -253,7 +254,7 @@ class RemoteRows:
 
 
 class RemoteGroup(Generic[AnswerT]):
-    """A group that other nodes keep."""
+    """A group that other nodes hold."""
 
     def __init__(
         self,
@@ -267,10 +268,10 @@ class RemoteGroup(Generic[AnswerT]):
         self._connection = connection
         self._number = number
         self._decode = decode
-        self._gathering: Gathering[pb.ProposeOutcome] = Gathering(self._send)
+        self._batcher: CallBatcher[pb.ProposeOutcome] = CallBatcher(self._send)
 
     def propose(self, data: bytes) -> AnswerT | Rejected:
-        outcome = self._connection.insist(lambda: self._outcome(data))
+        outcome = self._connection.retry(lambda: self._outcome(data))
         if outcome.is_rejected:
             return _rejected_decoder.decode(outcome.answer)
         return self._decode(outcome.answer)
@@ -285,7 +286,7 @@ class RemoteGroup(Generic[AnswerT]):
         return answers
 
     def _outcome(self, data: bytes) -> pb.ProposeOutcome:
-        outcome = self._gathering.call(data)
+        outcome = self._batcher.call(data)
         if outcome.error:
             error = _error_named(outcome.error, outcome.reason)
             raise error if error is not None else DeadlineError(outcome.reason)
@@ -297,7 +298,7 @@ class RemoteGroup(Generic[AnswerT]):
         return list(reply.outcomes)
 
 
-class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
+class RemoteMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
     """`MetaClient` of a node that keeps no groups itself. `close` when done."""
 
     def __init__(
@@ -333,7 +334,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         # Its own connection: a call that waits for a node that hangs must not hold up the beats.
         self._heart = MetaConnection(addresses, deadline_s=HEARTBEAT_SECONDS, clock=clock)
         self._beating = threading.Thread(target=self._beat, name="penstock-meta-beat", daemon=True)
-        SoloMetadata.__init__(
+        LogMetadataClient.__init__(
             self,
             RemoteGroup(self.connection, names[0], 0, Decoder(cmd.Applied).decode),
             Watchers(),
@@ -346,12 +347,12 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             RemoteGroup(self.connection, name, number, Decoder(offset_cmd.OffsetApplied).decode)
             for number, name in enumerate(names[1:], start=1)
         ]
-        SoloOffsets.__init__(self, groups, node_id=node_id, clock=clock)
-        SoloTransactions.__init__(self, groups, clock=clock)
+        LogOffsetClient.__init__(self, groups, node_id=node_id, clock=clock)
+        LogTransactionClient.__init__(self, groups, clock=clock)
 
     def watch(self, after: int, callback: Callable[[Update], None]) -> Watch:
-        """As `MetadataClient.watch`, on a thread of its own; a lost connection is made anew and
-        goes on behind the last revision."""
+        """As `MetadataClient.watch`, on a thread of its own; after a lost connection it continues
+        from the last revision."""
         watch = Watch(callback, after)
         begun = threading.Event()
         threading.Thread(
@@ -372,7 +373,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def leader_problem(self) -> str:
         """Return why no change of the metadata can be decided at the moment; empty: it can."""
         seconds = self._clock.monotonic() - self._last_beat
-        if not self._beating.is_alive() or seconds < _SILENT_S:
+        if not self._beating.is_alive() or seconds < _UNREACHABLE_S:
             return ""
         return f"the metadata service has not taken a heartbeat for {seconds:.0f} s"
 
@@ -405,7 +406,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             if now >= self._place_until:
                 rows = RemoteRows(self.connection, 0, STALENESS_MS)
                 self._places = storage_nodes(NODES.scan(rows), self._node_id)
-                # Whoever is alone in question need not be compared.
+                # A single candidate needs no comparison.
                 self._load = load_of(SHARDS.scan(rows)) if len(self._places) > 1 else Load()
                 self._place_until = now + _PLACES_KNOWN_S
             placed = place_shards(partitions, 1, self._places, self._load, own)
@@ -422,7 +423,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         self.set_node_status(self._node_id, OFFLINE)
 
     def _register(self) -> None:
-        # One after another: an older one must not come behind what was announced since.
+        # One at a time: an older registration must not arrive after a newer one.
         with self._registering:
             self.register_node(
                 "", listeners=self._listeners, boot_id=self._nonce, store_id=self._store_id
@@ -446,7 +447,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
                 answer = group.propose(encode_checked(cmd.Request(self._clock.now_ms(), beat)))
                 self._last_beat = self._clock.monotonic()
                 is_known = not isinstance(answer, Rejected) and self._is_registered
-                if is_known and beats % LOOK_BEATS == 0:
+                if is_known and beats % CHECK_BEATS == 0:
                     is_known = self._is_known_as_it_is()
                 if not is_known:
                     self._register()
@@ -455,7 +456,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
                 _log.debug("heartbeat_failed", reason=str(error))
 
     def _is_known_as_it_is(self) -> bool:
-        """Registrations that were given up may come late, and behind what was said since."""
+        """Check the stored registration: one that timed out may arrive after a newer one."""
         mine = NODES.get(RemoteRows(self._heart, 0, STALENESS_MS), self._node_id)
         return mine is not None and mine.listeners == self._listeners
 
@@ -479,7 +480,7 @@ class RemoteMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
                         begun.set()  # not before: who watches takes what it has seen for all
             except (grpc.RpcError, StoreError, ValueError):
                 # Gone, or closed meanwhile: the next try goes on where this one ended, elsewhere.
-                self.connection.turn_from(address)
+                self.connection.rotate_from(address)
                 threading.Event().wait(_PAUSE_S)
 
     def _is_over(self, watch: Watch) -> bool:

@@ -1,6 +1,6 @@
-"""`MetaService`: the groups of this node behind gRPC.
+"""`MetaService`: the gRPC interface of the groups of this node.
 
-A single node has the service, too: a tool need not know which kind it talks to.
+A single node has the service, too, so that tools work alike with a node and with a cluster.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ _CODES: Final[list[tuple[type[StoreError], grpc.StatusCode]]] = [
 
 
 CommitGroups = Callable[[Sequence[NewGroupOffsets]], list[StoreError | None]]
-"""Commits offsets of groups; returns for each why they were not stored, or None."""
+"""Commits offsets of groups; returns for each the error that prevented it, or None."""
 
 
 class Cluster(Protocol):
-    """What only a node of a cluster can tell or do."""
+    """The operations that only a node of a cluster has."""
 
     @property
     def raft_status(self) -> list[RaftStatus]: ...
@@ -89,16 +89,16 @@ class MetaService(TopologyCalls):
         *,
         deliver: Callable[[], None] = lambda: None,
     ) -> None:
-        """`deliver` is called after each change: on a single node whoever changes something calls
-        the watchers."""
+        """`deliver` is called after each change: on a single node the thread that made a change
+        calls the watchers."""
         super().__init__(client)
         self._deliver = deliver
         self._groups = groups
         self._locals = locals_
         self._cluster = cluster
         self.commit_groups: CommitGroups = self._commit_directly
-        """Commits offsets of groups. A server sets it to what knows their coordinators; without,
-        no node holds the groups after a commit."""
+        """Commits offsets of groups. A server replaces it by a function that involves their
+        coordinators; the default leaves the groups without a holder."""
 
     def propose(self, request: pb.ProposeRequest) -> pb.ProposeReply:
         answer = self._group(request.group).propose(request.request)
@@ -113,17 +113,17 @@ class MetaService(TopologyCalls):
         return pb.ProposeManyReply(outcomes=[_outcome(one) for one in outcomes])
 
     def get(self, request: pb.GetRequest) -> pb.GetReply:
-        found = self._rows(request)
-        row = found.rows.get(request.key)
-        return pb.GetReply(is_there=row is not None, row=row or b"", age_ms=found.age_ms())
+        local = self._rows(request)
+        row = local.rows.get(request.key)
+        return pb.GetReply(is_there=row is not None, row=row or b"", age_ms=local.age_ms())
 
     def scan(self, request: pb.ScanRequest) -> pb.ScanReply:
-        found = self._rows(request)
-        rows = list(islice(found.rows.scan(request.start, request.end), _SCAN_ROWS_MAX + 1))
+        local = self._rows(request)
+        rows = list(islice(local.rows.scan(request.start, request.end), _SCAN_ROWS_MAX + 1))
         return pb.ScanReply(
             rows=[pb.Row(key=key, row=row) for key, row in rows[:_SCAN_ROWS_MAX]],
             has_more=len(rows) > _SCAN_ROWS_MAX,
-            age_ms=found.age_ms(),
+            age_ms=local.age_ms(),
         )
 
     def watch(self, request: pb.WatchRequest) -> Steps:
@@ -149,16 +149,20 @@ class MetaService(TopologyCalls):
                 else:
                     commits.setdefault(name, []).append(_new_offset(offset))
         stale = self._client.save_offsets(
-            [GroupOffsets(*_parts(name), tuple(found)) for name, found in ordered.items()]
+            [GroupOffsets(*_parts(name), tuple(entries)) for name, entries in ordered.items()]
         )
         outcomes = self.commit_groups(
-            [NewGroupOffsets(*_parts(name), tuple(found)) for name, found in commits.items()]
+            [NewGroupOffsets(*_parts(name), tuple(offsets)) for name, offsets in commits.items()]
         )
-        late = [len(found) for found, one in zip(commits.values(), outcomes, strict=True) if one]
+        rejected = [
+            len(offsets)
+            for offsets, error in zip(commits.values(), outcomes, strict=True)
+            if error is not None
+        ]
         for outcome in outcomes:
             if outcome is not None and not isinstance(outcome, StaleWriteError):
                 raise outcome
-        return pb.SaveOffsetDataReply(stale=len(stale) + sum(late))
+        return pb.SaveOffsetDataReply(stale=len(stale) + sum(rejected))
 
     def _commit_directly(self, commits: Sequence[NewGroupOffsets]) -> list[StoreError | None]:
         self._client.commit_groups((), commits, node=0)
@@ -197,20 +201,22 @@ class MetaService(TopologyCalls):
 
     def _of_cluster(self) -> Cluster:
         if self._cluster is None:
-            raise NotSupportedError("this is a single node; set `node.peers` to make a cluster")
+            raise NotSupportedError("this is a single node; set node.peers to make a cluster")
         return self._cluster
 
     def _group(self, number: int) -> GroupLog[object]:
         if number >= len(self._groups):
-            raise BadRequestError(f"there is no group {number}")
+            raise BadRequestError(
+                f"group {number} does not exist; the last one is {len(self._groups) - 1}"
+            )
         return self._groups[number]
 
     def _rows(self, request: pb.GetRequest | pb.ScanRequest) -> LocalRows:
         group = self._group(request.group)
         if not request.is_local:
             return current(group.reader)
-        is_said = request.HasField("max_staleness_ms")
-        bound = request.max_staleness_ms if is_said else STALENESS_MS
+        has_bound = request.HasField("max_staleness_ms")
+        bound = request.max_staleness_ms if has_bound else STALENESS_MS
         return self._locals[request.group].within(bound)
 
 

@@ -1,9 +1,9 @@
 """Watchers: every change of the metadata, in order, each exactly once.
 
-The log's thread queues what it applied; whoever changed something then calls the watchers, one
-thread at a time, with no lock of the log held. A watcher may read and change the metadata (what it
-changes is delivered after it has returned), but must not register another. A change made by one
-thread can be delivered by another, so a call that changed something may return just before its
+The log's thread queues what it applied; the thread that proposed the change then calls the
+watchers, one thread at a time, with no lock of the log held. A watcher may read and change the
+metadata (its changes are delivered after it has returned), but must not register another watcher. A
+change proposed by one thread can be delivered by another, so a call may return just before its
 watchers were called.
 """
 
@@ -55,7 +55,7 @@ class Update(Struct, frozen=True):
     revision: int
     events: tuple[Event, ...]
     is_reset: bool = False
-    """True: forget everything known before; the events are all that exists at this revision."""
+    """True: drop everything known before; the events are all that exists at this revision."""
 
 
 class Watch:
@@ -76,8 +76,8 @@ class Watch:
         self.revision = update.revision
         try:
             self._callback(update)
-        except Exception as error:  # noqa: BLE001 - the watcher's mistake, not the changer's
-            # It has missed a change; going on would leave it wrong without a sign.
+        except Exception as error:  # noqa: BLE001 - an error of the watcher must not fail the change
+            # The watcher missed a change: further calls would leave it wrong without a sign.
             self.is_closed = True
             _log.error("watcher_failed", cause=error, revision=update.revision)
 
@@ -94,13 +94,13 @@ class Watchers:
             self._queue.append(Update(answer.revision, answer.events))
 
     def note_reset(self, reader: Reader) -> None:
-        """Another node's state has replaced ours: watchers start over. Called as `note` is."""
+        """Have the watchers start over: a snapshot has replaced the state. Called as `note` is."""
         self._queue.append(full_state(reader))
 
     def deliver(self) -> None:
-        """Call the watchers with what is queued, unless another thread is at it."""
+        """Call the watchers with the queued updates, unless another thread does so."""
         while self._queue:
-            # A thread that finds this taken leaves its update to the holder, who looks again.
+            # A thread that finds the lock taken leaves its update to the holder's next iteration.
             if not self._delivering.acquire(blocking=False):
                 return
             try:
@@ -109,8 +109,8 @@ class Watchers:
                 self._delivering.release()
 
     def watch(self, reader: Reader, after: int, callback: Callable[[Update], None]) -> Watch:
-        """Call `callback` with every change behind revision `after`, the past ones before this
-        returns. When they are no longer held, the first update is a reset."""
+        """Call `callback` with every change after revision `after`, the past ones before this
+        returns. When those were dropped, the first update is a reset."""
         watch = Watch(callback, after)
         with self._delivering:
             for update in _backlog(reader, after):
@@ -138,7 +138,7 @@ def _backlog(reader: Reader, after: int) -> list[Update]:
 
 
 def full_state(reader: Reader) -> Update:
-    """Return everything that exists, at one revision: one scan sees one moment."""
+    """Return everything that exists, at one revision: a scan reads one snapshot."""
     revision = 0
     topics: set[str] = set()
     events: list[Event] = []

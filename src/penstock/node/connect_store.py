@@ -58,13 +58,13 @@ def _checked(address: str) -> str:
     is_port = port.isascii() and port.isdecimal() and int(port[:6]) <= _PORT_MAX
     if not host or not is_port or not address.isprintable() or _is_ipv6(host):
         raise BadRequestError(
-            f"{address!r} is no address; expected host:port, like 127.0.0.1:9190 or [::1]:9190"
+            f"{address!r} is not an address; expected host:port, like 127.0.0.1:9190 or [::1]:9190"
         )
     return address
 
 
 def _is_ipv6(host: str) -> bool:
-    """Say whether a host needs brackets: without, nobody knows where its port begins."""
+    """Return whether a host needs brackets to separate it from its port."""
     try:
         IPv6Address(host)
     except ValueError:

@@ -6,19 +6,19 @@
     DATA/rocksdb         the RocksDB engine
     DATA/tier            flat files of topics with tiering, unless they are elsewhere
     DATA/tier-url        the address of the node's own tier, for readers of the directory
-    DATA/tier-meta       what is known of the tiers (RocksDB)
-    DATA/tier-cache      parts of tiers that were read, when asked for
-    DATA/offsets         commits that wait to be saved (RocksDB)
-    DATA/store-id        which records these are, for the others of a cluster
-    DATA/engines         which engines have been here: see `engine.known_engines`
-    DATA/clock           the last time that was trusted: see `clock_guard`
+    DATA/tier-meta       the metadata store of the tiers (RocksDB)
+    DATA/tier-cache      cached parts of tiers, if the settings say so
+    DATA/offsets         cached commits (RocksDB)
+    DATA/store-id        the id of the directory, for the other nodes of a cluster
+    DATA/engines         ids of the engine directories: see `engine.engine_identity`
+    DATA/clock           the last trusted time: see `clock_guard`
     DATA/reconciled      the revision of the metadata that the engines agreed with at the last start
 
-Engines are opened when a topic first needs them, or at start when they hold something.
+Engines are opened when a topic first needs them, or at start when they hold records.
 
-Starting goes upwards: lock, metadata, offsets, engines, caches, upkeep. Stopping goes the other
-way: upkeep and calls under way end, engines put everything on the device, commits are saved, and
-the metadata, which all the others write to, closes last. A failed start closes what it opened.
+The start order is lock, metadata, offsets, engines, caches, maintenance. A stop reverses it:
+maintenance and pending calls end, engines sync everything, commits are saved, and the metadata,
+which all others write to, closes last. A failed start closes what it opened.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from penstock.meta.group_coordinators import GroupCoordinators
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
 from penstock.meta.raft.bootstrap import parse_peers
 from penstock.meta.raft.load import require_core
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.constants import QUEUE_ALIASES, STORAGE_ALIASES
 from penstock.node.component_settings import segment_settings, tier_config, tier_limits
 from penstock.offsets.cluster_manager import OffsetPeers, open_offsets
@@ -158,7 +158,7 @@ class Node:
     ) -> None:
         """Start on the data in `path`, created when there is none.
 
-        Raises `BadRequestError` for what is no path, and what `lock_directory` raises.
+        Raises `BadRequestError` for a value that is not a path, and the errors of `lock_directory`.
         `background=False` starts no upkeep of shards: for tests. `stopping` ends the wait for a
         cluster.
         """
@@ -216,7 +216,7 @@ class Node:
         _log.info("node_started", path=self.path, node=self.meta.node_id)
 
     def run_upkeep(self) -> None:
-        """Do at once what the background does by and by: sealing, retention, compaction."""
+        """Run background maintenance now: sealing, retention, compaction."""
         self.upkeep.run_once(thorough=True)
         segment = self.engines.opened().get(SEGMENT)
         if isinstance(segment, SegmentEngine):
@@ -273,11 +273,11 @@ class Node:
 
     def _open_meta(
         self, stopping: threading.Event | None
-    ) -> SoloMetaClient | RaftMetaClient | RemoteMetaClient:
+    ) -> StandaloneMetaClient | RaftMetaClient | RemoteMetaClient:
         node = self.settings.node
         path = self._at("meta")
         if not node.peers:
-            return SoloMetaClient.open(path, node_id=node.id, clock=self.clock)
+            return StandaloneMetaClient.open(path, node_id=node.id, clock=self.clock)
         if "meta" not in node.roles:
             from penstock.meta.remote_client import RemoteMetaClient
 
@@ -368,7 +368,7 @@ class Node:
 
     def _load_limits(self) -> None:
         """Know of transactions whether or not Kafka clients are served."""
-        if isinstance(self.meta, SoloMetaClient):
+        if isinstance(self.meta, StandaloneMetaClient):
             self._hold_back(lambda _shard: True)
 
     def _load_limits_of_cluster(self, stopping: threading.Event) -> None:
@@ -380,7 +380,7 @@ class Node:
             for entry in self.storage_cache.entries()
             if entry.meta is not None and self.meta.node_id in entry.meta.replicas
         }
-        if isinstance(self.meta, SoloMetaClient) or not here:
+        if isinstance(self.meta, StandaloneMetaClient) or not here:
             return
         give_up = self.clock.monotonic() + _LIMITS_WAIT_S
         while True:

@@ -22,7 +22,7 @@ def open(path: str | os.PathLike[str], **settings: object) -> Store:  # noqa: A0
     """
     node = Node(path, load_settings(base=EMBEDDED, overrides=settings))
     backend = EmbeddedBackend(node)
-    # Held by the store and by every topic and consumer of it: nobody of them is cut off.
+    # The store and each of its topics and consumers hold the backend: the last one closes it.
     weakref.finalize(backend, _close_ours, node, os.getpid())
     return Store(backend)
 

@@ -1,4 +1,4 @@
-"""What groups of consumers have read: committed to a cache and saved in batches, or directly.
+"""Committed offsets of consumer groups: cached and saved in batches, or saved directly.
 
-See `OffsetManager`.
+`OffsetManager` serves a single node; `ClusterOffsetManager` routes each group to its coordinator.
 """

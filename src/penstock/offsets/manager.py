@@ -1,11 +1,11 @@
-"""`OffsetManager`: what groups of consumers have read, for every storage engine alike.
+"""`OffsetManager`: the committed offsets of consumer groups, for every storage engine.
 
     manager = OffsetManager.open("data/offsets", meta)
     manager.commit_offset("billing", ShardId("orders-01J…", 0), 17)
     manager.get_offset("billing", ShardId("orders-01J…", 0)).offset      # 17: the next to read
 
 An offset is keyed by (namespace, group, shard) and is the next one to read; a later commit
-replaces an earlier one, whether it lies before or behind it. Each commit is kept by one of two
+replaces an earlier one, whether it is lower or higher. Each commit is stored by one of two
 strategies, chosen by `enable_cache` in the settings or in the call: cached (see `cache` for the
 window that it may lose) or direct. Both may be mixed, even for one shard: reads always show the
 newest commit.
@@ -50,7 +50,7 @@ CommitOne = Callable[[str, str, ShardId, int, str, int], None]
 
 
 class OffsetManager:
-    """Entering starts the flusher; leaving saves what waits."""
+    """Entering starts the flusher; leaving saves the cached commits."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class OffsetManager:
         self.cache.start()
 
     def stop(self) -> None:
-        """Save everything that waits and end. Stopping twice does nothing."""
+        """Save the cached commits and end. Stopping twice does nothing."""
         if self._is_stopped:
             return
         self._is_stopped = True
@@ -172,12 +172,12 @@ class OffsetManager:
 
     def commit_groups(self, commits: Sequence[GroupCommit]) -> list[StoreError | None]:
         """Commit offsets of many groups directly, in one log entry for each log that they touch;
-        return for each group why its offsets were not stored, or None."""
-        # Older commits that wait in the cache are overtaken by their pairs, here and there.
+        return for each group the error that prevented it, or None."""
+        # Older commits in the cache have lower pairs, and so change nothing when they are saved.
         return self.storage.commit_groups(commits)
 
     def commit_new_offsets(self, groups: Sequence[NewGroupOffsets]) -> list[StoreError | None]:
-        """As `commit_groups`, of what the meta service's own door was given."""
+        """As `commit_groups`, for offsets that came through the meta service's gRPC interface."""
         commits = [
             GroupCommit(
                 one.namespace,
@@ -218,8 +218,8 @@ class OffsetManager:
         namespace: str = DEFAULT_NAMESPACE,
         request_id: str = "",
     ) -> None:
-        """Set offsets, also backwards, so that no commit made before can undo it, on this node or
-        another, sent again or late."""
+        """Set offsets, also backwards. No earlier commit can undo it, on this node or another,
+        repeated or late."""
         self._execute(rpc.Reset(rpc.group_commit(namespace, group, offsets), request_id))
 
     # -- reads ------------------------------------------------------------------------------------
@@ -285,14 +285,14 @@ class OffsetManager:
     def expire_idle_groups(
         self, idle_ms: int, *, keep: Collection[GroupName] = ()
     ) -> list[GroupName]:
-        """Forget groups that have not committed for `idle_ms`, except those in `keep` (which have
-        members, say); return them."""
+        """Remove groups that have not committed for `idle_ms`, except those in `keep` (which have
+        members, for example); return them."""
         self.flush()
         return self._meta.expire_groups(max(0, self._clock.expiry_ms() - idle_ms), keep=keep)
 
     def forget_topic(self, topic_id: str, partitions: Collection[int] | None = None) -> int:
-        """Remove all groups' offsets of a topic that is gone, or of those of its partitions;
-        return how many there were."""
+        """Remove all groups' offsets of a deleted topic, or of some of its partitions; return how
+        many there were."""
         self.flush()
         return self._meta.forget_topic_offsets(topic_id, partitions)
 
@@ -343,13 +343,13 @@ class OffsetManager:
     # -- saving -----------------------------------------------------------------------------------
 
     def flush(self) -> int:
-        """Save what waits now and return how many offsets; raise when that fails."""
+        """Save the cached commits now and return their number; raise when that fails."""
         return self.cache.step()
 
     def hand_over(self, group: str, *, namespace: str = DEFAULT_NAMESPACE, epoch: int = 0) -> None:
-        """Save what waits of a group and commit no more under an epoch below `epoch`, the one of
-        the node that takes the group (0: any). A later commit here takes it back, under a new
-        epoch."""
+        """Save the cached commits of a group and stop the use of epochs below `epoch`, the one of
+        the node that takes the group (0: of any). A later commit here takes the group back, under a
+        new epoch."""
         with self._table.hold(namespace, group) as local:
             self.cache.flush_group(local)
             if epoch:
@@ -359,7 +359,7 @@ class OffsetManager:
 
     @property
     def pending_count(self) -> int:
-        """How many cached offsets wait to be saved."""
+        """The number of cached offsets that are not saved."""
         return self.cache.pending_count
 
 

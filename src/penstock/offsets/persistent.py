@@ -52,7 +52,7 @@ class OffsetStorageManager:
         entries = [self.entry(local, shard, commit) for shard, commit in offsets.items()]
         name = local.name
         stale = self._meta.save_offsets([GroupOffsets(name.namespace, name.group, tuple(entries))])
-        # A commit that a later one of this process overtook was stored, as far as anybody can tell.
+        # A commit that a later one of this process overtook counts as stored.
         fenced = [one for one in stale if one.epoch > entries[0].epoch]
         if fenced:
             self._table.lost_to(local, fenced[0].epoch)
@@ -109,16 +109,16 @@ class OffsetStorageManager:
                 saves.append(GroupOffsets(commit.namespace, commit.group, tuple(entries)))
         stale, taken = self._meta.commit_groups(saves, firsts)
         table.adopt(list(zip(taking, taken, strict=True)))
-        late: dict[tuple[str, str], list[str]] = {}
+        rejected: dict[tuple[str, str], list[str]] = {}
         own = {(one.namespace, one.group): one.entries[-1].epoch for one in saves}
         for found in stale:
             key = found.namespace, found.group
             if found.epoch > own[key]:
-                late.setdefault(key, []).append(found.shard)
+                rejected.setdefault(key, []).append(found.shard)
                 table.lost_to(table.add(*key), found.epoch)
         return [
-            _too_late(commit.group, late[commit.namespace, commit.group])
-            if (commit.namespace, commit.group) in late
+            _too_late(commit.group, rejected[commit.namespace, commit.group])
+            if (commit.namespace, commit.group) in rejected
             else None
             for commit in commits
         ]
@@ -153,5 +153,5 @@ def _check(commit: GroupCommit) -> None:
 
 def _too_late(group: str, shards: Sequence[str]) -> StaleWriteError:
     return StaleWriteError(
-        f"group {group!r} was reset or taken over; commits to {', '.join(shards[:3])} came too late"
+        f"group {group!r} was reset or taken over; commits to {', '.join(shards[:3])} were too late"
     )

@@ -1,4 +1,4 @@
-"""The two ways to keep a commit, behind one Protocol, and the words they share.
+"""The Protocol of the two strategies to store a commit, and the types they share.
 
 OffsetCacheManager     enable_cache = true: local RocksDB now, the meta service in batches
 OffsetStorageManager   enable_cache = false: the meta service, before the call returns
@@ -21,7 +21,7 @@ NO_LEADER_EPOCH: Final = -1
 
 
 class OffsetCommit(Struct, frozen=True, gc=False):
-    """An offset to commit: the next one to read, with what a consumer may leave beside it."""
+    """An offset to commit: the next one to read, with the consumer's metadata."""
 
     offset: Offset
     metadata: str = ""
@@ -37,7 +37,7 @@ class GroupCommit(Struct, frozen=True):
 
 
 class OffsetStrategy(Protocol):
-    """How commits are kept."""
+    """How commits are stored."""
 
     def commit(self, namespace: str, group: str, offsets: Mapping[ShardId, OffsetCommit]) -> None:
         """Keep the offsets; a later commit of the same group and shard replaces an earlier one."""
@@ -82,5 +82,5 @@ def check_shard(shard: object) -> ShardId:
     if not isinstance(shard, ShardId):
         raise BadRequestError(f"a shard is a ShardId, not {shard!r}")
     if ShardId.parse(f"{check_text('a topic', shard.topic)}_{shard.partition}") != shard:
-        raise BadRequestError(f"{shard!r} is no shard")
+        raise BadRequestError(f"{shard!r} is not a valid shard")
     return shard

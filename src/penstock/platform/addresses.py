@@ -1,6 +1,6 @@
-"""Where a server listens: hosts as names, as IPv4 or as IPv6 addresses, with or without brackets.
+"""Listen addresses: hosts as names, as IPv4 or as IPv6 addresses, with or without brackets.
 
-In front of a port an IPv6 address stands in brackets, or nobody knows where the port begins.
+Before a port an IPv6 address has brackets, which separate it from the port.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def with_port(host: str, port: int) -> str:
 
 def resolve(host: str, port: int) -> Endpoint:
     """Return where to listen; for a name that has several addresses, an IPv4 one. Raises
-    `SetupError` for a name that nobody knows."""
+    `SetupError` for a name that cannot be resolved."""
     try:
         found = socket.getaddrinfo(
             bare_host(host), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -43,7 +43,7 @@ def resolve(host: str, port: int) -> Endpoint:
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SetupError(
-            f"{host!r} is no address, and no name that this machine can resolve ({reason}); "
+            f"{host!r} is neither an address nor a name that this machine can resolve ({reason}); "
             "choose another host"
         ) from error
     found.sort(key=lambda one: one[0] != socket.AF_INET)
@@ -62,7 +62,7 @@ def explain(host: str, port: int, error: OSError, *, choose: str) -> SetupError:
 
 
 def find_problem(host: str, port: int, *, choose: str) -> SetupError:
-    """Return why an address cannot be listened on, for those who were only told that."""
+    """Return why an address cannot be listened on, for libraries that report only the failure."""
     family, address = resolve(host, port)
     try:
         with socket.socket(family, socket.SOCK_STREAM) as trial:

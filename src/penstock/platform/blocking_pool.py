@@ -1,8 +1,8 @@
-"""Threads for what may block, so that the event loop never does.
+"""Threads for blocking calls, so that the event loop never blocks.
 
-Bounds: `threads` calls run at once, `waiting_max` more may wait; the next one is refused with
-`BusyError`. A cancelled call that has not begun never does; one that has is finished by its thread,
-and nobody hears of it.
+Bounds: `threads` calls run concurrently, `waiting_max` more may wait; the next one is rejected with
+`BusyError`. A cancelled call that has not begun never runs; one that has begun is finished by its
+thread, and its result is dropped.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Final, Protocol, runtime_checkable
 from uuid import uuid4
 
 _WAIT_S_MAX: Final = 3_600.0
-"""In one go: threads cannot wait for every number of seconds, and nobody notices the pause."""
+"""The longest single wait: threads cannot wait for arbitrarily many seconds."""
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _BOOT_ID_SIZE_MAX: Final = 64
 

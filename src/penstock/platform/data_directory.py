@@ -29,23 +29,23 @@ def check_path(path: object) -> str:
 
 
 def lock_directory(disk: Disk, path: str, ours: frozenset[str]) -> Lock:
-    """Take the directory, made when there is none, for this process. `ours` are the names that a
-    data directory can have in it.
+    """Lock the directory for this process; create it if it is missing. `ours` are the names of the
+    entries that a data directory can have.
 
-    Raises `LockedError` when another process has it, `NotAStoreError` for what is no directory or
-    holds something else, `SetupError` for one that cannot be used.
+    Raises `LockedError` when another process has locked it, `NotAStoreError` when it is not a
+    directory or has other contents, `SetupError` when it cannot be used.
     """
     try:
         others = sorted(set(disk.list(path)) - ours)
         if others and not disk.exists(f"{path}/{LOCK}"):
             raise NotAStoreError(
-                f"{path} is not empty and no data directory of Penstock: it holds "
+                f"{path} is not a data directory of Penstock: it holds "
                 f"{', '.join(others[:3])}{', …' if len(others) > 3 else ''}; "
                 "choose an empty or a new directory"
             )
         return disk.lock(f"{path}/{LOCK}")
     except (NotADirectoryError, FileExistsError) as error:
-        raise NotAStoreError(f"{path} is no directory; choose an empty or a new one") from error
+        raise NotAStoreError(f"{path} is not a directory; choose an empty or a new one") from error
     except (OSError, UnicodeEncodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.reason
         raise SetupError(f"{path!r} cannot be a data directory: {reason}") from error

@@ -1,8 +1,8 @@
 """The only module that talks to the file system.
 
 Everything above it takes a `Disk`. Production passes `LocalDisk`; crash tests pass
-`penstock.testing.FaultyDisk`, which forgets whatever was not synced. If another module imports
-`os` or `pathlib` to touch data files, it belongs behind this seam instead.
+`penstock.testing.FaultyDisk`, which loses everything that was not synced. Other modules must not
+touch data files with `os` or `pathlib`: such code belongs here.
 
 Paths are plain strings with "/" between their parts. Failures of the device and of the file system
 come out as `OSError`, untouched: what an ENOSPC or an EIO means is decided by the log above.
@@ -36,7 +36,7 @@ class Mapping(Protocol):
         ...
 
     def release(self) -> bool:
-        """Unmap; return False, and stay mapped, while anybody still holds a view of `buffer`."""
+        """Unmap; return False, and stay mapped, while a view of `buffer` exists."""
         ...
 
 

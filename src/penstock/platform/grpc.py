@@ -1,4 +1,4 @@
-"""A service behind gRPC: a method of an object for every method of a `.proto` file.
+"""Serves an object over gRPC: it has a method for every method of a `.proto` file.
 
 `CreateTopic` of the file is `create_topic` of the object. What it raises as a `StoreError` ends the
 call as `describe` says, which knows the service's codes and how its errors keep their types.
@@ -95,8 +95,8 @@ _current: Final = threading.local()
 
 
 def when_ended(callback: Callable[[], None]) -> bool:
-    """Let `callback` run when the unary call that this thread serves has ended: its reply is sent,
-    or its client has gone. False when there is no such call, or it has ended."""
+    """Run `callback` when the unary call that this thread serves has ended: its reply was sent, or
+    its client disconnected. False outside of such a call, or after its end."""
     context: grpc.ServicerContext | None = getattr(_current, "context", None)
     return context is not None and bool(context.add_callback(callback))
 

@@ -56,9 +56,9 @@ def close_to_others(directory: str) -> None:
 
 
 class LocalMapping:
-    """A file mapped with MAP_SHARED, until `release` finds that nobody holds a view of it.
+    """A file mapped with MAP_SHARED, until `release` finds no view of it.
 
-    Every `buffer` is a view of its own, so that a reader who kept one is seen by `release`.
+    Every `buffer` is a separate view, so that `release` detects those that a reader has kept.
     """
 
     def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:

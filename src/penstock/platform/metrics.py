@@ -37,7 +37,7 @@ class SegmentMetrics:
     """What one segment store measures."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        """Without a registry the numbers go to one of the object's own, that nobody exports."""
+        """Without a registry the metrics go to a private one, which is not exported."""
         self.registry: Final = registry if registry is not None else CollectorRegistry()
         self._log = _LogSizes()
         self.registry.register(self._log)

@@ -63,8 +63,8 @@ def _too_many_of_one(per_client_max: int) -> BusyError:
 
 
 class WaitingThreads(ThreadPoolExecutor):
-    """A pool that takes no more calls than it has threads: the others are refused at once, by
-    threads of their own."""
+    """A pool that accepts no more calls than it has threads: the others are rejected immediately,
+    by threads of their own."""
 
     def __init__(self, calls_max: int, per_client_max: int) -> None:
         super().__init__(calls_max, thread_name_prefix="penstock-rpc-write")

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from penstock.adapter.node_links import NodeLinks
 from penstock.errors import DiskFullError, RetryableError
-from penstock.meta.raft.leader_wait import Patience, StartEvent
+from penstock.meta.raft.leader_wait import StartEvent, StartWait
 from penstock.node.node import Node
 from penstock.platform.clock import Clock, SystemClock
 from penstock.remote.monitoring.http_server import MonitoringServer
@@ -69,7 +69,7 @@ def start_node(
     clock = clock if clock is not None else SystemClock()
     ended = stopping if stopping is not None else threading.Event()
     page = _StartPage(settings, ended)
-    patience = Patience(clock, ended)
+    start_wait = StartWait(clock, ended)
     try:
         while True:
             try:
@@ -80,7 +80,7 @@ def start_node(
                 raise
             except RetryableError as error:
                 # The majority went away in the midst of the start.
-                patience.waits(str(error))
+                start_wait.report(str(error))
                 if ended.is_set() or clock.wait(ended, _PAUSE_SECONDS):
                     raise
     finally:

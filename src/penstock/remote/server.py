@@ -188,7 +188,7 @@ class Server:
         if self._forwarder is None or not isinstance(meta, ClusterNode):
             return
         self._forwarder.follow(meta)
-        self.node.groups.ask_other = self._forwarder.ask_group
+        self.node.groups.send_to_coordinator = self._forwarder.ask_group
         self.node.groups.ask_other_later = self._forwarder.ask_group_later
         host = bare_host(listen.advertised_host or listen.host)
         if host in _ALL_ADDRESSES:

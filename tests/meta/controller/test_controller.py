@@ -26,12 +26,12 @@ from penstock.meta.controller.decisions import (
     drains,
     failovers,
     idle_groups,
+    last_replicas,
     load_of,
     lost_nodes,
     place_shards,
     raft_transfers,
     replacements,
-    sole_copies,
     storage_nodes,
 )
 from penstock.meta.controller.shard_counts import ShardCounts
@@ -107,7 +107,7 @@ class Situation:
                 found = abandoned_shards(self.shards, nodes)
                 return [f"{one.topic_id}/{one.partition}" for one in found]
             case ["only", "on", number]:
-                found = sole_copies(self.shards, int(number))
+                found = last_replicas(self.shards, int(number))
                 return [f"{one.topic_id}/{one.partition}" for one in found]
         return None
 

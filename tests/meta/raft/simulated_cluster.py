@@ -18,7 +18,7 @@ from tests.meta.simulated_database import SimulatedDatabase
 
 from penstock.errors import StoreError
 from penstock.meta.raft.group import RaftGroup
-from penstock.meta.raft.load import RaftTiming, founding_rows
+from penstock.meta.raft.load import RaftTiming, initial_rows
 from penstock.meta.raft.multi_raft import MultiRaft
 from penstock.meta.raft.network.frames import Frame, decode_frame, encode_frame
 from penstock.meta.raft.pending_requests import Proposal
@@ -76,7 +76,7 @@ class SimulatedNode:
         self.node_id = node_id
         self.database = SimulatedDatabase()
         for name in GROUPS[: cluster.group_count]:
-            self.database.write(founding_rows(name, voters))
+            self.database.write(initial_rows(name, voters))
         self.database.sync()
         self.starts = 0
         self.multi: MultiRaft | None = None
@@ -115,7 +115,7 @@ class SimulatedNode:
         """The disk is replaced: the node begins without a state, as one that joins."""
         self.database = SimulatedDatabase()
         for name in GROUPS[: self.cluster.group_count]:
-            self.database.write(founding_rows(name, ()))
+            self.database.write(initial_rows(name, ()))
         self.database.sync()
         self._stop(1)
 

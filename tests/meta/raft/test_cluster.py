@@ -1,4 +1,4 @@
-"""A cluster of three nodes: founded once, joined, wiped, left by its leader."""
+"""A cluster of three nodes: bootstrapped once, joined, wiped, left by its leader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.meta.raft import load as loading
 from penstock.meta.raft.client import Place, RaftMetaClient
 from penstock.meta.raft.load import RaftTiming
 from penstock.meta.raft.node import NodeTiming
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.standalone.group import LogLimits
 from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.metadata.commands import TopicPut
@@ -300,7 +300,7 @@ def test_logs_are_cut_by_hand(cluster: ClusterInProcess) -> None:
 
 
 def test_a_single_node_becomes_the_first_of_a_cluster(tmp_path: Path) -> None:
-    with SoloMetaClient.open(str(tmp_path / "node-1")) as solo:
+    with StandaloneMetaClient.open(str(tmp_path / "node-1")) as solo:
         for number in range(30):
             solo.create_topic(f"topic-{number}")
         cluster_id = solo.cluster_id
@@ -311,14 +311,14 @@ def test_a_single_node_becomes_the_first_of_a_cluster(tmp_path: Path) -> None:
         cluster.clients[3].create_topic("from-three")
     # A group that others vote in is no single node's any more.
     with pytest.raises(SetupError, match="voters 1, 2, 3"):
-        SoloMetaClient.open(str(tmp_path / "node-1"))
+        StandaloneMetaClient.open(str(tmp_path / "node-1"))
 
 
 def test_a_group_of_one_opens_as_a_single_node_and_back(tmp_path: Path) -> None:
     with ClusterInProcess(tmp_path, nodes=1) as alone:
         alone.start_all()
         alone.clients[1].create_topic("raft")
-    with SoloMetaClient.open(str(tmp_path / "node-1")) as solo:
+    with StandaloneMetaClient.open(str(tmp_path / "node-1")) as solo:
         assert solo.get_topic("raft") is not None
         solo.create_topic("solo")
     with ClusterInProcess(tmp_path, nodes=1) as alone:
@@ -330,7 +330,7 @@ def test_a_node_alone_waits_for_no_election(tmp_path: Path) -> None:
     place = Place(node_id=1, peers=(f"1@127.0.0.1:{free_ports(1)[0]}",))
     an_hour = RaftTiming(election_ticks=72_000, heartbeat_ticks=3, deadline_ticks=1_500)
     path, timing = str(tmp_path / "meta"), NodeTiming(raft=an_hour)
-    for name in ("founded", "opened-again"):
+    for name in ("bootstrapped", "opened-again"):
         with RaftMetaClient.open(path, place, timing=timing) as alone:
             alone.create_topic(name)
             assert alone.leads_metadata()

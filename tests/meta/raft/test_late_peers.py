@@ -114,7 +114,7 @@ def test_the_wait_is_logged_once_per_change_and_again_every_minute(
     assert stopping.waits_for == ""
     assert sum("start_waits" in record.message for record in caplog.records) == 2
     stopping.set()
-    with pytest.raises(DeadlineError, match="stopped while there was no leader of metadata"):
+    with pytest.raises(DeadlineError, match="stopped while metadata had no leader"):
         await_leaders(lambda: [_status(0)], lambda: away, clock=clock, stopping=stopping)
 
 

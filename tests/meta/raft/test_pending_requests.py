@@ -14,7 +14,7 @@ from penstock.errors import ClosedError, DeadlineError
 from penstock.meta.client import GroupName, GroupOffsets, OffsetEntry
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.raft.pending_requests import Proposal, Proposals
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.offsets.commands import OffsetRequest, SaveOffsets
 from penstock.meta.state.offsets.machine import encode_request
 from penstock.meta.storage import log_format as fmt
@@ -148,7 +148,7 @@ def test_a_single_node_reads_entries_of_many_requests(tmp_path: Path) -> None:
         reply = client.service().propose_many(pb.ProposeManyRequest(group=1, requests=requests))
         assert [one.error for one in reply.outcomes] == [""] * 50
         assert client.raft_status[1].last - before < 50, "they share entries"
-    with SoloMetaClient.open(str(tmp_path / "node-1")) as single:
+    with StandaloneMetaClient.open(str(tmp_path / "node-1")) as single:
         found = single.get_offsets("default", "g")
     assert {shard: one.offset for shard, one in found.items()} == {
         f"s_{number}": number for number in range(50)

@@ -28,7 +28,7 @@ from penstock.meta.client_api.local_reads import ANY_AGE
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
 from penstock.meta.service import MetaService, meta_handlers
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.keys import encode_key
 from penstock.meta.state.metadata.commands import TopicPut
 from penstock.meta.state.metadata.rows import SHARDS, TOPICS, read_beats
@@ -46,16 +46,16 @@ def serve(service: MetaService) -> tuple[grpc.Server, str]:
 
 
 @pytest.fixture
-def solo_address(tmp_path: Path) -> Iterator[str]:
-    with SoloMetaClient.open(str(tmp_path / "meta")) as solo:
+def standalone_address(tmp_path: Path) -> Iterator[str]:
+    with StandaloneMetaClient.open(str(tmp_path / "meta")) as solo:
         server, address = serve(solo.service())
         yield address
         server.stop(None).wait()
 
 
 @pytest.fixture
-def client(solo_address: str) -> Iterator[RemoteMetaClient]:
-    made = RemoteMetaClient([solo_address], node_id=9)
+def client(standalone_address: str) -> Iterator[RemoteMetaClient]:
+    made = RemoteMetaClient([standalone_address], node_id=9)
     yield made
     made.close()
 
@@ -86,9 +86,9 @@ def test_a_scan_goes_over_several_pages(client: RemoteMetaClient) -> None:
 
 
 def test_offsets_are_saved_by_the_messages_of_the_service(
-    client: RemoteMetaClient, solo_address: str
+    client: RemoteMetaClient, standalone_address: str
 ) -> None:
-    connection = connect(solo_address)
+    connection = connect(standalone_address)
     one = pb.SaveOffsetDataRequestOffset(namespace="default", shard_name="t_0", offset=42)
     two = pb.SaveOffsetDataRequestOffset(
         namespace="default", shard_name="t_1", offset=7, metadata="m", leader_epoch=3
@@ -112,9 +112,9 @@ def test_offsets_are_saved_by_the_messages_of_the_service(
 
 
 def test_a_save_is_stored_whatever_happened_to_the_group_since_the_last_one(
-    client: RemoteMetaClient, solo_address: str
+    client: RemoteMetaClient, standalone_address: str
 ) -> None:
-    connection = connect(solo_address)
+    connection = connect(standalone_address)
 
     def save(offset: int) -> int | None:
         one = pb.SaveOffsetDataRequestOffset(namespace="", shard_name="t_0", offset=offset)
@@ -173,8 +173,10 @@ def test_a_watch_delivers_the_past_first_and_each_change_once(client: RemoteMeta
 @pytest.mark.parametrize(
     "request_", [pb.ProposeRequest(group=9), pb.ProposeRequest(group=0, request=b"\xc1")]
 )
-def test_what_is_no_request_is_refused(solo_address: str, request_: pb.ProposeRequest) -> None:
-    connection = connect(solo_address)
+def test_what_is_no_request_is_refused(
+    standalone_address: str, request_: pb.ProposeRequest
+) -> None:
+    connection = connect(standalone_address)
     with pytest.raises(BadRequestError):
         connection.call("Propose", request_, pb.ProposeReply)
     with pytest.raises(NotSupportedError, match="single node"):
@@ -272,7 +274,7 @@ def test_a_local_read_is_as_new_as_the_request_asks_or_is_refused(
             partitions, age_ms = ask(3_600_000)
             assert partitions == 1, "old, but not older than was asked for"
             assert (age_ms or 0) >= lacking_ms, "it says how old that may be"
-            with pytest.raises(StaleReadError, match="hears of no leader; ask another node"):
+            with pytest.raises(StaleReadError, match="knows no leader; ask another node"):
                 ask(1)
             # Without a bound it is two seconds; with the greatest there is, anything goes.
             lonely._metadata._current_at = time.monotonic() - 2.1
@@ -325,7 +327,7 @@ def test_a_node_outside_of_the_groups_leads_its_shards_while_its_heart_beats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("penstock._native", reason="a cluster needs the extension")
-    monkeypatch.setattr(remote_client, "LOOK_BEATS", 1)
+    monkeypatch.setattr(remote_client, "CHECK_BEATS", 1)
     with ClusterInProcess(tmp_path) as cluster:
         cluster.start_all()
         served = [serve(one.service()) for one in cluster.clients.values()]

@@ -32,7 +32,7 @@ from penstock.meta.client import (
     Update,
 )
 from penstock.meta.identifiers import make_topic_id, make_ulid
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.metadata import machine as metadata
 from penstock.meta.state.metadata.commands import (
     NodePut,
@@ -52,14 +52,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def client(tmp_path: Path, clock: ManualClock) -> Iterator[SoloMetaClient]:
-    with SoloMetaClient.open(str(tmp_path / "meta"), clock=clock) as client:
+def client(tmp_path: Path, clock: ManualClock) -> Iterator[StandaloneMetaClient]:
+    with StandaloneMetaClient.open(str(tmp_path / "meta"), clock=clock) as client:
         yield client
 
 
-def reopen(client: SoloMetaClient, path: Path) -> SoloMetaClient:
+def reopen(client: StandaloneMetaClient, path: Path) -> StandaloneMetaClient:
     client.close()
-    return SoloMetaClient.open(str(path / "meta"))
+    return StandaloneMetaClient.open(str(path / "meta"))
 
 
 def entry(shard: str, offset: int, epoch: int, sequence: int) -> OffsetEntry:
@@ -70,12 +70,12 @@ def save(client: MetaClient, group: str, *entries: OffsetEntry) -> int:
     return len(client.save_offsets([GroupOffsets("default", group, entries)]))
 
 
-def test_a_solo_client_is_a_meta_client(client: SoloMetaClient) -> None:
+def test_a_solo_client_is_a_meta_client(client: StandaloneMetaClient) -> None:
     service: MetaClient = client
     assert service.node_id == 1
 
 
-def test_a_created_topic_has_an_id_shards_and_first_segments(client: SoloMetaClient) -> None:
+def test_a_created_topic_has_an_id_shards_and_first_segments(client: StandaloneMetaClient) -> None:
     topic = client.create_topic("Orders/EU 1", partitions=3)
     assert topic.topic_id.startswith("orders-eu-1-01")
     assert client.get_topic("Orders/EU 1") == topic
@@ -87,7 +87,7 @@ def test_a_created_topic_has_an_id_shards_and_first_segments(client: SoloMetaCli
     assert (segment.start_offset, segment.status) == (0, "write")
 
 
-def test_a_topic_can_be_placed_step_by_step(client: SoloMetaClient) -> None:
+def test_a_topic_can_be_placed_step_by_step(client: StandaloneMetaClient) -> None:
     topic = client.placement_create_topic("orders", partitions=2)
     assert client.list_shards(topic.topic_id) == []
     shard = client.create_shard(ShardId(topic.topic_id, 1))
@@ -97,7 +97,7 @@ def test_a_topic_can_be_placed_step_by_step(client: SoloMetaClient) -> None:
         client.create_shard(ShardId(topic.topic_id, 2))
 
 
-def test_a_topic_of_many_partitions_is_created_in_parts(client: SoloMetaClient) -> None:
+def test_a_topic_of_many_partitions_is_created_in_parts(client: StandaloneMetaClient) -> None:
     topic = client.create_topic("wide", partitions=2_500)
     assert len(client.list_shards(topic.topic_id)) == 2_500
     client.alter_topic(topic.topic_id, partitions=4_000)
@@ -105,7 +105,7 @@ def test_a_topic_of_many_partitions_is_created_in_parts(client: SoloMetaClient) 
 
 
 def test_many_topics_are_created_with_one_synced_write(
-    client: SoloMetaClient, monkeypatch: pytest.MonkeyPatch
+    client: StandaloneMetaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.create_topic("there")
     syncs: list[int] = []
@@ -143,12 +143,14 @@ def test_many_topics_are_created_with_one_synced_write(
         ("EngineRocksDB", "EngineRocksDB"),
     ],
 )
-def test_storage_types_have_short_names(client: SoloMetaClient, alias: str, full: str) -> None:
+def test_storage_types_have_short_names(
+    client: StandaloneMetaClient, alias: str, full: str
+) -> None:
     topic = client.create_topic("t", config=TopicConfig(storage_type=alias))
     assert topic.config.storage_type == full
 
 
-def test_a_topic_created_again_is_another_one(client: SoloMetaClient) -> None:
+def test_a_topic_created_again_is_another_one(client: StandaloneMetaClient) -> None:
     first = client.create_topic("orders")
     with pytest.raises(AlreadyExistsError):
         client.create_topic("orders")
@@ -163,7 +165,7 @@ def test_a_topic_created_again_is_another_one(client: SoloMetaClient) -> None:
     assert client.list_deleting_topics() == []
 
 
-def test_names_may_hold_any_characters(client: SoloMetaClient) -> None:
+def test_names_may_hold_any_characters(client: StandaloneMetaClient) -> None:
     names = ["a", "a/b", "a\0b", "a\0", "é€😀", "_", " ", "x" * 60_000, "%ctl", "a_0"]
     for name in names:
         client.create_topic(name, namespace=name)
@@ -175,7 +177,7 @@ def test_names_may_hold_any_characters(client: SoloMetaClient) -> None:
         assert list(client.get_offsets(name, name)) == [name]
 
 
-BAD_CALLS: dict[str, Callable[[SoloMetaClient], object]] = {
+BAD_CALLS: dict[str, Callable[[StandaloneMetaClient], object]] = {
     "empty topic name": lambda c: c.create_topic(""),
     "half a surrogate pair": lambda c: c.create_topic("a\ud800"),
     "reading half a surrogate pair": lambda c: c.get_topic("a\ud800"),
@@ -202,7 +204,7 @@ BAD_CALLS: dict[str, Callable[[SoloMetaClient], object]] = {
 
 @pytest.mark.parametrize("name", BAD_CALLS)
 def test_bad_input_is_refused_and_the_client_stays_usable(
-    client: SoloMetaClient, name: str
+    client: StandaloneMetaClient, name: str
 ) -> None:
     before = client.revision()
     with pytest.raises(BadRequestError):
@@ -211,7 +213,7 @@ def test_bad_input_is_refused_and_the_client_stays_usable(
     client.create_topic("fine")
 
 
-def test_what_does_not_exist_has_its_own_error(client: SoloMetaClient) -> None:
+def test_what_does_not_exist_has_its_own_error(client: StandaloneMetaClient) -> None:
     with pytest.raises(UnknownTopicError):
         client.alter_topic("gone-1", partitions=2)
     with pytest.raises(UnknownTopicError):
@@ -226,7 +228,7 @@ def test_what_does_not_exist_has_its_own_error(client: SoloMetaClient) -> None:
     assert client.get_group("default", "nobody") is None
 
 
-def test_a_topic_is_altered_only_if_nobody_changed_it_since(client: SoloMetaClient) -> None:
+def test_a_topic_is_altered_only_if_nobody_changed_it_since(client: StandaloneMetaClient) -> None:
     topic = client.create_topic("orders")
     altered = client.alter_topic(
         topic.topic_id, config=TopicConfig(cleanup="compact"), expected_revision=topic.revision
@@ -236,7 +238,7 @@ def test_a_topic_is_altered_only_if_nobody_changed_it_since(client: SoloMetaClie
     client.alter_topic(topic.topic_id, partitions=2, expected_revision=altered.revision)
 
 
-def test_segments_roll_and_seal(client: SoloMetaClient) -> None:
+def test_segments_roll_and_seal(client: StandaloneMetaClient) -> None:
     shard = ShardId(client.create_topic("orders").topic_id, 0)
     opened = client.next_segment(shard, 0, 100, epoch=0)
     assert (opened.number, opened.start_offset) == (1, 100)
@@ -254,7 +256,7 @@ def test_segments_roll_and_seal(client: SoloMetaClient) -> None:
 
 
 def test_leases_are_fenced_by_epochs_and_run_out(
-    client: SoloMetaClient, clock: ManualClock
+    client: StandaloneMetaClient, clock: ManualClock
 ) -> None:
     shard = ShardId(client.create_topic("orders").topic_id, 0)
     lease = client.acquire_lease(shard, "broker", 1_000)
@@ -274,7 +276,7 @@ def test_leases_are_fenced_by_epochs_and_run_out(
     assert client.get_lease(shard) is None
 
 
-def test_everything_is_there_after_a_restart(client: SoloMetaClient, tmp_path: Path) -> None:
+def test_everything_is_there_after_a_restart(client: StandaloneMetaClient, tmp_path: Path) -> None:
     topic = client.create_topic("orders", partitions=2)
     client.register_node("localhost:1", listeners={"kafka": "localhost:2"}, roles=["meta"])
     ids = client.allocate_producer_ids(100)
@@ -294,9 +296,9 @@ def test_everything_is_there_after_a_restart(client: SoloMetaClient, tmp_path: P
     again.close()
 
 
-def test_a_directory_has_one_owner(client: SoloMetaClient, tmp_path: Path) -> None:
+def test_a_directory_has_one_owner(client: StandaloneMetaClient, tmp_path: Path) -> None:
     with pytest.raises(LockedError):
-        SoloMetaClient.open(str(tmp_path / "meta"))
+        StandaloneMetaClient.open(str(tmp_path / "meta"))
     client.close()
     client.close()
     with pytest.raises(ClosedError):
@@ -304,11 +306,11 @@ def test_a_directory_has_one_owner(client: SoloMetaClient, tmp_path: Path) -> No
     with pytest.raises(ClosedError):
         client.list_topics()
     with pytest.raises(NotAStoreError, match="belongs to node 1"):
-        SoloMetaClient.open(str(tmp_path / "meta"), node_id=2)
-    SoloMetaClient.open(str(tmp_path / "meta")).close()
+        StandaloneMetaClient.open(str(tmp_path / "meta"), node_id=2)
+    StandaloneMetaClient.open(str(tmp_path / "meta")).close()
 
 
-def test_a_request_sent_again_is_done_once(client: SoloMetaClient) -> None:
+def test_a_request_sent_again_is_done_once(client: StandaloneMetaClient) -> None:
     first = client.create_topic("orders", request_id="r1")
     assert client.create_topic("orders", request_id="r1").topic_id == first.topic_id
     assert client.allocate_producer_ids(5, request_id="r2") == client.allocate_producer_ids(
@@ -318,7 +320,7 @@ def test_a_request_sent_again_is_done_once(client: SoloMetaClient) -> None:
     assert client.reset_offsets("default", "g", [NewOffset("s_0", 1)], request_id="r3") == epoch
 
 
-def test_a_large_save_is_split_and_complete(client: SoloMetaClient) -> None:
+def test_a_large_save_is_split_and_complete(client: StandaloneMetaClient) -> None:
     (epoch,) = client.take_coordinator_epochs([GroupName("default", "g")])
     entries = [entry(f"shard-{number:05}_0", number, epoch, number) for number in range(9_000)]
     notes = [OffsetEntry(f"note-{n}_0", n, epoch, n, 1, -1, "€" * 4_096) for n in range(60)]
@@ -330,7 +332,7 @@ def test_a_large_save_is_split_and_complete(client: SoloMetaClient) -> None:
     assert save(client, "g", entry("shard-00001_0", 0, epoch, 0)) == 1
 
 
-def test_groups_are_listed_deleted_and_expire(client: SoloMetaClient) -> None:
+def test_groups_are_listed_deleted_and_expire(client: StandaloneMetaClient) -> None:
     names = [GroupName("default", "a"), GroupName("default", "b"), GroupName("other", "a")]
     epochs = client.take_coordinator_epochs(names)
     for name, epoch in zip(names, epochs, strict=True):
@@ -355,7 +357,7 @@ def test_groups_are_listed_deleted_and_expire(client: SoloMetaClient) -> None:
 
 
 def test_groups_with_more_offsets_than_one_command_removes_go_whole(
-    client: SoloMetaClient,
+    client: StandaloneMetaClient,
 ) -> None:
     names = [GroupName("default", "big"), GroupName("default", "idle")]
     for name, epoch in zip(names, client.take_coordinator_epochs(names), strict=True):
@@ -366,7 +368,7 @@ def test_groups_with_more_offsets_than_one_command_removes_go_whole(
     assert client.list_groups() == []
 
 
-def test_offsets_of_a_deleted_topic_are_forgotten(client: SoloMetaClient) -> None:
+def test_offsets_of_a_deleted_topic_are_forgotten(client: StandaloneMetaClient) -> None:
     (epoch,) = client.take_coordinator_epochs([GroupName("default", "g")])
     shards = ["orders-1_0", "orders-1_1", "orders-11_0", "orders-1_x_0", "orders_1"]
     save(client, "g", *[entry(shard, 1, epoch, n) for n, shard in enumerate(shards)])
@@ -378,7 +380,7 @@ def test_offsets_of_a_deleted_topic_are_forgotten(client: SoloMetaClient) -> Non
 def test_several_offset_groups_hold_each_group_in_one_place(tmp_path: Path) -> None:
     path = str(tmp_path / "many")
     names = [GroupName("default", f"g{number}") for number in range(20)]
-    with SoloMetaClient.open(path, offset_groups=3) as client:
+    with StandaloneMetaClient.open(path, offset_groups=3) as client:
         epochs = client.take_coordinator_epochs(names)
         everything = [
             GroupOffsets(name.namespace, name.group, (entry("s_0", 7, epoch, 1),))
@@ -386,7 +388,7 @@ def test_several_offset_groups_hold_each_group_in_one_place(tmp_path: Path) -> N
         ]
         assert client.save_offsets(everything) == []
         assert all(status.last > 1 for status in client.log_status if status.name != "metadata")
-    with SoloMetaClient.open(path) as again:  # the directory knows how many groups it has
+    with StandaloneMetaClient.open(path) as again:  # the directory knows how many groups it has
         assert [one.group for one in again.list_groups()] == sorted(n.group for n in names)
         assert all(again.get_offset("default", name.group, "s_0") for name in names)
 
@@ -394,7 +396,7 @@ def test_several_offset_groups_hold_each_group_in_one_place(tmp_path: Path) -> N
 # -- watchers -----------------------------------------------------------------------------------
 
 
-def test_a_watcher_sees_every_change_once_and_in_order(client: SoloMetaClient) -> None:
+def test_a_watcher_sees_every_change_once_and_in_order(client: StandaloneMetaClient) -> None:
     client.create_topic("before")
     updates: list[Update] = []
     watch = client.watch(0, updates.append)
@@ -409,7 +411,7 @@ def test_a_watcher_sees_every_change_once_and_in_order(client: SoloMetaClient) -
     assert len(updates) == 3
 
 
-def test_a_watcher_that_returns_gets_what_it_missed(client: SoloMetaClient) -> None:
+def test_a_watcher_that_returns_gets_what_it_missed(client: StandaloneMetaClient) -> None:
     for name in "abc":
         client.create_topic(name)
     client.allocate_producer_ids(1)  # a revision without events
@@ -422,7 +424,7 @@ def test_a_watcher_that_returns_gets_what_it_missed(client: SoloMetaClient) -> N
 
 
 def test_a_change_between_its_apply_and_its_delivery_is_seen_once(
-    client: SoloMetaClient, monkeypatch: pytest.MonkeyPatch
+    client: StandaloneMetaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watchers = client._watchers
     with monkeypatch.context() as patch:
@@ -435,7 +437,7 @@ def test_a_change_between_its_apply_and_its_delivery_is_seen_once(
 
 
 def test_a_watcher_that_missed_too_much_starts_over(
-    client: SoloMetaClient, monkeypatch: pytest.MonkeyPatch
+    client: StandaloneMetaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "EVENTS_MAX", 3)
     topics = [client.create_topic(name) for name in "abcdef"]
@@ -456,7 +458,7 @@ def test_a_watcher_that_missed_too_much_starts_over(
     assert [update.is_reset for update in recent] == [False, False]
 
 
-def test_a_watcher_may_change_things_itself(client: SoloMetaClient) -> None:
+def test_a_watcher_may_change_things_itself(client: StandaloneMetaClient) -> None:
     seen: list[int] = []
 
     def react(update: Update) -> None:
@@ -469,7 +471,7 @@ def test_a_watcher_may_change_things_itself(client: SoloMetaClient) -> None:
     assert seen == [1, 2]
 
 
-def test_a_watcher_that_raises_is_dropped_and_harms_nobody(client: SoloMetaClient) -> None:
+def test_a_watcher_that_raises_is_dropped_and_harms_nobody(client: StandaloneMetaClient) -> None:
     def fail(_update: Update) -> None:
         raise RuntimeError("a watcher's own mistake")
 
@@ -482,7 +484,9 @@ def test_a_watcher_that_raises_is_dropped_and_harms_nobody(client: SoloMetaClien
     assert len(others) == 2
 
 
-def test_watchers_see_one_order_while_many_threads_change_things(client: SoloMetaClient) -> None:
+def test_watchers_see_one_order_while_many_threads_change_things(
+    client: StandaloneMetaClient,
+) -> None:
     updates: list[Update] = []
     client.watch(0, updates.append)
 
@@ -503,7 +507,7 @@ def test_watchers_see_one_order_while_many_threads_change_things(client: SoloMet
 
 
 def test_an_image_of_the_files_at_any_moment_has_what_was_answered(
-    client: SoloMetaClient, tmp_path: Path
+    client: StandaloneMetaClient, tmp_path: Path
 ) -> None:
     (epoch,) = client.take_coordinator_epochs([GroupName("default", "g")])
     for number in range(5):
@@ -511,7 +515,7 @@ def test_an_image_of_the_files_at_any_moment_has_what_was_answered(
         save(client, "g", entry("s_0", number, epoch, number + 1))
         image = tmp_path / f"image{number}"
         shutil.copytree(tmp_path / "meta", image, ignore=shutil.ignore_patterns("LOCK"))
-        with SoloMetaClient.open(str(image)) as killed:
+        with StandaloneMetaClient.open(str(image)) as killed:
             assert len(killed.list_topics()) == number + 1
             found = killed.get_offset("default", "g", "s_0")
             assert found is not None

@@ -20,8 +20,8 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.meta.standalone.client import MetadataMachine, OffsetMachine
-from penstock.meta.standalone.group import ENTRY_SIZE_MAX, LogLimits, SoloGroup
-from penstock.meta.standalone.log import METADATA, SoloLog, offset_group_name
+from penstock.meta.standalone.group import ENTRY_SIZE_MAX, LogLimits, StandaloneGroup
+from penstock.meta.standalone.log import METADATA, StandaloneLog, offset_group_name
 from penstock.meta.state.metadata import machine as metadata
 from penstock.meta.state.metadata.commands import (
     AllocateProducerIds,
@@ -46,8 +46,8 @@ from penstock.meta.state.view import MemoryView
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import BATCH_SIZE_MAX, Batch
 
-MetadataGroup = SoloGroup[Request, Answer]
-OffsetGroup = SoloGroup[OffsetRequest, OffsetAnswer]
+MetadataGroup = StandaloneGroup[Request, Answer]
+OffsetGroup = StandaloneGroup[OffsetRequest, OffsetAnswer]
 
 SMALL = LogLimits(entries_max=4, entries_kept=2)
 
@@ -56,7 +56,7 @@ class Logs:
     """A started log with both kinds of groups."""
 
     def __init__(self, database: SimulatedDatabase, limits: LogLimits | None = None) -> None:
-        self.log = SoloLog(database, node_id=1, limits=limits)
+        self.log = StandaloneLog(database, node_id=1, limits=limits)
         self.metadata = self.log.add_group(METADATA, MetadataMachine())
         self.offsets = self.log.add_group(offset_group_name(0), OffsetMachine())
         self.log.start()
@@ -285,7 +285,7 @@ def epochs_data(group: str) -> bytes:
 
 def test_a_turn_takes_proposals_of_all_groups_and_syncs_once() -> None:
     database = SimulatedDatabase()
-    log = SoloLog(database, node_id=1)
+    log = StandaloneLog(database, node_id=1)
     meta = log.add_group(METADATA, MetadataMachine())
     offsets = log.add_group(offset_group_name(0), OffsetMachine())
     threads = [
@@ -433,7 +433,7 @@ def test_a_mistake_of_our_own_wakes_everybody_who_waits(
 
     seen: list[object] = []
     monkeypatch.setattr(threading, "excepthook", seen.append)
-    log = SoloLog(SimulatedDatabase(), node_id=1)
+    log = StandaloneLog(SimulatedDatabase(), node_id=1)
     group = log.add_group(METADATA, Broken())
     log.start()
     with pytest.raises(ClosedError, match="a broken invariant"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 from tests.meta.simulated_database import SimulatedDatabase
 
-from penstock.meta.storage.unflushed_rows import PendingRows
+from penstock.meta.storage.unflushed_rows import UnflushedRows
 
 ROWS = 500
 
@@ -28,7 +28,7 @@ def eager_collector() -> Iterator[None]:
 
 @pytest.mark.usefixtures("eager_collector")
 def test_a_scan_sees_rows_of_one_moment_while_others_are_published() -> None:
-    rows = PendingRows(SimulatedDatabase([], ("state",)), "state", 1, 1)
+    rows = UnflushedRows(SimulatedDatabase([], ("state",)), "state", 1, 1)
     rows.publish({b"row %04d" % number: b"old" for number in range(ROWS)}, 1)
     published = 0
 

@@ -14,7 +14,7 @@ from tests.kafka_clients import Producer
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import BadRequestError
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.pipeline import jobs, transactions
 from penstock.pipeline.options.source_options import read_options
 from penstock.pipeline.read.sources import DirectoryOrigin
@@ -87,7 +87,7 @@ class Broker:
     def wait_until_finished(self) -> None:
         """Until the metadata says so, too."""
         meta = self.server.node.meta
-        assert isinstance(meta, SoloMetaClient)
+        assert isinstance(meta, StandaloneMetaClient)
         deadline = time.monotonic() + WAIT_S
         while not all(one.status.startswith("complete") for one in meta.list_transactions()):
             assert time.monotonic() < deadline

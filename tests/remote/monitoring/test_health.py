@@ -18,7 +18,7 @@ from penstock import Store
 from penstock.engine.rocksdb import Database
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.errors import DiskFailedError, DiskFullError, StoreError
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.storage.database import RocksDatabase
 from penstock.platform.clock import SystemClock
 from penstock.platform.disk import Usage
@@ -139,7 +139,7 @@ def test_a_full_disk_is_told_also_without_an_open_engine(
 def test_a_metadata_service_without_a_leader_is_told(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SoloMetaClient, "leader_problem", lambda _: "no leader")
+    monkeypatch.setattr(StandaloneMetaClient, "leader_problem", lambda _: "no leader")
     assert health(server)[0] == 503
     assert reasons(server) == {"metadata_leader": ("error", "no leader")}
 

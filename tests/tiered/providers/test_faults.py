@@ -16,7 +16,7 @@ from tests.tiered.rig import SHARD, fill, open_store, read_all, record
 from penstock.engine.contract import ShardConfig, ShardTiering
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import StoreError, TierUnavailableError
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.platform.clock import SystemClock
 from penstock.record import Record, ShardId
 from penstock.testing.manual_clock import ManualClock
@@ -188,7 +188,7 @@ def test_a_shard_of_an_uploader_that_was_killed_is_taken_over_without_another_wr
 ) -> None:
     clock = ManualClock()
     with (
-        SoloMetaClient.open(str(tmp_path / "meta"), clock=clock) as meta,
+        StandaloneMetaClient.open(str(tmp_path / "meta"), clock=clock) as meta,
         open_store(tmp_path / "store") as store,
     ):
         shard = ShardId(meta.create_topic("orders").topic_id, 0)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.node.node import Node
 from penstock.record import Record, ShardId
 from penstock.settings import EMBEDDED, merge_settings
@@ -57,7 +57,7 @@ def test_the_next_process_of_a_directory_takes_the_lease_over_under_a_new_epoch(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock()
-    with SoloMetaClient.open(str(tmp_path / "meta"), clock=clock) as meta:
+    with StandaloneMetaClient.open(str(tmp_path / "meta"), clock=clock) as meta:
         shard = ShardId(meta.create_topic("orders").topic_id, 0)
         before = MetaLease(meta, clock, holder="1-A")
         after = MetaLease(meta, clock, holder="1-A")

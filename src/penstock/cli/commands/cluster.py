@@ -20,7 +20,7 @@ from penstock.errors import (
 )
 from penstock.meta.client_api.local_reads import ANY_AGE, STALENESS_MS
 from penstock.meta.controller.decisions import DRAINING, ONLINE, Load, load_of
-from penstock.meta.controller.decommission import listed, lost_shards, only_there
+from penstock.meta.controller.decommission import last_replica_shards, listed, lost_shards
 from penstock.meta.proto import meta_pb2 as pb
 from penstock.meta.remote_client import MetaConnection, RemoteMetaClient, RemoteRows
 from penstock.meta.state.constants import LOST
@@ -251,7 +251,7 @@ def accept_loss(
         if not lost:
             raise BadRequestError(f"no shard of topic {topic!r} is lost")
         for shard in lost:
-            client.accept_loss(shard)
+            client.accept_data_loss(shard)
         client.forget_topic_offsets(found.topic_id, [shard.partition for shard in lost])
     print_line(f"{len(lost)} shards of {topic} begin anew, empty")
 
@@ -266,7 +266,7 @@ def drain(
     addresses = check_addresses(server or DEFAULT_ADDRESS)
     with closing(RemoteMetaClient(addresses, node_id=node, deadline_s=_DEADLINE_S)) as client:
         client.set_node_status(node, ONLINE if undo else DRAINING)
-        stay = [] if undo else only_there(RemoteRows(client.connection, 0), node)
+        stay = [] if undo else last_replica_shards(RemoteRows(client.connection, 0), node)
     print_line(f"node {node} {'is as the others again' if undo else 'drains'}")
     if stay:
         print_line(f"{len(stay)} shards stay, for no other node has their records: {listed(stay)}")

@@ -1,8 +1,8 @@
 """Calls of many threads that share round trips.
 
-Whoever calls while others are under way waits, and goes with the next trip together with all who
-wait by then: one at a time costs what it costs, many at once cost little more. No thread of its
-own: the first of those who wait makes the trip for all of them.
+A call that finds `batches_max` batches under way waits, and is sent with the next batch, together
+with all calls that wait by then. There is no thread for this: the first of the waiting calls sends
+the batch for all of them.
 """
 
 from __future__ import annotations
@@ -21,56 +21,58 @@ _SIZE_MAX: Final = 1 << 20
 
 
 class _Call(Generic[AnswerT]):
-    __slots__ = ("answer", "error", "request", "trip", "woken")
+    __slots__ = ("answer", "batch", "error", "request", "woken")
 
     def __init__(self, request: bytes) -> None:
         self.request: Final = request
         self.answer: AnswerT | None = None
         self.error: StoreError | None = None
-        self.trip: list[_Call[AnswerT]] = []
-        """Not empty: this one is to make the trip, for these."""
+        self.batch: list[_Call[AnswerT]] = []
+        """Not empty: the thread of this call sends the batch."""
         self.woken: Final = threading.Lock()
         self.woken.acquire()
 
 
-class Gathering(Generic[AnswerT]):
+class CallBatcher(Generic[AnswerT]):
     """Safe to use from many threads."""
 
-    def __init__(self, send: Callable[[list[bytes]], list[AnswerT]], *, trips_max: int = 2) -> None:
-        """`send` makes a trip; it returns an answer for each request, in their order."""
+    def __init__(
+        self, send: Callable[[list[bytes]], list[AnswerT]], *, batches_max: int = 2
+    ) -> None:
+        """`send` makes a round trip; it returns an answer for each request, in their order."""
         self._send: Final = send
-        self._trips_left = trips_max
+        self._batches_left = batches_max
         self._waiting: deque[_Call[AnswerT]] = deque()
         self._lock: Final = threading.Lock()
 
     def call(self, request: bytes) -> AnswerT:
-        mine: _Call[AnswerT] = _Call(request)
+        call: _Call[AnswerT] = _Call(request)
         with self._lock:
-            if self._trips_left > 0:
-                self._trips_left -= 1
-                mine.trip = [mine]
+            if self._batches_left > 0:
+                self._batches_left -= 1
+                call.batch = [call]
             else:
-                self._waiting.append(mine)
-        if not mine.trip:
-            mine.woken.acquire()
-        if mine.trip:
-            self._travel(mine.trip)
-        if mine.error is not None:
-            raise mine.error
-        assert mine.answer is not None, "a call is answered or has failed"
-        return mine.answer
+                self._waiting.append(call)
+        if not call.batch:
+            call.woken.acquire()
+        if call.batch:
+            self._send_batch(call.batch)
+        if call.error is not None:
+            raise call.error
+        assert call.answer is not None, "a call is answered or has failed"
+        return call.answer
 
-    def _travel(self, trip: list[_Call[AnswerT]]) -> None:
-        error: StoreError = DeadlineError("the call that this one went with has failed")
+    def _send_batch(self, batch: list[_Call[AnswerT]]) -> None:
+        error: StoreError = DeadlineError("the batch of this call was not sent; try again")
         answers: list[AnswerT] | None = None
         try:
-            answers = self._send([call.request for call in trip])
-            assert len(answers) == len(trip), "an answer for each"
+            answers = self._send([call.request for call in batch])
+            assert len(answers) == len(batch), "an answer for each"
         except StoreError as raised:
             error = raised
         finally:
-            self._let_next_travel()
-            for number, call in enumerate(trip):
+            self._start_next_batch()
+            for number, call in enumerate(batch):
                 if answers is None:
                     call.error = error
                 else:
@@ -78,15 +80,15 @@ class Gathering(Generic[AnswerT]):
                 if number > 0:
                     call.woken.release()
 
-    def _let_next_travel(self) -> None:
+    def _start_next_batch(self) -> None:
         with self._lock:
             if not self._waiting:
-                self._trips_left += 1
+                self._batches_left += 1
                 return
             first = self._waiting.popleft()
-            trip, size = [first], len(first.request)
-            while self._waiting and len(trip) < _CALLS_MAX and size < _SIZE_MAX:
+            batch, size = [first], len(first.request)
+            while self._waiting and len(batch) < _CALLS_MAX and size < _SIZE_MAX:
                 size += len(self._waiting[0].request)
-                trip.append(self._waiting.popleft())
-            first.trip = trip
+                batch.append(self._waiting.popleft())
+            first.batch = batch
         first.woken.release()

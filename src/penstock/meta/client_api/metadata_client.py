@@ -40,7 +40,7 @@ MetadataGroup = GroupLog[cmd.Answer]
 ResultT = TypeVar("ResultT", bound=cmd.Result)
 
 
-class SoloMetadata:
+class LogMetadataClient:
     """See `MetadataClient` for what the methods promise."""
 
     def __init__(
@@ -303,15 +303,15 @@ class SoloMetadata:
         )
         return self._done(command, cmd.NodeResult).node
 
-    def accept_loss(self, shard: ShardId) -> Shard:
-        command = cmd.AcceptLoss(shard.topic, shard.partition)
+    def accept_data_loss(self, shard: ShardId) -> Shard:
+        command = cmd.AcceptDataLoss(shard.topic, shard.partition)
         return self._done(command, cmd.ShardsResult).shards[0]
 
-    def lose_engine(self, storage_type: str, engine_id: str) -> None:
-        self._done(cmd.LoseEngine(self._node_id, storage_type, engine_id), cmd.Done)
+    def report_engine_loss(self, storage_type: str, engine_id: str) -> None:
+        self._done(cmd.ReportEngineLoss(self._node_id, storage_type, engine_id), cmd.Done)
 
-    def find_lost_shard(self, shard: ShardId, engine_id: str) -> bool:
-        command = cmd.FindShard(shard.topic, shard.partition, self._node_id, engine_id)
+    def restore_lost_shard(self, shard: ShardId, engine_id: str) -> bool:
+        command = cmd.RestoreShard(shard.topic, shard.partition, self._node_id, engine_id)
         answer = self._propose(command)
         return not (isinstance(answer, Rejected) and answer.code == "bad_request")
 

@@ -41,7 +41,7 @@ _SAVE_SIZE_MAX: Final = 100 << 10
 _ENTRY_SIZE: Final = 64
 
 
-class SoloOffsets:
+class LogOffsetClient:
     """See `OffsetClient` for what the methods promise."""
 
     def __init__(self, groups: Sequence[OffsetGroup], *, node_id: int, clock: Clock) -> None:

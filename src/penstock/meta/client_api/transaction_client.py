@@ -35,7 +35,7 @@ class TransactionClient(Protocol):
     def list_aborted(self) -> list[txn.AbortedRange]: ...
 
 
-class SoloTransactions:
+class LogTransactionClient:
     """See `TransactionClient`."""
 
     def __init__(self, groups: Sequence[OffsetGroup], *, clock: Clock) -> None:

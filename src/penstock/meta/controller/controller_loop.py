@@ -62,7 +62,7 @@ class Liveness:
 
 
 class Beats:
-    """Counts for how many rounds each node that is no member has sent no heartbeat."""
+    """Counts the rounds without a heartbeat of each node outside of the Raft groups."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, int]] = {}
@@ -149,8 +149,8 @@ class ControllerLoop:
 
     def _round(self) -> None:
         mine = NODES.get(self._rows, self._node_id)
-        # Registrations that were under way at once may have come in any order: the last one to
-        # come decides where this node is thought to serve, so what is written is looked at.
+        # Concurrent registrations may have arrived in any order, and the last one decides which
+        # address the others use: so check what is stored.
         is_missing = (
             mine is None
             or mine.status == OFFLINE

@@ -1,4 +1,4 @@
-"""What the controller decides, as pure functions: placement, failover, balance, what goes.
+"""The decisions of the controller, as pure functions: placement, failover, balance, removal.
 
 The controller runs on the node that leads the group `metadata`; every decision is a command with an
 epoch or a compare-and-set in it, so that one that comes late, or from a node that has lost its
@@ -8,10 +8,10 @@ Invariants:
 
   * only a replica that is in sync may lead; a shard without such a replica has no leader, and one
     whose records are lost gets none
-  * whoever is gone when a leader is chosen is out of sync from then on: it lacks what the new one
-    will write. The last ones that were in sync stay so while nobody leads
-  * a node that drains gets nothing new, and leads only what nobody else can
-  * a replica moves from a node that left only where another one is in sync: nothing is given up
+  * a replica that is offline when a leader is chosen is out of sync from then on: it lacks what the
+    new leader will write. The last replicas in sync stay so while the shard has no leader
+  * a draining node gets no new shards, and leads only shards that no other node can lead
+  * a replica moves from a removed node only where another one is in sync: no records are given up
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ OFFLINE = "offline"
 DRAINING = "draining"
 
 STORAGE_LISTENER: Final = "storage"
-"""Under this name a node announces where it takes requests for its shards."""
+"""The listener name under which a node announces the address of its storage API."""
 
 MOVES_MAX: Final = 100
-"""Leaders that are moved at once for the sake of balance."""
+"""Leaders that one round moves for balance."""
 
 
 class Load(Struct):
@@ -206,9 +206,9 @@ def replacements(
     *,
     moves_max: int = MOVES_MAX,
 ) -> list[cmd.AssignLeader]:
-    """Give the replicas of nodes that were taken out of the cluster to those that hold least; they
-    are in sync once they have caught up. A shard that nobody else has in sync stays as it is: its
-    node may join again, and has the records."""
+    """Move the replicas of removed nodes to the nodes that hold fewest; they are in sync once they
+    have caught up. A shard without another replica in sync stays as it is: its node may join again
+    with the records."""
     load = load_of(shards)
     held = {node: load.replicas.get(node, 0) for node in able}
     decided: list[cmd.AssignLeader] = []
@@ -228,8 +228,8 @@ def replacements(
     return decided
 
 
-def sole_copies(shards: Iterable[Shard], node_id: int) -> list[Shard]:
-    """Return the shards of which nobody but one node has everything."""
+def last_replicas(shards: Iterable[Shard], node_id: int) -> list[Shard]:
+    """Return the shards whose only replica in sync is on one node."""
     return [shard for shard in shards if set(shard.in_sync) == {node_id} and shard.status != LOST]
 
 
@@ -257,8 +257,8 @@ def _assign(
 
 
 def abandoned_shards(shards: Iterable[Shard], nodes: Collection[int]) -> list[Shard]:
-    """Return the shards of which no node of the cluster has a replica: nobody will ever delete
-    them by itself. A node that is only away counts: it comes back and deletes its own."""
+    """Return the shards without a replica on a node of the cluster: no node would ever delete them.
+    A node that is offline counts: it comes back and deletes its own."""
     return [shard for shard in shards if not any(node in nodes for node in shard.replicas)]
 
 

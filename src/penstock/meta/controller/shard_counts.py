@@ -36,7 +36,7 @@ class ShardCounts:
         self._replicas: Counter[int] = Counter()
         self._leaders: Counter[int] = Counter()
         self.changes = 0
-        """Grows with every change of a shard or a node: whoever decides by them looks again."""
+        """Grows with every change of a shard or a node: decisions are then made again."""
 
     def reset(self, reader: Reader) -> None:
         """Begin with the shards that there are."""

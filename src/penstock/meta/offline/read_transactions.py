@@ -1,12 +1,12 @@
-"""Reads what a node's directory tells of transactions, without a lock, beside the running node.
+"""Reads the transactions of a node from its directory, without a lock, while the node runs.
 
-The rows in the database may be older than the log beside them, so that what the log holds behind
-the applied index is applied here once more, in memory. In a cluster an entry at its end may not be
-agreed on yet; that does no harm: a transaction that is taken for begun only holds readers up until
-they look again, and one is finished only when its markers are in the log of its records already.
+The rows in the database may be older than the log, so the entries after the applied index are
+applied here once more, in memory. In a cluster an entry at the end of the log may not be committed
+yet, which is harmless: a transaction that is taken for begun only delays readers until they read
+again, and one is finished only when its markers are in the log of its records already.
 
-Whoever wants to know what of a shard is committed asks for the end of the shard first, and then
-here: every transaction with records before that end is known by then.
+To learn which records of a shard are committed, read the end of the shard first, and the
+transactions after that: every transaction with records before that end is then known.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TRIES: Final = 3
 
 class KnownTransactions(Struct, frozen=True):
     open: tuple[TransactionState, ...] = ()
-    """Those whose end is not told to readers yet."""
+    """Transactions whose outcome readers do not know yet."""
     aborted: tuple[AbortedRange, ...] = ()
     is_used: bool = False
     """Whether any transaction is known, ended ones included."""
@@ -118,7 +118,7 @@ def _load(rows: Rdict, group: int, view: MemoryView) -> int:
 def _commands_behind(
     log: Rdict, group: int, applied: int
 ) -> Iterator[tuple[TransactionCommand, int]]:
-    """Yield the commands of transactions that the log holds behind an entry, and their times."""
+    """Yield the commands of transactions after an entry of the log, and their times."""
     first = fmt.entry_key(group, applied + 1)
     found = log.iter()
     found.seek(first)

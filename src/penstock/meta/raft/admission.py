@@ -17,7 +17,7 @@ from typing import Final
 from penstock.errors import StoreError
 from penstock.meta.raft.bootstrap import Peer
 from penstock.meta.raft.network.credentials import Credentials, owns_incarnation
-from penstock.meta.raft.network.messages import Join, Standing
+from penstock.meta.raft.network.messages import JoinRequest, PeerStatus
 from penstock.meta.state.model import Member
 
 
@@ -33,7 +33,7 @@ class Admission:
         leader: Callable[[], int],
         node_id: int,
         is_alive: Callable[[int], bool],
-        ask: Callable[[Peer], Standing | None],
+        ask: Callable[[Peer], PeerStatus | None],
     ) -> None:
         self._credentials = credentials
         self._peers = {peer.node_id: peer for peer in peers}
@@ -43,7 +43,7 @@ class Admission:
         self._is_alive = is_alive
         self._ask: Final = ask
 
-    def refusal(self, join: Join) -> str | None:
+    def refusal(self, join: JoinRequest) -> str | None:
         """Return why a node is not taken in, or None."""
         if join.node_id == self._node_id:
             return f"this is node {self._node_id} itself: two nodes have one number"
@@ -61,7 +61,7 @@ class Admission:
                 return reason
         return self._refuse_unproved(known, join)
 
-    def _refuse_replacing(self, known: Member, join: Join) -> str | None:
+    def _refuse_replacing(self, known: Member, join: JoinRequest) -> str | None:
         if self._is_alive(join.node_id):
             return (
                 f"node {join.node_id} is a live member, with another data directory, at "
@@ -71,11 +71,11 @@ class Admission:
         if join.incarnation <= known.incarnation:
             return (
                 f"a newer data directory of node {join.node_id} is a member, at {known.address}: "
-                f"this one is older, or was made by a clock that is behind"
+                f"this one is older, or was created under a clock that runs late"
             )
         return None
 
-    def _refuse_unproved(self, known: Member | None, join: Join) -> str | None:
+    def _refuse_unproved(self, known: Member | None, join: JoinRequest) -> str | None:
         if self._credentials.has_secret:
             return None
         if join.token:
@@ -91,7 +91,7 @@ class Admission:
             "node with the token that it prints, or set node.secret_file on all nodes"
         )
 
-    def _refuse_first_contact(self, known: Member | None, join: Join) -> str | None:
+    def _refuse_first_contact(self, known: Member | None, join: JoinRequest) -> str | None:
         if not owns_incarnation(join.seed, join.incarnation):
             return f"node {join.node_id} did not prove its incarnation"
         if known is not None:

@@ -1,16 +1,16 @@
-"""How a cluster begins and how nodes come to it.
+"""How a cluster is bootstrapped and how nodes join it.
 
-A fresh node draws an incarnation and writes it down. Then it asks its peers where they stand:
+A fresh node draws an incarnation and stores it. Then it requests the status of its peers:
 
-  * some belong to a cluster: it asks the members to take it in, as a node does whose disk was
-    wiped; see `admission` for what it must prove
+  * some belong to a cluster: it asks the members to join, as a node with a wiped disk does; see
+    `admission` for what it must prove
   * all have answered, none belongs to a cluster, all list the same peers: the one with the lowest
-    number founds the cluster, as the only voter; the others find it and join
+    id bootstraps the cluster, as the only voter; the others find it and join
 
-Only one node can found, and only after it has seen that nobody else has: several fresh nodes form
-one cluster, never two. A node that is taken in gets the state as a snapshot, and votes once it has
-caught up. A wiped node is first removed from every group: what it had promised is forgotten before
-it may promise again.
+Only one node can bootstrap, and only after all peers have answered that they have no cluster:
+several fresh nodes form one cluster, never two. A node that joins gets the state as a snapshot, and
+votes once it has caught up. A wiped node is first removed from every group, so that its old votes
+cannot count beside its new ones.
 """
 
 from __future__ import annotations
@@ -22,11 +22,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.errors import DeadlineError, NotAStoreError, SettingsError, StoreError
-from penstock.meta.raft.load import founding_rows, is_founded
+from penstock.meta.raft.load import initial_rows, is_bootstrapped
 from penstock.meta.raft.network.credentials import Credentials, Stored, load_stored, put_stored
 from penstock.meta.raft.network.handshake import Opener
-from penstock.meta.raft.network.messages import PROTOCOL, Ask, Join, Refusal, Standing, Welcome
-from penstock.meta.raft.network.transport import ask_node
+from penstock.meta.raft.network.messages import (
+    PROTOCOL,
+    HandshakeAccepted,
+    HandshakeRejected,
+    JoinRequest,
+    PeerStatus,
+    StatusRequest,
+)
+from penstock.meta.raft.network.transport import call_node
 from penstock.meta.standalone.group import GroupName
 from penstock.meta.standalone.log import METADATA, offset_group_name
 from penstock.meta.state.metadata.rows import MEMBERS
@@ -49,13 +56,13 @@ class Peer(Struct, frozen=True):
 
 
 def parse_peers(texts: Sequence[str]) -> list[Peer]:
-    """Read `1@host:port` texts; raise `SettingsError` for what is none."""
+    """Parse `1@host:port` texts; raise `SettingsError` for any other."""
     peers: list[Peer] = []
     for text in texts:
         number, separator, address = text.partition("@")
         host, _, port = address.rpartition(":")
         if not separator or not number.isdigit() or not host or not port.isdigit():
-            raise SettingsError(f"node.peers: {text!r} is no peer; write NODE@HOST:PORT")
+            raise SettingsError(f"node.peers: {text!r} is not a peer; write NODE@HOST:PORT")
         peers.append(Peer(int(number), address))
     if len({peer.node_id for peer in peers}) != len(peers):
         raise SettingsError("node.peers: two peers have the same number")
@@ -73,7 +80,7 @@ def load_identity(
     draw: Callable[[], tuple[str, bytes]],
     offset_groups: int,
 ) -> tuple[fmt.Identity, Stored]:
-    """Return whose directory this is, and its secrets; a new one gets an incarnation, and no
+    """Return the identity and the secrets of a directory; a new one gets an incarnation, and no
     cluster yet. `draw` makes an incarnation and its seed."""
     row = database.get(fmt.META_LOG, fmt.IDENTITY_KEY)
     stored = load_stored(database)
@@ -97,21 +104,21 @@ def load_identity(
         identity = replace(identity, incarnation=incarnation)
         return _write_identity(database, identity, Batch(), Stored(seed=seed, key=draw()[1]))
     if not identity.cluster_id and not stored.seed:
-        # An earlier release drew it and never entered a cluster.
+        # An earlier release drew it and never joined a cluster.
         incarnation, seed = draw()
         identity = replace(identity, incarnation=incarnation)
         return _write_identity(database, identity, Batch(), Stored(seed=seed))
     return identity, stored
 
 
-def found_cluster(
+def bootstrap_cluster(
     database: Database, identity: fmt.Identity, stored: Stored, *, cluster_id: str, address: str
 ) -> tuple[fmt.Identity, Stored]:
-    """Begin a cluster with this node as its only voter; `stored` has its generated key."""
-    founded = replace(identity, cluster_id=cluster_id)
+    """Create a cluster with this node as its only voter; `stored` has its generated key."""
+    bootstrapped = replace(identity, cluster_id=cluster_id)
     batch = Batch()
     for name in group_names(identity.offset_groups):
-        batch.operations += founding_rows(name, (identity.node_id,)).operations
+        batch.operations += initial_rows(name, (identity.node_id,)).operations
     rows = MemoryView()
     member = Member(node_id=identity.node_id, address=address, incarnation=identity.incarnation)
     MEMBERS.put(rows, member, member.node_id)
@@ -119,10 +126,10 @@ def found_cluster(
     for key, value in rows.scan(b"", b"\xff"):
         batch.put(METADATA.state_family, prefix + key, value)
     _log.info("cluster_founded", cluster=cluster_id, node=identity.node_id)
-    return _write_identity(database, founded, batch, stored)
+    return _write_identity(database, bootstrapped, batch, stored)
 
 
-def begin_joined(
+def record_join(
     database: Database,
     identity: fmt.Identity,
     stored: Stored,
@@ -130,18 +137,18 @@ def begin_joined(
     cluster_id: str,
     offset_groups: int,
 ) -> tuple[fmt.Identity, Stored]:
-    """Write down that this node was taken in; its state is still to come."""
+    """Store that this node has joined; a snapshot brings its state later."""
     joined = replace(identity, cluster_id=cluster_id, offset_groups=offset_groups)
     batch = Batch()
     for name in group_names(offset_groups):
-        if not is_founded(database, name):
-            batch.operations += founding_rows(name, ()).operations
+        if not is_bootstrapped(database, name):
+            batch.operations += initial_rows(name, ()).operations
     _log.info("cluster_joined", cluster=cluster_id, node=identity.node_id)
     return _write_identity(database, joined, batch, stored)
 
 
-class Entrance:
-    """The way of a fresh node into a cluster: founds it, or joins it."""
+class Bootstrap:
+    """Has a fresh node bootstrap a cluster or join one."""
 
     def __init__(
         self,
@@ -152,7 +159,7 @@ class Entrance:
         draw: Callable[[], tuple[str, bytes]],
         report: Callable[[str], None],
     ) -> None:
-        """`report` is told after each try what the node waits for."""
+        """`report` is called after each attempt with the reason for the wait."""
         identity = credentials.identity
         self._report = report
         self._database = database
@@ -163,35 +170,37 @@ class Entrance:
         self._draw = draw
         self._reasons: list[str] = []
 
-    def enter(self, pause: Callable[[], bool]) -> tuple[fmt.Identity, Stored]:
-        """Return when the cluster is entered. `pause` waits between two tries and returns True
-        when the node is to stop: `DeadlineError`."""
+    def run(self, pause: Callable[[], bool]) -> tuple[fmt.Identity, Stored]:
+        """Return when the node belongs to a cluster. `pause` waits between two attempts and returns
+        True when the node is to stop: `DeadlineError`."""
         mine = tuple(f"{peer.node_id}@{peer.address}" for peer in self._peers)
         others = [peer for peer in self._peers if peer.node_id != self._identity.node_id]
         while True:
-            standings = {peer.node_id: self._ask(peer) for peer in others}
-            known = [one for one in standings.values() if one is not None]
-            entered = self._join(known) if any(one.is_founded for one in known) else None
-            if entered is not None:
-                return entered
+            statuses = {peer.node_id: self._ask(peer) for peer in others}
+            known = [one for one in statuses.values() if one is not None]
+            joined = self._join(known) if any(one.is_bootstrapped for one in known) else None
+            if joined is not None:
+                return joined
             is_first = all(self._identity.node_id < peer.node_id for peer in others)
-            is_complete = len(known) == len(others) and not any(one.is_founded for one in known)
+            is_complete = len(known) == len(others) and not any(
+                one.is_bootstrapped for one in known
+            )
             if is_complete and any(one.peers != mine for one in known):
                 self._reasons.append(f"other nodes have other node.peers than {','.join(mine)}")
             elif is_complete and is_first:
                 return self._found()
-            elif not any(one.is_founded for one in known):
-                away = [str(peer.node_id) for peer in others if standings[peer.node_id] is None]
+            elif not any(one.is_bootstrapped for one in known):
+                away = [str(peer.node_id) for peer in others if statuses[peer.node_id] is None]
                 self._reasons.append(f"waiting for nodes {', '.join(away) or others[0].node_id}")
             self._report("; ".join(self._reasons))
             self._reasons.clear()
             if pause():
-                raise DeadlineError("stopped before a cluster was found")
+                raise DeadlineError("stopped before this node joined or bootstrapped a cluster")
 
     def _found(self) -> tuple[fmt.Identity, Stored]:
         cluster_id, _ = self._draw()
         _, key = self._draw()
-        return found_cluster(
+        return bootstrap_cluster(
             self._database,
             self._identity,
             replace(self._credentials.stored, key=key),
@@ -199,61 +208,65 @@ class Entrance:
             address=self._address,
         )
 
-    def _ask(self, peer: Peer) -> Standing | None:
-        return ask_standing(peer, self._identity.node_id, self._credentials, self._reasons)
+    def _ask(self, peer: Peer) -> PeerStatus | None:
+        return request_peer_status(peer, self._identity.node_id, self._credentials, self._reasons)
 
-    def _join(self, standings: Sequence[Standing]) -> tuple[fmt.Identity, Stored] | None:
-        """Ask all members that are known, for only one of them leads."""
+    def _join(self, statuses: Sequence[PeerStatus]) -> tuple[fmt.Identity, Stored] | None:
+        """Send the join to all known members, for only one of them leads."""
         addresses = {peer.node_id: peer.address for peer in self._peers}
-        for standing in standings:
-            for member in standing.members if standing.is_founded else ():
+        for status in statuses:
+            for member in status.members if status.is_bootstrapped else ():
                 number, _, address = member.partition("@")
                 addresses.setdefault(int(number) if number.isdigit() else 0, address)
         for node_id, address in list(addresses.items())[:_MEMBERS_MAX]:
             if node_id != self._identity.node_id:
-                entered = self._join_through(address)
-                if entered is not None:
-                    return entered
+                joined = self._join_through(address)
+                if joined is not None:
+                    return joined
         return None
 
     def _join_through(self, through: str) -> tuple[fmt.Identity, Stored] | None:
         mine, credentials = self._identity, self._credentials
         token, seed, key = credentials.join_with()
         nonce = credentials.draw_nonce()
-        join = Join(PROTOCOL, mine.node_id, self._address, mine.incarnation, nonce, token, seed)
+        join = JoinRequest(
+            PROTOCOL, mine.node_id, self._address, mine.incarnation, nonce, token, seed
+        )
         opener = Opener(join, key)
         try:
-            answer = ask_node(through, opener, seconds=_JOIN_SECONDS)
+            answer = call_node(through, opener, seconds=_JOIN_SECONDS)
         except StoreError as error:
             self._reasons.append(str(error))
             return None
-        if isinstance(answer, Welcome):
-            return begin_joined(
+        if isinstance(answer, HandshakeAccepted):
+            return record_join(
                 self._database,
                 mine,
                 replace(credentials.stored, key=opener.unwrap(answer.key)),
                 cluster_id=answer.cluster_id,
                 offset_groups=answer.offset_groups,
             )
-        if isinstance(answer, Refusal):
-            self._reasons.append(f"{through} refuses this node: {answer.reason}")
+        if isinstance(answer, HandshakeRejected):
+            self._reasons.append(f"{through} rejects this node: {answer.reason}")
         return None
 
 
-def ask_standing(
+def request_peer_status(
     peer: Peer, node_id: int, credentials: Credentials, reasons: list[str]
-) -> Standing | None:
-    """Return where a peer stands; None when it does not answer, or as another node: `reasons` gets
-    why, if it is worth a word."""
-    opener = Opener(Ask(PROTOCOL, node_id, credentials.draw_nonce()), credentials.ask_key)
+) -> PeerStatus | None:
+    """Return the status of a peer; None when it does not answer, or answers as another node, with
+    the reason of a rejection appended to `reasons`."""
+    opener = Opener(StatusRequest(PROTOCOL, node_id, credentials.draw_nonce()), credentials.ask_key)
     try:
-        answer = ask_node(peer.address, opener, seconds=_ASK_SECONDS)
+        answer = call_node(peer.address, opener, seconds=_ASK_SECONDS)
     except StoreError:
         return None
-    if isinstance(answer, Standing) and answer.node_id == peer.node_id:
+    if isinstance(answer, PeerStatus) and answer.node_id == peer.node_id:
         return answer
-    reason = answer.reason if isinstance(answer, Refusal) else f"it is not node {peer.node_id}"
-    reasons.append(f"{peer.address} refuses this node: {reason}")
+    reason = (
+        answer.reason if isinstance(answer, HandshakeRejected) else f"it is not node {peer.node_id}"
+    )
+    reasons.append(f"{peer.address} rejects this node: {reason}")
     return None
 
 

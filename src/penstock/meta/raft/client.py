@@ -3,10 +3,10 @@
     place = Place(node_id=1, peers=("1@a:9093", "2@b:9093", "3@c:9093"))
     client = RaftMetaClient.open("data/meta", place)
 
-Any node takes any request; see `tickets` for how it is answered. Reads are linearizable, unless
-`local_reads` was chosen: those see what this node has applied, and lack nothing that was
-acknowledged longer ago than `staleness_s`. A node that cannot tell asks the leader, and waits for
-one, as for any other read; see `penstock.meta.client_api.local_reads`.
+Any node accepts any request; see `pending_requests` for how it is answered. Reads are linearizable,
+unless `local_reads` was chosen: those see what this node has applied, and contain everything that
+was acknowledged longer ago than `staleness_s`. A node that cannot prove this asks the leader, and
+waits for one, as for any other read; see `penstock.meta.client_api.local_reads`.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.meta.client_api.local_reads import STALENESS_MS
-from penstock.meta.client_api.metadata_client import SoloMetadata
-from penstock.meta.client_api.offset_client import SoloOffsets
-from penstock.meta.client_api.transaction_client import SoloTransactions
+from penstock.meta.client_api.metadata_client import LogMetadataClient
+from penstock.meta.client_api.offset_client import LogOffsetClient
+from penstock.meta.client_api.transaction_client import LogTransactionClient
 from penstock.meta.controller.controller_loop import ControllerLoop
 from penstock.meta.controller.decisions import OFFLINE, load_of, place_shards, storage_nodes
-from penstock.meta.controller.decommission import listed, only_there
+from penstock.meta.controller.decommission import last_replica_shards, listed
 from penstock.meta.controller.shard_counts import ShardCounts
 from penstock.meta.raft.admission import Admission
 from penstock.meta.raft.bootstrap import (
-    Entrance,
+    Bootstrap,
     Peer,
-    ask_standing,
     group_names,
     load_identity,
     parse_peers,
+    request_peer_status,
 )
 from penstock.meta.raft.group import RaftGroup
-from penstock.meta.raft.leader_wait import Patience, await_leaders
+from penstock.meta.raft.leader_wait import StartWait, await_leaders
 from penstock.meta.raft.load import require_core
 from penstock.meta.raft.membership import (
     MemberGroup,
@@ -55,13 +55,13 @@ from penstock.meta.raft.membership import (
 from penstock.meta.raft.network.credentials import Credentials, check_secrets, draw_incarnation
 from penstock.meta.raft.network.handshake import Opener
 from penstock.meta.raft.network.messages import (
-    Ask,
-    Hello,
-    Join,
+    ConnectRequest,
+    HandshakeAccepted,
+    HandshakeRejected,
+    JoinRequest,
     Opening,
-    Refusal,
-    Standing,
-    Welcome,
+    PeerStatus,
+    StatusRequest,
 )
 from penstock.meta.raft.network.transport import Transport, unreached
 from penstock.meta.raft.node import GroupHandle, NodeTiming, RaftNode
@@ -108,29 +108,29 @@ class WaitingHost:
     def __init__(self, credentials: Credentials, peers: Sequence[Peer]) -> None:
         identity = credentials.identity
         self._credentials = credentials
-        self._standing = Standing(
+        self._standing = PeerStatus(
             identity.node_id,
             identity.incarnation,
-            is_founded=False,
+            is_bootstrapped=False,
             peers=tuple(f"{peer.node_id}@{peer.address}" for peer in peers),
         )
 
     def keys_for(self, opening: Opening) -> tuple[bytes, ...]:
-        if not isinstance(opening, Ask):
+        if not isinstance(opening, StatusRequest):
             raise BadRequestError("this node does not belong to a cluster yet")
         return self._credentials.keys_for(opening)
 
     def draw_nonce(self) -> bytes:
         return self._credentials.draw_nonce()
 
-    def check_hello(self, _hello: Hello) -> str | None:
+    def check_hello(self, _hello: ConnectRequest) -> str | None:
         return "this node does not belong to a cluster yet"
 
-    def standing(self) -> Standing:
+    def peer_status(self) -> PeerStatus:
         return self._standing
 
-    def join(self, _join: Join) -> tuple[Welcome | Refusal, bytes]:
-        return Refusal("this node does not belong to a cluster yet"), b""
+    def join(self, _join: JoinRequest) -> tuple[HandshakeAccepted | HandshakeRejected, bytes]:
+        return HandshakeRejected("this node does not belong to a cluster yet"), b""
 
     def receive(self, sender: int, data: bytes) -> None:
         """No connection gets so far."""
@@ -142,7 +142,7 @@ class WaitingHost:
         raise AssertionError(f"nothing is sent to {member.node_id}")
 
 
-class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
+class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
     """Use `open`; `close` when done. Safe to use from many threads."""
 
     def __init__(
@@ -189,7 +189,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             self.node.add_group(name, number, OffsetMachine())
             for number, name in enumerate(names[1:], start=1)
         ]
-        SoloMetadata.__init__(
+        LogMetadataClient.__init__(
             self,
             self._metadata,
             watchers,
@@ -198,8 +198,8 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             clock=clock,
             entropy=entropy,
         )
-        SoloOffsets.__init__(self, self._offset_handles, node_id=identity.node_id, clock=clock)
-        SoloTransactions.__init__(self, self._offset_handles, clock=clock)
+        LogOffsetClient.__init__(self, self._offset_handles, node_id=identity.node_id, clock=clock)
+        LogTransactionClient.__init__(self, self._offset_handles, clock=clock)
         self._all_groups: Final[list[MemberGroup]] = [self._metadata, *self._offset_handles]
         self.membership: Final = self._build_membership()
         self.node.on_tick = lambda ticks: look_after(identity.node_id, self._all_groups, ticks)
@@ -228,12 +228,12 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             leader=lambda: self.node.status[0].leader,
             node_id=self._node_id,
             is_alive=self._controller.is_alive,
-            ask=lambda peer: ask_standing(peer, self._node_id, self._credentials, []),
+            ask=lambda peer: request_peer_status(peer, self._node_id, self._credentials, []),
         )
 
-    def _join(self, join: Join) -> Welcome | Refusal:
+    def _join(self, join: JoinRequest) -> HandshakeAccepted | HandshakeRejected:
         reason = self._admission.refusal(join)
-        return self.membership.join(join) if reason is None else Refusal(reason)
+        return self.membership.join(join) if reason is None else HandshakeRejected(reason)
 
     def await_leaders(self, stopping: threading.Event | None) -> None:
         """Return when all groups have leaders: their members may start much later than this node.
@@ -322,9 +322,11 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             transport = Transport(WaitingHost(credentials, found), (host, int(port)))
             transport.start()
             if not identity.cluster_id:
-                patience = Patience(clock, stopping)
-                entrance = Entrance(database, credentials, found, draw=draw, report=patience.waits)
-                identity, stored = entrance.enter(
+                start_wait = StartWait(clock, stopping)
+                bootstrap = Bootstrap(
+                    database, credentials, found, draw=draw, report=start_wait.report
+                )
+                identity, stored = bootstrap.run(
                     partial(clock.wait, stopping, timing.pause_seconds)
                 )
             client = cls(
@@ -385,13 +387,13 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
 
     @property
     def staleness_s(self) -> float:
-        """How old what reads see can be, in seconds; 0: they are linearizable."""
+        """Maximum staleness of reads, in seconds; 0: they are linearizable."""
         return self.node.staleness_s or 0.0
 
     def remove_member(self, node_id: int, *, is_forced: bool = False) -> list[str]:
-        """Take a node out of all groups, and forget it. Return the shards that no other node has:
-        nobody leads them until it joins again with its records. It is refused for their sake unless
-        it is forced."""
+        """Remove a node from all groups and from the metadata. Return the shards whose last replica
+        it has: they have no leader until it joins again with its records. Rejected while there are
+        such shards, unless `is_forced`."""
         rows = self._metadata.reader
         node = NODES.get(rows, node_id)
         if MEMBERS.get(rows, node_id) is None:
@@ -399,7 +401,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
                 raise BadRequestError(f"there is no node {node_id}")
             if node.status != OFFLINE:
                 raise RequestError(f"node {node_id} runs and would register again; stop it first")
-        lost = only_there(rows, node_id)
+        lost = last_replica_shards(rows, node_id)
         if lost and not is_forced:
             raise RequestError(
                 f"only node {node_id} has the records of {len(lost)} shards: {listed(lost)}. "
@@ -407,7 +409,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             )
         self.membership.remove(node_id)
         # It may have been given some meanwhile.
-        return only_there(self._metadata.reader, node_id)
+        return last_replica_shards(self._metadata.reader, node_id)
 
     def service(self) -> MetaService:
         """Return the gRPC service over this node."""
@@ -426,7 +428,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             handle.cut_log()
 
     def note_address(self, address: str) -> None:
-        """Record this node as a member when nobody has: a single node became the first of many."""
+        """Record this node as a member if it is not: a single node became a cluster's first."""
         if set(self._metadata.configuration.voters) != {self._node_id}:
             return
         incarnation = self.node.identity.incarnation
@@ -457,7 +459,7 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     ) -> None:
         self.close()
 
-    # -- what a cluster does otherwise than one node ----------------------------------------------
+    # -- differences to a single node -------------------------------------------------------------
 
     def _request_id(self, given: str) -> str:
         if given:
@@ -487,8 +489,8 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     def _register(self) -> None:
         members = {member.node_id: member.address for member in self.node.members}
         address = members.get(self._node_id, "")
-        # One after another: an older one must not come behind what was announced since, or the
-        # others know of no way to this node until it notices.
+        # One registration at a time: an older one that arrived last would hide the address of this
+        # node from the others until it notices.
         with self._registering:
             self.register_node(
                 address,
@@ -520,8 +522,8 @@ class RaftMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             raise
 
     def leave(self) -> None:
-        """Say that this node stops: nobody needs to find out by its silence. `DeadlineError` when
-        nobody takes it in."""
+        """Announce that this node stops, so that the others need not wait for its timeout. Raises
+        `DeadlineError` when no majority accepts it."""
         self._controller.leave()
         self.set_node_status(self._node_id, OFFLINE)
 

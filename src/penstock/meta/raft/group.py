@@ -2,7 +2,7 @@
 
 A turn has two halves, driven by `MultiRaft` for all groups together:
 
-    collect   ready() of the core: rows into the turn's batch; a leader's messages leave at once
+    collect   ready() of the core: rows into the turn's batch; a leader's messages leave immediately
     finish    after the sync: advance(), the other messages, then apply and answer
 
 Invariants:
@@ -45,7 +45,7 @@ from penstock.meta.standalone.group import (
 )
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, Database
-from penstock.meta.storage.unflushed_rows import PendingRows
+from penstock.meta.storage.unflushed_rows import UnflushedRows
 from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
@@ -134,7 +134,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
         self._written = self._applied
         self._unwritten_ticks = 0
         self._unwritten_max = max(1, min(UNWRITTEN_ENTRIES_MAX, options.limits.entries_max // 4))
-        self.reader: Final = PendingRows(
+        self.reader: Final = UnflushedRows(
             database, name.state_family, name.number, loaded.generation
         )
         origin = (seed & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big")
@@ -214,8 +214,8 @@ class RaftGroup(Generic[RequestT, AnswerT]):
 
     def _step_message(self, message: bytes) -> None:
         if not self._configuration.voters:
-            # Who has no state yet must not help to choose who leads, and a heartbeat that speaks
-            # of entries is meant for whoever had this number before.
+            # A member without state must not vote, and a heartbeat with a commit index is meant
+            # for the previous node of this id.
             kind, _, _, _, commit = RaftCore.peek(message)
             if kind in _VOTE_KINDS or (kind == _HEARTBEAT_KIND and commit > 0):
                 return
@@ -293,7 +293,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
     def _hand_over(self, proposal: Proposal[RequestT, AnswerT]) -> bool:
         if proposal.changes:
             if self._cut == 0:
-                return False  # see `loading`: members join only behind a cut
+                return False  # see `load`: members join only after the log was truncated
             return self._core.propose_conf_change(proposal.context, proposal.changes)
         return self._core.propose(proposal.context, proposal.data)
 
@@ -394,7 +394,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
             and len(self._sizes) <= _PATIENCE * limits.entries_max
         )
         if until > self._cut and is_patient and self._core.is_leader():
-            # Who is only a little behind is spared a snapshot.
+            # Keep the entries that slow followers lack: they then need no snapshot.
             until = min([until, *[one[1] for one in self._core.progress() if one[4]]])
         return until
 
@@ -411,7 +411,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
     def _restore(
         self, batch: Batch, index: int, term: int, configuration: _CoreConfiguration
     ) -> None:
-        """Switch to the state that has come, and to a log that begins behind it."""
+        """Switch to the received state, and to a log that starts after it."""
         family, group = self.name.log_family, self.name.number
         self._reset_from = self._generation
         self._generation = self._receiving.adopt()

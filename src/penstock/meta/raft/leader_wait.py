@@ -1,4 +1,4 @@
-"""Waits, without a limit, until the groups of a node have leaders, and says for which nodes."""
+"""Waits, without a limit, until the groups of a node have leaders; reports the missing nodes."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from penstock.platform.log import get_logger
 
 _log: Final = get_logger(__name__)
 
-LOOK_SECONDS: Final = 0.1
-PATIENCE_SECONDS: Final = 2.0
-"""An election takes about so long; only then is the wait worth a word."""
+POLL_SECONDS: Final = 0.1
+QUIET_SECONDS: Final = 2.0
+"""About the duration of an election; a longer wait is logged."""
 REPEAT_SECONDS: Final = 60.0
 
 
 class StartEvent(threading.Event):
-    """Is set to end a start that waits for other nodes; meanwhile it tells what for."""
+    """Set to end a start that waits for other nodes; `waits_for` has the reason of the wait."""
 
     waits_for = ""
 
 
-class Patience:
-    """Logs what a start waits for: once per change, and again every minute."""
+class StartWait:
+    """Logs the reason for which a start waits: once per change, and again every minute."""
 
     def __init__(self, clock: Clock, stopping: threading.Event) -> None:
         self._clock = clock
         self._stopping = stopping
         self._began = clock.monotonic()
-        self._told = ""
-        self._told_at = 0.0
+        self._logged = ""
+        self._logged_at = 0.0
 
-    def waits(self, reason: str) -> None:
-        tell(self._stopping, reason)
+    def report(self, reason: str) -> None:
+        _set_reason(self._stopping, reason)
         now = self._clock.monotonic()
-        is_due = reason != self._told or now - self._told_at >= REPEAT_SECONDS
-        if is_due and now - self._began >= PATIENCE_SECONDS:
-            self._told, self._told_at = reason, now
+        is_due = reason != self._logged or now - self._logged_at >= REPEAT_SECONDS
+        if is_due and now - self._began >= QUIET_SECONDS:
+            self._logged, self._logged_at = reason, now
             _log.warning("start_waits", reason=reason, seconds=round(now - self._began))
 
-    def ends(self) -> None:
-        tell(self._stopping, "")
-        if self._told:
+    def finish(self) -> None:
+        _set_reason(self._stopping, "")
+        if self._logged:
             _log.info("start_goes_on", seconds=round(self._clock.monotonic() - self._began))
 
 
-def tell(stopping: threading.Event, reason: str) -> None:
-    """Note what a start waits for, if its event can tell it on."""
+def _set_reason(stopping: threading.Event, reason: str) -> None:
+    """Store the reason for which a start waits, if its event can hold it."""
     if isinstance(stopping, StartEvent):
         stopping.waits_for = reason
 
@@ -63,20 +63,19 @@ def await_leaders(
     clock: Clock,
     stopping: threading.Event,
 ) -> None:
-    """Return when all groups have a leader that this node knows, and this node has their state.
-    `absent` are the members that it has no connection to. Raises `DeadlineError` when it is to
-    stop."""
-    patience = Patience(clock, stopping)
+    """Return when this node knows a leader of each group and has the state of each. `absent`
+    returns the members without a connection. Raises `DeadlineError` when the node is to stop."""
+    start_wait = StartWait(clock, stopping)
     while True:
         without = [one.name for one in status() if not one.leader or not one.configuration.voters]
         if not without:
-            patience.ends()
+            start_wait.finish()
             return
         away = ", ".join(f"{one.node_id} ({one.address})" for one in absent())
         groups = ", ".join(without)
         if away:
-            patience.waits(f"no leader of {groups}: waiting for nodes {away}")
+            start_wait.report(f"no leader of {groups}: waiting for nodes {away}")
         else:
-            patience.waits(f"no leader of {groups}: the members are connected and elect one")
-        if clock.wait(stopping, LOOK_SECONDS):
-            raise DeadlineError(f"stopped while there was no leader of {groups}")
+            start_wait.report(f"no leader of {groups}: the members are connected and elect one")
+        if clock.wait(stopping, POLL_SECONDS):
+            raise DeadlineError(f"stopped while {groups} had no leader")

@@ -1,7 +1,7 @@
 """A group as its directory holds it: created, opened again, or left by a single node.
 
-A group is founded with a cut at entry 1: a node that joins later can never be brought up by entries
-alone, which do not say who the first members were, and is always sent the state. A log that a
+A new group starts with its log truncated at entry 1: a node that joins later is always sent the
+state, for the entries alone do not name the first members. A log that a
 single node began has no such cut; it gets one as soon as its first entry is applied.
 """
 
@@ -25,7 +25,7 @@ else:
     _core_class = RaftCore
 
 _FOUNDED: Final = (1, 1)
-"""Index and term that a founded group begins with."""
+"""Index and term that a bootstrapped group begins with."""
 _GENERATION_END: Final = 0xFFFFFFFF
 
 
@@ -58,7 +58,7 @@ def require_core() -> None:
         )
 
 
-def founding_rows(group: GroupName, voters: tuple[int, ...]) -> Batch:
+def initial_rows(group: GroupName, voters: tuple[int, ...]) -> Batch:
     """Return the rows of a group that begins with these voters; () for one that is to join."""
     index, term = _FOUNDED if voters else (0, 0)
     number, family = group.number, group.log_family
@@ -73,12 +73,12 @@ def founding_rows(group: GroupName, voters: tuple[int, ...]) -> Batch:
     return batch
 
 
-def is_founded(database: Database, group: GroupName) -> bool:
+def is_bootstrapped(database: Database, group: GroupName) -> bool:
     return database.get(group.log_family, fmt.hard_state_key(group.number)) is not None
 
 
 def load_group(database: Database, group: GroupName) -> Loaded:
-    """Read a group, and remove what a snapshot that was cut short left behind."""
+    """Read a group, and remove the rows of an incomplete snapshot."""
     number, family = group.number, group.log_family
     hard_row = database.get(family, fmt.hard_state_key(number))
     configuration_row = database.get(family, fmt.configuration_key(number))

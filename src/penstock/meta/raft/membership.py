@@ -1,8 +1,8 @@
-"""Who belongs to the groups, and what their leaders do about it by and by.
+"""Membership of the groups, and the changes that their leaders make in the background.
 
-A node is taken in group by group: removed first if an earlier life of it is still a member, then
-recorded with its new life, then added as a learner. The leader of each group lets a learner vote
-once it has nearly the whole log. Every step can be repeated.
+A node joins group by group: an earlier incarnation of it is removed, the new one recorded, then
+added as a learner. The leader of each group promotes a learner to a voter once it has nearly the
+whole log. Every step can be repeated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from penstock.errors import BadRequestError, RetryableError, StoreError
 from penstock.meta.controller.decisions import Leadership, raft_transfers
-from penstock.meta.raft.network.messages import Join, Refusal, Welcome
+from penstock.meta.raft.network.messages import HandshakeAccepted, HandshakeRejected, JoinRequest
 from penstock.meta.raft.status import RaftStatus
 from penstock.meta.standalone.group import GroupName
 from penstock.meta.state.model import Member
@@ -69,7 +69,7 @@ class Membership:
         self._forget = forget
         self._changing = threading.Lock()
 
-    def join(self, join: Join) -> Welcome | Refusal:
+    def join(self, join: JoinRequest) -> HandshakeAccepted | HandshakeRejected:
         """Take in a node that may join."""
         mine = self._identity
         try:
@@ -77,8 +77,8 @@ class Membership:
                 Member(node_id=join.node_id, address=join.address, incarnation=join.incarnation)
             )
         except StoreError as error:
-            return Refusal(str(error))
-        return Welcome(mine.cluster_id, mine.offset_groups)
+            return HandshakeRejected(str(error))
+        return HandshakeAccepted(mine.cluster_id, mine.offset_groups)
 
     def add(self, member: Member) -> None:
         with self._changing:

@@ -84,7 +84,7 @@ class MultiRaft:
         on_applied: Callable[[AnswerT], None] | None = None,
         on_reset: Callable[[], None] | None = None,
     ) -> RaftGroup[RequestT, AnswerT]:
-        """Load a founded group; `number` is how nodes call it, the same on all of them."""
+        """Load a bootstrapped group; `number` is how nodes call it, the same on all of them."""
         group = RaftGroup(
             self._database,
             name,
@@ -104,7 +104,7 @@ class MultiRaft:
         return group
 
     def lead_alone(self) -> None:
-        """Begin to lead the groups that have no other voter: there is nobody to wait for."""
+        """Become the leader of the groups that have no other voter, without an election timeout."""
         for group in self._groups.values():
             if group.is_alone:
                 self._guard(group.campaign)

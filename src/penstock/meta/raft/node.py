@@ -1,10 +1,10 @@
-"""A node's part in the cluster: the thread that drives its groups, and the ways in and out.
+"""A node of the cluster: the thread that drives its Raft groups, with its inputs and outputs.
 
     clients' threads ──▶ inputs ──▶ the driver's thread: tick, receive, turn ──▶ transport
                                         │ sync without the GIL
 
-The driver never waits for anything but its disk; clients wait for their own answers. A disk that
-fails stops the node: it leaves its groups, and the others go on.
+The driver's thread waits for its disk and for nothing else; clients wait for their own answers. A
+failed disk stops the node: it leaves its groups, and the other nodes continue.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from penstock.meta.raft.network.frames import Frame, decode_frame, encode_frame
 from penstock.meta.raft.network.handshake import Opener, cluster_tag
 from penstock.meta.raft.network.messages import (
     PROTOCOL,
-    Hello,
-    Join,
+    ConnectRequest,
+    HandshakeAccepted,
+    HandshakeRejected,
+    JoinRequest,
     Opening,
-    Refusal,
-    Standing,
-    Welcome,
+    PeerStatus,
 )
 from penstock.meta.raft.network.transport import Transport
 from penstock.meta.raft.pending_requests import Proposal
@@ -62,23 +62,24 @@ _LOOK_SECONDS: Final = 0.1
 class NodeTiming(Struct, frozen=True):
     tick_seconds: float = 0.05
     pause_seconds: float = 0.2
-    """Between two looks of a fresh node for a cluster."""
+    """Between two attempts of a fresh node to join or bootstrap a cluster."""
     raft: RaftTiming = RaftTiming()
 
 
-class _Crowd(Generic[AnswerT]):
-    """Outcomes that one thread waits for. A plain lock wakes it; an event costs ten of them."""
+class _BatchFuture(Generic[AnswerT]):
+    """The outcomes of a batch, for one waiting thread. A lock wakes it: an event costs ten times
+    as much."""
 
     def __init__(self, count: int) -> None:
         self._outcomes: dict[int, AnswerT | StoreError] = {}
         self._count = count
-        self._settling = threading.Lock()
+        self._lock = threading.Lock()
         self._woken = threading.Lock()
         if count:
             self._woken.acquire()
 
-    def settle(self, number: int, outcome: AnswerT | StoreError) -> None:
-        with self._settling:
+    def set_outcome(self, number: int, outcome: AnswerT | StoreError) -> None:
+        with self._lock:
             self._outcomes[number] = outcome
             is_last = len(self._outcomes) == self._count
         if is_last:
@@ -89,8 +90,8 @@ class _Crowd(Generic[AnswerT]):
         return [self._outcomes[number] for number in range(self._count)]
 
 
-class _Nod:
-    """What one thread waits for that has no answer: it is done, or it failed."""
+class _Completion:
+    """Completion of an operation without a result, for one waiting thread."""
 
     def __init__(self) -> None:
         self._error: StoreError | None = None
@@ -102,7 +103,7 @@ class _Nod:
         self._woken.release()
 
     def wait(self, seconds: float = -1) -> bool:
-        """Return whether it is done, after `seconds` at most; raise what it failed by."""
+        """Return whether the operation completed within `seconds`; raise the error of a failure."""
         is_done = self._woken.acquire(timeout=seconds)
         if self._error is not None:
             raise self._error
@@ -123,9 +124,9 @@ class GroupHandle(Generic[RequestT, AnswerT]):
         self._is_changing = False
         self.group: Final = group
         self.local: Final = group.reader
-        """The rows as they are here, however old."""
+        """The rows of this node, of any age."""
         self._current_at: float | None = None
-        """What was acknowledged before this moment is in the rows."""
+        """The rows contain everything that was acknowledged before this time."""
 
     @property
     def name(self) -> GroupName:
@@ -133,8 +134,8 @@ class GroupHandle(Generic[RequestT, AnswerT]):
 
     @property
     def reader(self) -> Reader:
-        """The rows, with all that was acknowledged anywhere before this was asked for; of local
-        reads, with all that was until `RaftNode.staleness_s` before."""
+        """The rows, with everything that any node acknowledged before this call; of local reads,
+        with everything acknowledged `RaftNode.staleness_s` before it."""
         bound_s = self._node.staleness_s
         if bound_s is None or not self._is_within(bound_s * 1_000):
             self.barrier()
@@ -142,7 +143,7 @@ class GroupHandle(Generic[RequestT, AnswerT]):
 
     @property
     def age_ms(self) -> int | None:
-        """What was acknowledged so long ago or longer is in the rows; None: not known."""
+        """The rows contain everything that was acknowledged longer ago than this; None: unknown."""
         if self._current_at is None:
             return None
         return ceil((self._node.clock.monotonic() - self._current_at) * 1_000)
@@ -152,8 +153,8 @@ class GroupHandle(Generic[RequestT, AnswerT]):
         return age_ms is not None and age_ms <= staleness_ms
 
     def within(self, staleness_ms: int) -> LocalRows:
-        """Return the rows here, once they lack nothing older than that. Does not wait for a leader
-        where there is none: who asks may ask another node. `StaleReadError`."""
+        """Return the rows of this node once they contain everything older than `staleness_ms`.
+        Without a leader raises `StaleReadError` immediately: the caller may ask another node."""
         if staleness_ms == ANY_AGE or self._is_within(staleness_ms):
             age_ms = self.age_ms
             return LocalRows(self.local, lambda: age_ms)
@@ -164,17 +165,17 @@ class GroupHandle(Generic[RequestT, AnswerT]):
         age_ms = self.age_ms
         age = "of unknown age" if age_ms is None else f"up to {age_ms} ms old"
         raise StaleReadError(
-            f"group {self.name.name}: what this node knows is {age}, and it hears of no leader; "
+            f"group {self.name.name}: the rows of this node are {age}, and it knows no leader; "
             "ask another node"
         )
 
     def barrier(self, *, is_patient: bool = True) -> None:
-        """Wait until reads here see everything that was acknowledged before. `DeadlineError`; who
-        is not patient gets a `StaleReadError` as soon as there is no leader."""
+        """Wait until reads on this node see everything that was acknowledged before. Raises
+        `DeadlineError`, and `StaleReadError` as soon as no leader is known unless `is_patient`."""
         began = self._node.clock.monotonic()
-        nod = _Nod()
-        self._node.post(partial(self.group.read, nod.done), nod.done)
-        while not nod.wait(-1 if is_patient else _LOOK_SECONDS):
+        completion = _Completion()
+        self._node.post(partial(self.group.read, completion.done), completion.done)
+        while not completion.wait(-1 if is_patient else _LOOK_SECONDS):
             if not self.group.knows_leader:
                 self._refuse_stale()
         self._current_at = max(began, self._current_at or began)
@@ -187,11 +188,11 @@ class GroupHandle(Generic[RequestT, AnswerT]):
         return outcome
 
     def propose_many(self, requests: Sequence[bytes]) -> list[AnswerT | StoreError]:
-        """As `propose` of each, all under way at once; an error stands where an answer would."""
-        crowd: _Crowd[AnswerT] = _Crowd(len(requests))
+        """As `propose` of each, all in parallel; an error takes the place of an answer."""
+        batch_future: _BatchFuture[AnswerT] = _BatchFuture(len(requests))
         proposals: list[Proposal[RequestT, AnswerT]] = []
         for number, data in enumerate(requests):
-            done = partial(crowd.settle, number)
+            done = partial(batch_future.set_outcome, number)
             try:
                 proposals.append(Proposal(data, self._decode(data), done))
             except BadRequestError as error:
@@ -206,11 +207,13 @@ class GroupHandle(Generic[RequestT, AnswerT]):
                 proposal.done(error)
 
         self._node.post(propose, refuse)
-        return crowd.wait()
+        return batch_future.wait()
 
     def _decode(self, data: bytes) -> RequestT:
         if len(data) > ENTRY_SIZE_MAX:
-            raise BadRequestError(f"a request takes {len(data)} bytes; at most {ENTRY_SIZE_MAX}")
+            raise BadRequestError(
+                f"the request has {len(data)} bytes; the limit is {ENTRY_SIZE_MAX}"
+            )
         try:
             return self._machine.decode(data)
         except MsgspecError as error:
@@ -218,9 +221,12 @@ class GroupHandle(Generic[RequestT, AnswerT]):
 
     def change_members(self, *changes: tuple[int, int]) -> None:
         """Change who belongs to the group: (0 voter | 1 removed | 2 learner, node)."""
-        nod = _Nod()
-        self._node.post(partial(self.group.propose, _change(changes, nod.done, nod.done)), nod.done)
-        nod.wait()
+        completion = _Completion()
+        self._node.post(
+            partial(self.group.propose, _change(changes, completion.done, completion.done)),
+            completion.done,
+        )
+        completion.wait()
 
     @property
     def configuration(self) -> fmt.Configuration:
@@ -296,7 +302,9 @@ class RaftNode:
         self._members_reader: Reader | None = None
         self._ticks = 0
         self.on_tick: Callable[[int], None] = lambda _ticks: None
-        self.on_join: Callable[[Join], Welcome | Refusal] = lambda _join: Refusal("not ready yet")
+        self.on_join: Callable[[JoinRequest], HandshakeAccepted | HandshakeRejected] = (
+            lambda _join: HandshakeRejected("not ready yet")
+        )
         self._thread = threading.Thread(target=self._run, name="penstock-meta-raft", daemon=True)
 
     def add_group(
@@ -359,7 +367,7 @@ class RaftNode:
         refused: Callable[[StoreError], None] | None = None,
         size: int = 0,
     ) -> None:
-        """Have the driver's thread do `work`; `refused` is told when it never will."""
+        """Have the driver's thread run `work`; if it never will, call `refused` with the reason."""
         failure = self._multi.failure
         if failure is not None or self._is_closing:
             if refused is not None:
@@ -378,7 +386,7 @@ class RaftNode:
     def draw_nonce(self) -> bytes:
         return self._credentials.draw_nonce()
 
-    def check_hello(self, hello: Hello) -> str | None:
+    def check_hello(self, hello: ConnectRequest) -> str | None:
         mine = self.identity
         if hello.cluster != cluster_tag(mine.cluster_id):
             return f"another cluster is meant; this node belongs to {mine.cluster_id}"
@@ -399,7 +407,7 @@ class RaftNode:
 
     def open_to(self, member: Member) -> Opener:
         mine = self.identity
-        hello = Hello(
+        hello = ConnectRequest(
             PROTOCOL,
             cluster_tag(mine.cluster_id),
             mine.node_id,
@@ -410,12 +418,12 @@ class RaftNode:
         )
         return Opener(hello, self._credentials.hello_key)
 
-    def standing(self) -> Standing:
+    def peer_status(self) -> PeerStatus:
         mine = self.identity
         members = tuple(f"{one.node_id}@{one.address}" for one in self._members)
-        return Standing(mine.node_id, mine.incarnation, is_founded=True, members=members)
+        return PeerStatus(mine.node_id, mine.incarnation, is_bootstrapped=True, members=members)
 
-    def join(self, join: Join) -> tuple[Welcome | Refusal, bytes]:
+    def join(self, join: JoinRequest) -> tuple[HandshakeAccepted | HandshakeRejected, bytes]:
         return self.on_join(join), self._credentials.stored.key
 
     def receive(self, sender: int, data: bytes) -> None:
@@ -440,7 +448,7 @@ class RaftNode:
             raise
         finally:
             if self._multi.failure is not None:
-                self._multi.stop()  # refuses what came behind the failure, too
+                self._multi.stop()  # rejects the inputs after the failure, too
             self._refuse_inputs()
 
     def _drive(self) -> None:
@@ -454,8 +462,8 @@ class RaftNode:
             self._take_inputs()
             now = clock.monotonic()
             if now >= next_tick:
-                # A process that was stopped for a while has not heard of anybody meanwhile: what
-                # it missed counts as one tick, not as a thousand.
+                # A process that was suspended has received no message meanwhile: the missed time
+                # counts as one tick, not as a thousand.
                 next_tick = max(next_tick + tick, now)
                 self._tick()
             self._multi.turn()
@@ -486,7 +494,7 @@ class RaftNode:
 
     def _refuse_inputs(self) -> None:
         error = self._multi.failure or ClosedError("the meta service is closed")
-        with suppress(IndexError):  # several threads may do this at once
+        with suppress(IndexError):  # several threads may do this
             while True:
                 work, _ = self._inputs.popleft()
                 if work.refused is not None:

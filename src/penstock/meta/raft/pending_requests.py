@@ -1,12 +1,12 @@
-"""What waits for a group: proposals until they are applied here, reads until they are safe.
+"""Pending requests of a group: proposals until they are applied here, reads until they are safe.
 
-A proposal is answered by the node that took it, when that node applies it: any node takes any
-request, and what it answered it can read. A message to the leader may be lost, or the leader may
-fall: the proposal is then sent again. The log may so hold it twice, which is why a request must
-carry an id, or change nothing when it is repeated.
+A proposal is answered by the node that received it, when that node applies it: any node accepts any
+request, and a read there sees every change that it answered. When a message to the leader may be
+lost, or the leader has changed, the proposal is sent again. The log may then hold it twice, which
+is why a request carries an id, or changes nothing when it is repeated.
 
-Proposals that wait at the same moment travel together, as one entry of the log: what an entry costs
-on every node is paid once for all of them.
+Proposals that are pending at the same time share one entry of the log, and so its cost on every
+node.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ BUNDLE_MAX: Final = 1_024
 _BUNDLED_OVERHEAD: Final = 4
 
 
-def _nobody(_outcome: object) -> None:
-    """Those who travel together are answered one by one."""
+def _ignore_outcome(_outcome: object) -> None:
+    """The members of a bundle are answered one by one."""
 
 
 def _unchanged() -> None:
@@ -35,8 +35,8 @@ def _unchanged() -> None:
 
 
 class Proposal(Generic[RequestT, AnswerT]):
-    """A request on its way; `done` is called once, with its answer or with why there is none. A
-    change of the members has no answer: `changed` is called instead."""
+    """A pending request; `done` is called once, with its answer or an error. A change of the
+    members of the group has no answer: `changed` is called instead."""
 
     __slots__ = (
         "age",
@@ -64,7 +64,7 @@ class Proposal(Generic[RequestT, AnswerT]):
         self.data = data
         self.request = request
         self.members: list[Proposal[RequestT, AnswerT]] = []
-        """Those that travel in this one; empty: it travels alone."""
+        """The proposals of a bundle; empty: a single proposal."""
         self.done = done
         self.changes = changes
         """Changes of the members: (kind, node). Empty: `data` is a request."""
@@ -105,8 +105,8 @@ class Proposals(Generic[RequestT, AnswerT]):
         size_max: int,
         propose: Callable[[Proposal[RequestT, AnswerT]], bool],
     ) -> bool:
-        """Hand what is unsent to `propose`, in order, until it refuses or `size_max` is reached;
-        return whether the next turn can go on with it at once."""
+        """Pass the unsent proposals to `propose`, in order, until it returns False or `size_max` is
+        reached; return whether the next turn can continue immediately."""
         size = 0
         while self._unsent:
             first = self._unsent[0]
@@ -121,13 +121,13 @@ class Proposals(Generic[RequestT, AnswerT]):
                 return False
             self._unsent.popleft()
             first.leader = leader
-            # Longer each time: what is late because all are busy must not make them busier.
+            # Back off: proposals that are late under load must not add to the load.
             first.resend_age = first.age + (RESEND_TICKS << first.sends)
             first.sends += 1
         return False
 
     def _bundled(self, size_max: int) -> Proposal[RequestT, AnswerT]:
-        """Make one of the first unsent proposals, as many as fit, and return it."""
+        """Bundle the first unsent proposals, as many as fit, and return the bundle."""
         members: list[Proposal[RequestT, AnswerT]] = []
         size = 0
         while self._unsent and len(members) < BUNDLE_MAX:
@@ -145,20 +145,21 @@ class Proposals(Generic[RequestT, AnswerT]):
         if len(members) < 2:
             self._unsent.extendleft(members)
             return self._unsent[0]
-        together: Proposal[RequestT, AnswerT]
-        together = Proposal(fmt.bundle([one.data for one in members]), None, _nobody)
-        together.members = members
-        together.age = members[0].age
-        together.context = members[0].context
+        bundle: Proposal[RequestT, AnswerT]
+        bundle = Proposal(fmt.bundle([one.data for one in members]), None, _ignore_outcome)
+        bundle.members = members
+        bundle.age = members[0].age
+        bundle.context = members[0].context
         for one in members:
             del self._waiting[one.context]
-        self._waiting[together.context] = together
-        self._unsent.appendleft(together)
-        return together
+        self._waiting[bundle.context] = bundle
+        self._unsent.appendleft(bundle)
+        return bundle
 
     def tick(self, leader: tuple[int, int], *, is_leader: bool) -> None:
-        """Grow older: give up what is too old, send again what may be lost. A leader has its own
-        proposals in its log and loses none; only a change of members can be dropped."""
+        """Advance the age of all proposals: fail those past the deadline, resend those that may be
+        lost. A leader has its own proposals in its log and loses none; only a change of members can
+        be dropped."""
         unsent = {proposal.context for proposal in self._unsent}
         late: list[Proposal[RequestT, AnswerT]] = []
         for proposal in self._waiting.values():
@@ -174,18 +175,19 @@ class Proposals(Generic[RequestT, AnswerT]):
             del self._waiting[proposal.context]
             error = DeadlineError(
                 f"group {self._group}: no answer in time; the outcome is unknown, "
-                "the same request may be sent again"
+                "send the same request again"
             )
             for one in proposal.members or [proposal]:
                 one.done(error)
 
     def requests(self, context: bytes) -> list[RequestT] | None:
-        """Return the requests of an entry of our own that waits, decoded before."""
+        """Return the decoded requests of a pending entry of this node, or None."""
         proposal = self._waiting.get(context)
         if proposal is None:
             return None
-        found = [one.request for one in proposal.members or [proposal] if one.request is not None]
-        return found or None
+        members = proposal.members or [proposal]
+        requests = [member.request for member in members if member.request is not None]
+        return requests or None
 
     def answer(self, context: bytes, answers: Sequence[AnswerT]) -> None:
         proposal = self._waiting.pop(context, None)
@@ -194,7 +196,7 @@ class Proposals(Generic[RequestT, AnswerT]):
                 one.done(answer)
 
     def finish_change(self, context: bytes) -> None:
-        """Tell who proposed a change of the members, if it was proposed here, that it is made."""
+        """Complete a change of the members that was proposed on this node."""
         proposal = self._waiting.get(context)
         if proposal is not None and proposal.changes:
             del self._waiting[context]
@@ -212,7 +214,7 @@ ReadDone = Callable[[StoreError | None], None]
 
 
 class _Round:
-    """Reads that share one question to the leader."""
+    """Reads that share one request to the leader."""
 
     def __init__(self, waiters: list[ReadDone]) -> None:
         self.waiters = waiters
@@ -267,7 +269,7 @@ class Reads:
                 waiter(None)
 
     def tick(self, ask: Callable[[bytes], None]) -> None:
-        """Ask again what was not answered: the leader may have changed, or not been ready."""
+        """Repeat requests without a reply: the leader may have changed, or not been ready."""
         for context, one in list(self._rounds.items()):
             one.age += 1
             if one.age > self._deadline_ticks:

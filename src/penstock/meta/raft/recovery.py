@@ -21,9 +21,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.errors import NotAStoreError, SetupError
-from penstock.meta.controller.decommission import only_there
+from penstock.meta.controller.decommission import last_replica_shards
 from penstock.meta.raft.bootstrap import group_names, read_members
-from penstock.meta.raft.load import Loaded, is_founded, load_group
+from penstock.meta.raft.load import Loaded, is_bootstrapped, load_group
 from penstock.meta.raft.network.credentials import Stored, load_stored, put_stored
 from penstock.meta.rejections import encode_checked
 from penstock.meta.standalone.group import GroupName
@@ -32,7 +32,7 @@ from penstock.meta.state.metadata import commands as cmd
 from penstock.meta.state.model import Member
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, Database
-from penstock.meta.storage.unflushed_rows import PendingRows
+from penstock.meta.storage.unflushed_rows import UnflushedRows
 
 
 class GroupOutlook(Struct, frozen=True):
@@ -66,7 +66,7 @@ def look_ahead(database: Database) -> Outlook:
     """Return what a recovery would do; change nothing. Raises `NotAStoreError` for a directory that
     cannot be recovered from."""
     identity, loaded = _load(database)
-    rows = PendingRows(database, METADATA.state_family, METADATA.number, loaded[0].generation)
+    rows = UnflushedRows(database, METADATA.state_family, METADATA.number, loaded[0].generation)
     members = tuple(one for one in read_members(rows) if one.node_id != identity.node_id)
     return Outlook(
         identity=identity,
@@ -81,7 +81,7 @@ def look_ahead(database: Database) -> Outlook:
             for name, found in zip(group_names(identity.offset_groups), loaded, strict=True)
         ),
         members=members,
-        shards=tuple(shard for one in members for shard in only_there(rows, one.node_id)),
+        shards=tuple(shard for one in members for shard in last_replica_shards(rows, one.node_id)),
     )
 
 
@@ -107,7 +107,7 @@ def _load(database: Database) -> tuple[fmt.Identity, list[Loaded]]:
         raise NotAStoreError(f"{database.path} holds no metadata of a node")
     identity = fmt.decode_identity(row)
     names = group_names(identity.offset_groups)
-    if not identity.incarnation or not all(is_founded(database, name) for name in names):
+    if not identity.incarnation or not all(is_bootstrapped(database, name) for name in names):
         raise NotAStoreError(f"{database.path} does not belong to a cluster: start the node")
     loaded = [load_group(database, name) for name in names]
     if not all(found.configuration.voters for found in loaded):
@@ -126,7 +126,7 @@ def _load(database: Database) -> tuple[fmt.Identity, list[Loaded]]:
 def _forget_members(database: Database, found: Loaded, now_ms: int) -> list[bytes]:
     """Return the requests that remove the rows of all other members, those included that the log
     adds later."""
-    rows = PendingRows(database, METADATA.state_family, METADATA.number, found.generation)
+    rows = UnflushedRows(database, METADATA.state_family, METADATA.number, found.generation)
     own = fmt.decode_identity(database.get(fmt.META_LOG, fmt.IDENTITY_KEY) or b"").node_id
     nodes = {one.node_id for one in read_members(rows)} | _nodes(found.configuration)
     return [

@@ -1,6 +1,6 @@
-"""The meta service of a single node: `MetaClient` over `SoloLog`, in this process.
+"""The meta service of a single node: `MetaClient` over `StandaloneLog`, in this process.
 
-    client = SoloMetaClient.open("data/meta")
+    client = StandaloneMetaClient.open("data/meta")
 
 The directory is that of a Raft group of one: the node can later become the first of a cluster.
 """
@@ -13,13 +13,13 @@ from typing import Final
 
 from penstock.errors import StoreError
 from penstock.meta.client_api.local_reads import CurrentReads
-from penstock.meta.client_api.metadata_client import SoloMetadata
-from penstock.meta.client_api.offset_client import SoloOffsets
-from penstock.meta.client_api.transaction_client import SoloTransactions
+from penstock.meta.client_api.metadata_client import LogMetadataClient
+from penstock.meta.client_api.offset_client import LogOffsetClient
+from penstock.meta.client_api.transaction_client import LogTransactionClient
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid
 from penstock.meta.service import MetaService
 from penstock.meta.standalone.group import GroupStatus, LogLimits
-from penstock.meta.standalone.log import METADATA, SoloLog, offset_group_name, open_identity
+from penstock.meta.standalone.log import METADATA, StandaloneLog, offset_group_name, open_identity
 from penstock.meta.state.metadata import machine as metadata
 from penstock.meta.state.metadata.commands import Answer, Request
 from penstock.meta.state.offset_codec import PackedSave, unpack_save
@@ -54,7 +54,7 @@ class OffsetMachine:
         return offset.apply(view, request)
 
 
-class SoloMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
+class StandaloneMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
     """Use `open`; `close` when done. Safe to use from many threads."""
 
     def __init__(
@@ -77,15 +77,15 @@ class SoloMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             make_cluster_id=lambda: make_ulid(clock.now_ms(), entropy(ULID_RANDOM_SIZE)),
         )
         watchers: Final = Watchers()
-        self._solo_log = SoloLog(database, node_id=node_id, limits=limits)
-        metadata_group = self._solo_log.add_group(
+        self._standalone_log = StandaloneLog(database, node_id=node_id, limits=limits)
+        metadata_group = self._standalone_log.add_group(
             METADATA, MetadataMachine(), on_applied=watchers.note
         )
         groups = [
-            self._solo_log.add_group(offset_group_name(number), OffsetMachine())
+            self._standalone_log.add_group(offset_group_name(number), OffsetMachine())
             for number in range(identity.offset_groups)
         ]
-        SoloMetadata.__init__(
+        LogMetadataClient.__init__(
             self,
             metadata_group,
             watchers,
@@ -94,9 +94,9 @@ class SoloMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
             clock=clock,
             entropy=entropy,
         )
-        SoloOffsets.__init__(self, groups, node_id=node_id, clock=clock)
-        SoloTransactions.__init__(self, groups, clock=clock)
-        self._solo_log.start()
+        LogOffsetClient.__init__(self, groups, node_id=node_id, clock=clock)
+        LogTransactionClient.__init__(self, groups, clock=clock)
+        self._standalone_log.start()
 
     @classmethod
     def open(
@@ -107,7 +107,7 @@ class SoloMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
         offset_groups: int = 1,
         clock: Clock | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
-    ) -> SoloMetaClient:
+    ) -> StandaloneMetaClient:
         """Open or create the meta service's directory; `LockedError` when another has it open."""
         database = RocksDatabase.open(path, fmt.FAMILIES, clock=clock)
         try:
@@ -139,18 +139,18 @@ class SoloMetaClient(SoloMetadata, SoloOffsets, SoloTransactions):
     @property
     def failure(self) -> StoreError | None:
         """Why the log has stopped for good, or None."""
-        return self._solo_log.failure
+        return self._standalone_log.failure
 
     @property
     def log_status(self) -> list[GroupStatus]:
-        return self._solo_log.status
+        return self._standalone_log.status
 
     def close(self) -> None:
         """Finish what is queued and close the database. Closing twice does nothing."""
-        self._solo_log.close()
+        self._standalone_log.close()
         self._database.close()
 
-    def __enter__(self) -> SoloMetaClient:
+    def __enter__(self) -> StandaloneMetaClient:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,12 +4,12 @@ Invariants, asserted where they are made:
 
   * entries are dense: the log holds exactly the indexes (cut, last]
   * cut <= applied on the device <= applied <= last
-  * an entry is applied only after a sync has put it on the device, so nobody reads what a power
-    cut could take back
+  * an entry is applied only after a sync has put it on the device, so a power cut never undoes what
+    a reader has seen
   * the applied index, the commit index and the rows that entries changed are one batch, which may
     be written later: until then the log has them
 
-A turn has two halves, driven by `SoloLog` for all groups together: `begin_turn` puts the queued
+A turn has two halves, driven by `StandaloneLog` for all groups: `begin_turn` puts the queued
 proposals into a batch; after the sync `finish_turn` applies them and wakes the proposers.
 """
 
@@ -26,7 +26,7 @@ from penstock.errors import BadRequestError, CorruptionError, NotAStoreError, St
 from penstock.meta.state.view import Reader, View
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import BATCH_SIZE_MAX, Batch, Database
-from penstock.meta.storage.unflushed_rows import PendingRows
+from penstock.meta.storage.unflushed_rows import UnflushedRows
 
 ENTRY_SIZE_MAX: Final = BATCH_SIZE_MAX // 2
 """Bytes of one proposal: its entry, and then the rows it changes, must fit into a batch."""
@@ -66,12 +66,12 @@ class GroupLog(Protocol[AnswerT_co]):
     def propose(self, data: bytes) -> AnswerT_co: ...
 
     def propose_many(self, requests: Sequence[bytes]) -> Sequence[AnswerT_co | StoreError]:
-        """As `propose` of each, all under way at once; an error stands where an answer would."""
+        """As `propose` of each, all in parallel; an error takes the place of an answer."""
         ...
 
 
 class GroupName(Struct, frozen=True):
-    """Which group, and where it lies."""
+    """The name of a group, and where it is stored."""
 
     name: str
     number: int
@@ -97,7 +97,7 @@ class GroupStatus(Struct, frozen=True):
     applied: int
 
 
-class _Ticket(Generic[RequestT, AnswerT]):
+class _PendingProposal(Generic[RequestT, AnswerT]):
     """A proposal and its outcome. A plain lock wakes its one waiter; an event costs ten of them."""
 
     __slots__ = ("answer", "data", "error", "request", "woken")
@@ -114,12 +114,12 @@ class _Ticket(Generic[RequestT, AnswerT]):
         self.woken.acquire()
         if self.error is not None:
             raise self.error
-        assert self.answer is not None, "a ticket is answered before it wakes"
+        assert self.answer is not None, "a proposal is answered before it wakes"
         return self.answer
 
 
-class SoloGroup(Generic[RequestT, AnswerT]):
-    """Use `SoloLog.add_group`."""
+class StandaloneGroup(Generic[RequestT, AnswerT]):
+    """Use `StandaloneLog.add_group`."""
 
     def __init__(
         self,
@@ -137,11 +137,11 @@ class SoloGroup(Generic[RequestT, AnswerT]):
         self._node_id = node_id
         self._limits = limits
         self._on_applied = on_applied
-        self._queued: deque[_Ticket[RequestT, AnswerT]] = deque()
+        self._queued: deque[_PendingProposal[RequestT, AnswerT]] = deque()
         self._queue_lock = threading.Lock()
         self._refusal: StoreError | None = None
         self._wake: Callable[[], None] = lambda: None
-        self._turn: list[_Ticket[RequestT, AnswerT]] = []
+        self._turn: list[_PendingProposal[RequestT, AnswerT]] = []
         self._turn_cut = 0
         self._sizes: deque[int] = deque()
         self._held_size = 0
@@ -149,7 +149,7 @@ class SoloGroup(Generic[RequestT, AnswerT]):
         self._cut = self._last = self._applied = self._written = self._applied_durable = 0
         self._unwritten_max = max(1, min(UNWRITTEN_ENTRIES_MAX, limits.entries_max // 4))
         self._generation = fmt.FIRST_GENERATION
-        self.reader: PendingRows
+        self.reader: UnflushedRows
         self._load()
 
     # -- proposals ------------------------------------------------------------------------------
@@ -157,13 +157,13 @@ class SoloGroup(Generic[RequestT, AnswerT]):
     def propose(self, data: bytes) -> AnswerT:
         """Log `data`, apply it and return the answer: it is on the device then.
 
-        Raises `BadRequestError`, with nothing logged, when it is no request of this group.
+        Raises `BadRequestError`, with nothing logged, when it is not a request of this group.
         """
-        ticket = self._ticket(data)
-        self._queue([ticket])
-        return ticket.wait()
+        proposal = self._pending_proposal(data)
+        self._queue([proposal])
+        return proposal.wait()
 
-    def _ticket(self, data: bytes) -> _Ticket[RequestT, AnswerT]:
+    def _pending_proposal(self, data: bytes) -> _PendingProposal[RequestT, AnswerT]:
         if len(data) > ENTRY_SIZE_MAX:
             raise BadRequestError(f"a request takes {len(data)} bytes; at most {ENTRY_SIZE_MAX}")
         try:
@@ -171,31 +171,31 @@ class SoloGroup(Generic[RequestT, AnswerT]):
             request = self._machine.decode(data)
         except MsgspecError as error:
             raise BadRequestError(str(error)) from error
-        return _Ticket(data, request)
+        return _PendingProposal(data, request)
 
-    def _queue(self, tickets: Sequence[_Ticket[RequestT, AnswerT]]) -> None:
+    def _queue(self, proposals: Sequence[_PendingProposal[RequestT, AnswerT]]) -> None:
         with self._queue_lock:
             if self._refusal is not None:
                 raise self._refusal
-            self._queued.extend(tickets)
+            self._queued.extend(proposals)
         self._wake()
 
     def propose_many(self, requests: Sequence[bytes]) -> list[AnswerT | StoreError]:
         """As `propose` of each; queued together, so that few turns take them all."""
-        tickets: list[_Ticket[RequestT, AnswerT] | StoreError] = []
+        proposals: list[_PendingProposal[RequestT, AnswerT] | StoreError] = []
         for data in requests:
             try:
-                tickets.append(self._ticket(data))
+                proposals.append(self._pending_proposal(data))
             except StoreError as error:
-                tickets.append(error)
+                proposals.append(error)
         try:
-            self._queue([one for one in tickets if isinstance(one, _Ticket)])
+            self._queue([one for one in proposals if isinstance(one, _PendingProposal)])
         except StoreError as error:
-            return [one if isinstance(one, StoreError) else error for one in tickets]
+            return [one if isinstance(one, StoreError) else error for one in proposals]
         outcomes: list[AnswerT | StoreError] = []
-        for ticket in tickets:
+        for proposal in proposals:
             try:
-                outcomes.append(ticket if isinstance(ticket, StoreError) else ticket.wait())
+                outcomes.append(proposal if isinstance(proposal, StoreError) else proposal.wait())
             except StoreError as error:
                 outcomes.append(error)
         return outcomes
@@ -216,10 +216,10 @@ class SoloGroup(Generic[RequestT, AnswerT]):
             if taken + size > share and not is_alone:
                 break
             taken += size
-            ticket = self._queued.popleft()
-            self._turn.append(ticket)
+            proposal = self._queued.popleft()
+            self._turn.append(proposal)
             index = self._last + len(self._turn)
-            row = fmt.encode_entry(fmt.Entry(index=index, term=self._term, data=ticket.data))
+            row = fmt.encode_entry(fmt.Entry(index=index, term=self._term, data=proposal.data))
             batch.put(self.name.log_family, fmt.entry_key(self.name.number, index), row)
 
     def abandon_turn(self, error: StoreError) -> None:
@@ -233,14 +233,14 @@ class SoloGroup(Generic[RequestT, AnswerT]):
         self._note_cut()
         # What was written before this sync is on the device now, too.
         self._applied_durable = self._written
-        for ticket in self._turn:
-            self._note_entry(len(ticket.data))
+        for proposal in self._turn:
+            self._note_entry(len(proposal.data))
         # Should this raise, `refuse` wakes those of the turn, for they are still in it.
-        answers = self._apply([ticket.request for ticket in self._turn])
+        answers = self._apply([proposal.request for proposal in self._turn])
         turn, self._turn = self._turn, []
-        for ticket, answer in zip(turn, answers, strict=True):
-            ticket.answer = answer
-            ticket.woken.release()
+        for proposal, answer in zip(turn, answers, strict=True):
+            proposal.answer = answer
+            proposal.woken.release()
 
     def refuse(self, error: StoreError) -> None:
         """Take no more proposals; those that wait fail with `error`."""
@@ -263,10 +263,12 @@ class SoloGroup(Generic[RequestT, AnswerT]):
             applied=self._applied,
         )
 
-    def _wake_with(self, error: StoreError, tickets: list[_Ticket[RequestT, AnswerT]]) -> None:
-        for ticket in tickets:
-            ticket.error = error
-            ticket.woken.release()
+    def _wake_with(
+        self, error: StoreError, proposals: list[_PendingProposal[RequestT, AnswerT]]
+    ) -> None:
+        for proposal in proposals:
+            proposal.error = error
+            proposal.woken.release()
 
     # -- the log --------------------------------------------------------------------------------
 
@@ -280,7 +282,7 @@ class SoloGroup(Generic[RequestT, AnswerT]):
         self._turn_cut = self._cut
         if len(self._sizes) <= limits.entries_max and self._held_size <= limits.size_max:
             return
-        # Never behind what the device holds of the state: the entries are its only other copy.
+        # Never past the synced state: the entries are the only other copy of what it lacks.
         until = min(self._last - limits.entries_kept, self._applied_durable)
         if self._held_size > limits.size_max:
             until = self._applied_durable
@@ -304,19 +306,19 @@ class SoloGroup(Generic[RequestT, AnswerT]):
     # -- the state ------------------------------------------------------------------------------
 
     def _apply(self, requests: list[RequestT]) -> list[AnswerT]:
-        """Apply the entries behind the applied index, in batches of a bounded size."""
+        """Apply the entries after the applied index, in batches of a bounded size."""
         answers: list[AnswerT] = []
-        told = 0
+        reported = 0
         overlay = self.reader.working.overlay()
         for number, request in enumerate(requests, start=1):
             answers.append(self._machine.apply(overlay, request))
             if overlay.size >= UNWRITTEN_SIZE_MAX or number == len(requests):
                 self.reader.publish(overlay.changes, overlay.size)
-                self._applied += len(answers) - told
+                self._applied += len(answers) - reported
                 self._write_some()
-                for answer in answers[told:]:
-                    self._tell(answer)
-                told = len(answers)
+                for answer in answers[reported:]:
+                    self._report(answer)
+                reported = len(answers)
                 overlay = self.reader.working.overlay()
         assert self._applied == self._last, "a turn applies all that is logged"
         return answers
@@ -345,7 +347,7 @@ class SoloGroup(Generic[RequestT, AnswerT]):
         self.reader.written()
         self._written = applied
 
-    def _tell(self, answer: AnswerT) -> None:
+    def _report(self, answer: AnswerT) -> None:
         if self._on_applied is not None:
             self._on_applied(answer)
 
@@ -367,7 +369,7 @@ class SoloGroup(Generic[RequestT, AnswerT]):
         applied = self._database.get(self.name.state_family, fmt.applied_key(group))
         if applied is not None:
             self._applied, _, self._generation = fmt.APPLIED.unpack(applied)
-        self.reader = PendingRows(self._database, self.name.state_family, group, self._generation)
+        self.reader = UnflushedRows(self._database, self.name.state_family, group, self._generation)
         unapplied = self._scan_log()
         # The last process may have left entries in the page cache only.
         self._database.sync()

@@ -10,14 +10,14 @@ device and its effect can be read.
 What a crash can leave, and what the next start does:
 
   * before the batch of entries: nothing; the proposers got no answer
-  * behind it, before or after the sync: entries that are not applied; the start applies them. A
-    proposer that got no answer cannot know, and asks again under the same request id
-  * behind the applied batch: everything
+  * after it, before or after the sync: entries that are not applied; the start applies them. A
+    proposer without an answer does not know the outcome, and repeats the same request id
+  * after the applied batch: everything
 
 A failed write or sync stops the log for good: after a failed sync the kernel may have dropped the
-pages and report success the next time. Reads go on. The exception is a turn that was refused
+pages and report success the next time. Reads continue. The exception is a turn that was rejected
 before it began (`BusyError`, or `DiskFullError` while little room is left): its proposers fail, and
-the log goes on.
+the log continues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from penstock.errors import BusyError, ClosedError, DiskFullError, NotAStoreError, StoreError
-from penstock.meta.standalone.group import GroupName, GroupStatus, LogLimits, Machine, SoloGroup
+from penstock.meta.standalone.group import (
+    GroupName,
+    GroupStatus,
+    LogLimits,
+    Machine,
+    StandaloneGroup,
+)
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import BATCH_SIZE_MAX, Batch, Database
 from penstock.platform.log import get_logger
@@ -70,7 +76,7 @@ class _Turns(Protocol):
     def status(self) -> GroupStatus: ...
 
 
-class SoloLog:
+class StandaloneLog:
     """The logs of all groups of one node. `add_group` for each, then `start`; `close` at the end.
 
     The database belongs to the caller, who closes it after this.
@@ -94,14 +100,14 @@ class SoloLog:
         machine: Machine[RequestT, AnswerT],
         *,
         on_applied: Callable[[AnswerT], None] | None = None,
-    ) -> SoloGroup[RequestT, AnswerT]:
+    ) -> StandaloneGroup[RequestT, AnswerT]:
         """Load a group and apply what a crash left unapplied.
 
         `on_applied` is called with each answer, in the order of the log, on the log's own thread:
         it must be quick and must not propose.
         """
         assert self._thread is None, "groups are added before the start"
-        group = SoloGroup(
+        group = StandaloneGroup(
             self._database,
             name,
             machine,

@@ -1,7 +1,7 @@
-"""The words that the metadata may hold, as tables of plain text.
+"""The enumerations of the metadata, as tables of text.
 
-The engines have enums for some of them; the meta service lies below the engines and must read what
-an older or a newer node wrote, so here they are text, checked when a command is applied.
+The engines have enums for some of them. The meta service is a layer below the engines and must read
+the values of older and newer nodes, so here they are text, checked when a command is applied.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ STORAGE_LEVELS: Final = frozenset({"DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORC
 ACTIVE: Final = "active"
 DELETING: Final = "deleting"
 LOST: Final = "lost"
-"""Of a shard: whoever had its records has come back without them."""
+"""Status of a shard whose nodes have come back without its records."""
 MEMORY_STORAGE: Final = "EngineMemory"
-"""Of topics that begin anew with every start of their node, by their nature."""
+"""Storage type of topics that are empty after every start of their node."""
 
 NODE_STATUSES: Final = frozenset({"online", "offline", "draining"})
 

@@ -32,7 +32,7 @@ def begin_of_text(begin: str) -> bytes:
 
 
 def after_prefix(prefix: bytes) -> bytes:
-    """Return the first key behind all keys that start with `prefix`."""
+    """Return the first key after all keys that start with `prefix`."""
     stripped = prefix.rstrip(b"\xff")
     assert stripped, "a prefix begins with the byte of its table"
     return stripped[:-1] + bytes((stripped[-1] + 1,))

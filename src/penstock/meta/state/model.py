@@ -177,14 +177,14 @@ class Store(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Loss(Struct, frozen=True, array_like=True, kw_only=True):
-    """With which engine's directory a shard was lost. The row stays when the directory was put
-    back, and goes when somebody accepts the loss."""
+    """The engine directory with which a shard was lost. The row stays when the directory was put
+    back, and is removed when an operator accepts the loss."""
 
     engine_id: str
 
 
 class Lease(Struct, frozen=True, array_like=True, kw_only=True):
-    """The right to act for a shard (uploads) until a moment, under an epoch that nobody had."""
+    """The right to act for a shard (uploads) until a time, under an epoch that is granted once."""
 
     topic_id: str
     partition: int

@@ -1,8 +1,8 @@
-"""Requests that were answered already, so that a retry changes nothing.
+"""Answers by request id, so that a retry changes nothing.
 
-A client that lost an answer sends the same request id again and gets the first answer. The last
-`REQUESTS_MAX` successful requests are remembered; the oldest is forgotten first. A rejection is
-not remembered: it changed nothing, and asking again is asking anew.
+A client that lost an answer sends the same request id again and gets the first answer. The answers
+of the last `REQUESTS_MAX` successful requests are stored; the oldest is evicted first. A rejection
+is not stored: it changed nothing, and a retry is a new request.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def find_answer(view: Reader, request_id: str) -> bytes | None:
     return view.get(encode_key(ANSWER_TABLE, request_id)) if request_id else None
 
 
-def remember_answer(view: View, head: Head, request_id: str, answer: bytes) -> None:
+def store_answer(view: View, head: Head, request_id: str, answer: bytes) -> None:
     if not request_id:
         return
     view.put(encode_key(ANSWER_TABLE, request_id), answer)
     view.put(encode_key(ORDER_TABLE, head.requests), request_id.encode())
     if head.requests >= REQUESTS_MAX:
         oldest = encode_key(ORDER_TABLE, head.requests - REQUESTS_MAX)
-        forgotten = view.get(oldest)
-        assert forgotten is not None, "the oldest request is remembered until here"
-        view.delete(encode_key(ANSWER_TABLE, forgotten.decode()))
+        evicted = view.get(oldest)
+        assert evicted is not None, "the oldest request is stored until here"
+        view.delete(encode_key(ANSWER_TABLE, evicted.decode()))
         view.delete(oldest)
     head.requests += 1

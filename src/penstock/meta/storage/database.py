@@ -6,9 +6,9 @@
 A write survives the end of the process when `write` has returned, and a power cut when a later
 `sync` has returned. Batches are kept or lost whole and in order: what survives is a prefix.
 
-`RocksDatabase` is it on a disk; `penstock.platform.rocksdb` says how RocksDB is handled. It writes
-and syncs only when told to. Once the disk was full it takes nothing more until it is opened again:
-what the log of a group holds then must be read anew. `check_room` refuses before it comes to that.
+`RocksDatabase` stores it on a disk; see `penstock.platform.rocksdb`. It writes and syncs only on
+request. Once the disk was full it rejects writes until it is opened again: the contents of the logs
+must then be read again. `check_room` rejects new work before that happens.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Database(Protocol):
         ...
 
     def check_room(self, size: int) -> None:
-        """Raise `DiskFullError` while there is little room for `size` more bytes. Whoever begins
-        something asks; what completes it is written without asking."""
+        """Raise `DiskFullError` while there is little room for `size` more bytes. Called before an
+        operation starts; the writes that complete it are not checked."""
         ...
 
     def write(self, batch: Batch) -> None: ...

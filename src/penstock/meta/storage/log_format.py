@@ -10,13 +10,13 @@
 one: index, term, type, context and data. A log of one node is the log of a group with one voter,
 so that either can open what the other wrote.
 
-The data of an entry is a request, or several of them: a node that many ask at once makes one entry
-of what they ask. Those begin with 0xC1, which begins no MessagePack: `(size u32 · request)*`.
+The data of an entry is a request, or a bundle of concurrent requests. A bundle begins with 0xC1,
+which is not used by MessagePack: `(size u32 · request)*`.
 
-Why the applied index lies beside the state and not beside the log: it is written in one batch with
-the rows that it speaks of. Why the state's keys have a generation: a snapshot from another node is
-loaded under the next one, a single write of the applied row switches, and the old rows are removed
-in one range. `docs/designs/2026-11-15-solo-log.md` has the tables below.
+The applied index is stored with the state, not with the log, because it is written in one batch
+with the rows that it covers. The keys of the state have a generation: a snapshot from another node
+is loaded under the next one, one write of the applied row switches to it, and the old rows are
+removed as one range. `docs/designs/2026-11-15-solo-log.md` has the tables below.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def entry_index(key: bytes) -> int:
 
 
 def entries_end(group: int) -> bytes:
-    """Return the first key behind all entries of a group."""
+    """Return the first key after all entries of a group."""
     return _log_key(group, _ENTRY_KIND + 1)
 
 

@@ -1,13 +1,13 @@
-"""The applied rows of a group: what the database holds, and above it what is not written yet.
+"""The applied rows of a group: those of the database, overlaid by those that are not written yet.
 
-    apply ──▶ publish: seen by readers, in memory ──▶ fill, written: in the database, by and by
+    apply ──▶ publish: visible to readers, in memory ──▶ fill, written: in the database, in batches
 
-The log holds everything that a crash takes from memory, and the applied index in the database says
-from where on to apply it again. Groups of consumers commit the same shards over and over: of many
-commits only the last one is ever written.
+After a crash the log has everything that was in memory, and the applied index in the database says
+where to start applying again. Consumer groups commit the same shards over and over: of many commits
+only the last one is written.
 
-Readers may come from any thread; they see each `publish` whole or not at all. Everything else
-belongs to the thread that applies.
+Readers may use any thread; they see each `publish` whole or not at all. All other methods belong to
+the thread that applies.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from penstock.meta.storage.database import Batch, Database
 
 _RECENT_ROWS: Final = 10_000
 _MISSING: Final = b"\xff missing"
-"""Told apart from rows by identity."""
+"""Distinguished from rows by identity."""
 
 
-class PendingRows:
+class UnflushedRows:
     """A `Reader` for clients; `working` is one for the state machine."""
 
     def __init__(self, database: Database, family: str, group: int, generation: int) -> None:
         self._database: Final = database
         self._family: Final = family
         self._group: Final = group
-        # Replaced as one, so that nobody sees rows of one generation above those of another.
+        # Replaced as one, so that no reader sees rows of one generation over those of another.
         self._now: tuple[bytes, Changes] = (fmt.state_prefix(group, generation), {})
         self._version = 0
         self._size_max = 0
@@ -71,7 +71,7 @@ class PendingRows:
         return _merged(dict(mine), theirs)
 
     def publish(self, changes: Mapping[bytes, bytes | None], size: int) -> None:
-        """Show changes to everybody, all at once."""
+        """Make changes visible to readers, atomically."""
         self._now[1].update(changes)
         self._version += 1
         self._size_max += size
@@ -115,7 +115,7 @@ class WorkingRows:
     """The rows for the thread that applies, which remembers those that it met lately: what is not
     written, what was written last, and what it read since or before."""
 
-    def __init__(self, rows: PendingRows) -> None:
+    def __init__(self, rows: UnflushedRows) -> None:
         self._rows: Final = rows
         self._recent: Changes = {}
         self._older: Changes = {}

@@ -1,4 +1,4 @@
-"""One RocksDB instance, its families, and the rules by which everybody writes to it.
+"""One RocksDB instance, its families, and the rules for writing to it.
 
     Changes, Batch ──▶ write: in the write-ahead log and visible ──▶ sync: on the device
 
@@ -6,7 +6,7 @@ Guarantees:
 
   * one `Changes` or `Batch` is applied whole or not at all, also when the process dies
   * `sync` returns when everything written before the call is on the device; callers share syncs,
-    and what nobody waits for is synced every `flush_interval_ms`, where the settings have one
+    and writes without a waiting caller are synced every `flush_interval_ms`, if it is set
   * a failed sync or write of the device is final: from then on every write and sync raises
     `DiskFailedError`, reads go on. A sync that is tried again may succeed without the lost bytes
   * a full disk is not final: writes raise `DiskFullError`, reads go on. Writes are refused while
@@ -123,7 +123,7 @@ class Database:
         """Make ready for writes if need be; return how often the instance was opened so far.
 
         After a full disk RocksDB is opened again here. A write that failed may then be there all
-        the same: whoever sees the number grow must read again what it last wrote.
+        the same: a caller that sees the number grow must read again what it last wrote.
         """
         if self._full:
             self.check_room(0)
@@ -141,7 +141,7 @@ class Database:
         self._write(changes.fill(family), patient=patient)
 
     def write_batch(self, batch: Batch) -> None:
-        """Apply `batch`. Whoever begins something has asked for room with `check_room`; what
+        """Apply `batch`. The caller has checked the room with `check_room` before it began; what
         completes it is written without asking."""
         self._check_device()
         self._write(batch.fill, patient=False)
@@ -193,7 +193,7 @@ class Database:
         self._group.wait()
 
     def close(self) -> None:
-        """Put everything on the device and let go; doing it again does nothing."""
+        """Sync everything and close the database. Closing twice does nothing."""
         with self._opening:
             if self._closing.is_set():
                 return
@@ -210,7 +210,7 @@ class Database:
             close_to_others(self.path)
 
     def opened(self) -> Opened:
-        """Return the open instance; whoever keeps a reference keeps it from closing."""
+        """Return the open instance; a kept reference prevents it from closing."""
         opened = self._opened
         if opened is None:
             with self._opening:  # it may be being opened again just now
@@ -244,7 +244,7 @@ class Database:
         except Exception as error:  # the binding raises nothing more precise
             if _is_stall(str(error)):
                 return False
-            del opened, batch  # whoever keeps the traceback must not keep them, too
+            del opened, batch  # a kept traceback must not keep them open
             raise self._explain_write(str(error)) from error
         self._unsynced = True
         return True
@@ -255,7 +255,7 @@ class Database:
                 try:
                     self.sync()
                 except StoreError as error:
-                    # The next writer is told.
+                    # The next writer gets the error.
                     _log.warning("flush_failed", path=self.path, reason=str(error))
 
     def _sync_once(self) -> None:

@@ -1,11 +1,10 @@
-"""Remembers how much of a RocksDB is on the device, to tell damage from a torn tail.
+"""Stores how much of a RocksDB is on the device, to distinguish damage from a torn tail.
 
 RocksDB takes any damage in its write-ahead log for the torn end of it and silently drops what
-follows. The number of the last synced change, kept in a file beside the log, tells the two apart: a
-database that comes back with fewer changes has lost some that were on the device, and does not
-start.
+follows. The number of the last synced change is stored in a file next to the log: a database that
+opens with fewer changes has lost some that were on the device, and does not start.
 
-The file is replaced after a sync, at most once a second. It may be behind, it is never ahead.
+The file is replaced after a sync, at most once a second. Its number is never too high.
 """
 
 from __future__ import annotations

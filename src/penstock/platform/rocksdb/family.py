@@ -60,7 +60,7 @@ class Family:
         return self._walk_back(iterator, start)
 
     def _walk(self, iterator: RdictIter, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        # RocksDB reads the bound where it lies, and the binding does not keep it: without `end` in
+        # RocksDB reads the bound in place, and the binding does not keep it: without `end` in
         # this frame, which lives as long as the iterator, the scan would stop anywhere.
         valid, key, value, step = iterator.valid, iterator.key, iterator.value, iterator.next
         while valid():

@@ -1,10 +1,10 @@
-"""Shares one sync among all that wait for one.
+"""Group commit: one sync for all callers that wait for one.
 
     writer A ──▶ asks ──▶ leads: syncs ───────────▶ done
     writer B ────────────▶ asks ··· waits ·········▶ leads: syncs for B and C ──▶ done
     writer C ───────────────▶ asks ··· waits ······· ····························▶ done
 
-Whoever asks while no sync runs does one for all who have asked by then. Who asks while one runs
+A caller that finds no sync running runs one for all callers so far. A caller that finds one running
 waits for the next: the running one may have begun before this caller's write.
 """
 
@@ -26,10 +26,10 @@ class GroupSync:
         self._running = False
 
     def wait(self) -> None:
-        """Return when a sync that began after this call has ended well; raise what it raised.
+        """Return when a sync that began after this call has succeeded; raise its error.
 
-        A failure is told to the caller that led the sync; each of the others then leads one of its
-        own, and meets the same failure or its end.
+        The caller that ran a failed sync gets the error; each of the others then runs one of its
+        own, with its own result.
         """
         with self._changed:
             self._asked += 1

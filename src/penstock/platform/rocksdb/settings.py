@@ -23,8 +23,8 @@ class DatabaseSettings(Struct, frozen=True):
     open_files_max: int = 256
     background_jobs: int = 2
     flush_interval_ms: int | None = 500
-    """How long a write that nobody syncs stays in the page cache alone, at most; None: until
-    somebody does."""
+    """Maximum time that an unsynced write stays in the page cache alone; None: until a caller
+    syncs."""
     free_size_min: int = 128 << 20
     """Writes are refused while the file system has less room than this."""
     stall_seconds_max: float = 10.0

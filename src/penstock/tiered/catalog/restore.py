@@ -26,7 +26,7 @@ from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import AlreadyExistsError, BadRequestError, NotAStoreError, SetupError
 from penstock.meta.identifiers import parse_ulid
-from penstock.meta.standalone.client import SoloMetaClient
+from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.constants import DEFAULT_NAMESPACE, STORAGE_ALIASES
 from penstock.meta.state.model import TieringPolicy, TopicConfig
 from penstock.meta.state.offsets.commands import ROWS_MAX
@@ -126,7 +126,7 @@ def attach_tier(
     try:
         tier = _Tier(config, cluster_id)
         is_again = disk.exists(f"{path}/{ATTACHING}")
-        with SoloMetaClient.open(f"{path}/meta", node_id=node_id) as meta:
+        with StandaloneMetaClient.open(f"{path}/meta", node_id=node_id) as meta:
             _new_topics(tier, meta, is_again=is_again)  # refuses before anything is changed
         disk.replace(f"{path}/{ATTACHING}", f"{config.url}\n".encode())
         done = _build(tier, path, settings, node_id=node_id, is_again=is_again)
@@ -199,7 +199,7 @@ def _build(
     tier: _Tier, path: str, settings: SegmentSettings, *, node_id: int, is_again: bool = False
 ) -> Restored:
     clock = SystemClock()
-    with SoloMetaClient.open(f"{path}/meta", node_id=node_id) as meta:
+    with StandaloneMetaClient.open(f"{path}/meta", node_id=node_id) as meta:
         own = meta.cluster_id
         topics = _new_topics(tier, meta, is_again=is_again)
         owned = replace(tier.config, owner=own)
@@ -239,7 +239,7 @@ def _build(
 
 
 def _new_topics(
-    tier: _Tier, meta: SoloMetaClient, *, is_again: bool = False
+    tier: _Tier, meta: StandaloneMetaClient, *, is_again: bool = False
 ) -> list[CatalogueTopic]:
     """Return the topics to create, each with the address of its tier. They name it themselves: it
     is not the node's own until a setting says so. `is_again`: also those that an attempt before
@@ -313,7 +313,9 @@ def _create_shards(
                 )
 
 
-def _restore_offsets(tier: _Tier, meta: SoloMetaClient, ends: dict[str, int]) -> tuple[int, int]:
+def _restore_offsets(
+    tier: _Tier, meta: StandaloneMetaClient, ends: dict[str, int]
+) -> tuple[int, int]:
     """Commit the offsets of the catalogue's groups; return how many groups, and how many offsets
     were above the end of their shard."""
     count = moved_back = 0

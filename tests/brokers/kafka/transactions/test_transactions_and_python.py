@@ -18,7 +18,7 @@ from penstock.brokers.kafka.server import KafkaServer
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
 from penstock.engine.segment.engine import SegmentEngine
 from penstock.errors import DeadlineError
-from penstock.meta.client_api.transaction_client import SoloTransactions
+from penstock.meta.client_api.transaction_client import LogTransactionClient
 from penstock.meta.state.transactions.commands import TransactionState
 from penstock.node import node as node_module
 from penstock.node.node import Node
@@ -185,22 +185,22 @@ def test_a_node_of_a_cluster_waits_until_it_knows_of_transactions(
         leave_all_kinds(server)
         alone = server.node.settings
     asked: list[str] = []
-    answer = SoloTransactions.list_transactions
+    answer = LogTransactionClient.list_transactions
 
-    def no_majority(meta: SoloTransactions) -> list[TransactionState]:
+    def no_majority(meta: LogTransactionClient) -> list[TransactionState]:
         asked.append("no majority")
         raise DeadlineError("no leader answered")
 
-    def a_little_later(meta: SoloTransactions) -> list[TransactionState]:
+    def a_little_later(meta: LogTransactionClient) -> list[TransactionState]:
         return no_majority(meta) if len(asked) < 2 else answer(meta)
 
     monkeypatch.setattr(node_module, "_LIMITS_PAUSE_S", 0.01)
-    monkeypatch.setattr(SoloTransactions, "list_transactions", a_little_later)
+    monkeypatch.setattr(LogTransactionClient, "list_transactions", a_little_later)
     with Node(str(data_path), in_a_cluster(alone)) as node:
         assert len(asked) == 2
         assert values(node) == [b"kept"]
     monkeypatch.setattr(node_module, "_LIMITS_WAIT_S", 0.05)
-    monkeypatch.setattr(SoloTransactions, "list_transactions", no_majority)
+    monkeypatch.setattr(LogTransactionClient, "list_transactions", no_majority)
     with pytest.raises(DeadlineError):
         Node(str(data_path), in_a_cluster(alone))
 

@@ -19,15 +19,15 @@ from penstock.meta.raft.network.handshake import Acceptor, Opener, cluster_tag
 from penstock.meta.raft.network.messages import (
     NONCE_SIZE,
     PROTOCOL,
-    Ask,
-    Hello,
-    Join,
+    ConnectRequest,
+    HandshakeAccepted,
+    HandshakeRejected,
+    JoinRequest,
     Opening,
-    Refusal,
     Sealed,
-    Welcome,
-    decode_greeting,
-    encode_greeting,
+    StatusRequest,
+    decode_handshake,
+    encode_handshake,
 )
 from penstock.meta.storage import log_format as fmt
 
@@ -43,8 +43,8 @@ class Keys:
         return self._keys
 
 
-def hello(**changes: object) -> Hello:
-    made = Hello(PROTOCOL, cluster_tag("c"), 2, "B", 1, "A", os.urandom(NONCE_SIZE))
+def hello(**changes: object) -> ConnectRequest:
+    made = ConnectRequest(PROTOCOL, cluster_tag("c"), 2, "B", 1, "A", os.urandom(NONCE_SIZE))
     return replace(made, **changes)
 
 
@@ -81,8 +81,8 @@ def test_both_sides_prove_the_key_and_a_wrapped_key_arrives() -> None:
     play(opener, acceptor)
     wrapped = acceptor.wrap(b"s" * 32)
     assert wrapped != b"s" * 32
-    assert opener.take(acceptor.seal(Welcome("c", 1, wrapped))) is None
-    assert isinstance(opener.answer, Welcome)
+    assert opener.take(acceptor.seal(HandshakeAccepted("c", 1, wrapped))) is None
+    assert isinstance(opener.answer, HandshakeAccepted)
     assert opener.unwrap(opener.answer.key) == b"s" * 32
     assert opener.unwrap(b"") == b""
 
@@ -98,16 +98,16 @@ def test_a_node_without_the_key_cannot_pose_as_a_member() -> None:
     opener, acceptor = Opener(hello(), KEY), acceptor_of(KEY)
     play(opener, acceptor)
     for forged in (
-        Sealed(encode_greeting(Welcome("evil", 1)), b"\0" * 32),
-        Sealed(encode_greeting(Welcome("evil", 1)), b""),
-        Welcome("evil", 1),
+        Sealed(encode_handshake(HandshakeAccepted("evil", 1)), b"\0" * 32),
+        Sealed(encode_handshake(HandshakeAccepted("evil", 1)), b""),
+        HandshakeAccepted("evil", 1),
     ):
         with pytest.raises(BadRequestError):
-            opener.take(encode_greeting(forged))
+            opener.take(encode_handshake(forged))
         assert opener.answer is None
     # A refusal that proves nothing ends the connection and is marked as such in the log.
-    opener.take(encode_greeting(Refusal("go away")))
-    assert opener.answer == Refusal("go away (unauthenticated)")
+    opener.take(encode_handshake(HandshakeRejected("go away")))
+    assert opener.answer == HandshakeRejected("go away (unauthenticated)")
 
 
 def test_a_recorded_handshake_proves_nothing_later() -> None:
@@ -126,10 +126,10 @@ def test_what_is_sent_back_to_its_sender_is_not_a_proof() -> None:
     assert challenge is not None
     proof = opener.take(challenge)
     assert proof is not None
-    sent = decode_greeting(proof)
-    body = encode_greeting(Welcome("c", 1))
+    sent = decode_handshake(proof)
+    body = encode_handshake(HandshakeAccepted("c", 1))
     with pytest.raises(BadRequestError):
-        opener.take(encode_greeting(Sealed(body, getattr(sent, "mac", b""))))
+        opener.take(encode_handshake(Sealed(body, getattr(sent, "mac", b""))))
 
 
 def test_every_field_of_the_opening_is_proved() -> None:
@@ -144,7 +144,7 @@ def test_every_field_of_the_opening_is_proved() -> None:
     for change in changes:
         honest = hello()
         opener, acceptor = Opener(honest, KEY), acceptor_of(KEY)
-        challenge = acceptor.take(encode_greeting(replace(honest, **change)))
+        challenge = acceptor.take(encode_handshake(replace(honest, **change)))
         assert challenge is not None
         proof = opener.take(challenge)
         assert proof is not None
@@ -155,9 +155,9 @@ def test_every_field_of_the_opening_is_proved() -> None:
 def test_another_protocol_is_refused_before_anything_else() -> None:
     for protocol in (0, 1, PROTOCOL + 1):
         with pytest.raises(BadRequestError, match=f"speaks protocol {protocol}"):
-            acceptor_of(KEY).take(encode_greeting(hello(protocol=protocol)))
+            acceptor_of(KEY).take(encode_handshake(hello(protocol=protocol)))
     with pytest.raises(BadRequestError, match="nonce of 0 bytes"):
-        acceptor_of(KEY).take(encode_greeting(hello(nonce=b"")))
+        acceptor_of(KEY).take(encode_handshake(hello(nonce=b"")))
 
 
 def test_no_order_of_messages_confuses_either_side() -> None:
@@ -166,7 +166,7 @@ def test_no_order_of_messages_confuses_either_side() -> None:
     for _ in range(300):
         opener, acceptor = Opener(hello(), KEY), acceptor_of(KEY)
         other_opener, other = Opener(hello(), KEY), acceptor_of(KEY)
-        pool = [opener.first, *play(other_opener, other), other.seal(Welcome("c", 1))]
+        pool = [opener.first, *play(other_opener, other), other.seal(HandshakeAccepted("c", 1))]
         challenge = acceptor_of(KEY).take(opener.first)
         assert challenge is not None
         pool += [challenge, b"", b"\xc1", os.urandom(40)]
@@ -208,9 +208,9 @@ def test_secrets_are_long_and_never_shown() -> None:
     assert "not shown" not in repr(found) + repr(vars(found))
 
 
-def join(made: Credentials, **changes: object) -> Join:
+def join(made: Credentials, **changes: object) -> JoinRequest:
     token, seed, _ = made.join_with()
-    built = Join(PROTOCOL, 4, "h:1", "I", os.urandom(NONCE_SIZE), token, seed)
+    built = JoinRequest(PROTOCOL, 4, "h:1", "I", os.urandom(NONCE_SIZE), token, seed)
     return replace(built, **changes)
 
 
@@ -221,7 +221,7 @@ def test_a_token_is_good_for_one_node_one_address_and_an_hour() -> None:
     newcomer = credentials(cluster_id="", token=token)
     key = newcomer.join_with()[2]
 
-    def is_accepted(request: Join, at: Credentials = member) -> bool:
+    def is_accepted(request: JoinRequest, at: Credentials = member) -> bool:
         try:
             play(Opener(request, key), Acceptor(at, os.urandom(NONCE_SIZE)))
         except BadRequestError:
@@ -261,7 +261,7 @@ def test_an_incarnation_belongs_to_the_node_that_drew_its_seed() -> None:
 
 def test_a_question_needs_the_secret_where_there_is_one() -> None:
     member = credentials("the secret of this cluster")
-    ask = Ask(PROTOCOL, 9, os.urandom(NONCE_SIZE))
+    ask = StatusRequest(PROTOCOL, 9, os.urandom(NONCE_SIZE))
     play(Opener(ask, member.ask_key), Acceptor(member, os.urandom(NONCE_SIZE)))
     with pytest.raises(BadRequestError):
         play(Opener(ask, credentials().ask_key), Acceptor(member, os.urandom(NONCE_SIZE)))

@@ -23,23 +23,23 @@ from penstock.meta.raft.network import transport as transport_module
 from penstock.meta.raft.network.credentials import draw_incarnation, load_stored, put_stored
 from penstock.meta.raft.network.handshake import Opener, cluster_tag, mac_of
 from penstock.meta.raft.network.messages import (
-    GREETING_SIZE_MAX,
+    HANDSHAKE_SIZE_MAX,
     NONCE_SIZE,
     PROTOCOL,
     Answer,
-    Ask,
     Challenge,
+    ConnectRequest,
     FrameReader,
-    Hello,
-    Join,
-    Refusal,
-    Standing,
-    Welcome,
-    decode_greeting,
+    HandshakeAccepted,
+    HandshakeRejected,
+    JoinRequest,
+    PeerStatus,
+    StatusRequest,
+    decode_handshake,
     pack_frame,
-    pack_greeting,
+    pack_handshake,
 )
-from penstock.meta.raft.network.transport import PENDING_MAX, ask_node
+from penstock.meta.raft.network.transport import PENDING_MAX, call_node
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import RocksDatabase
 from penstock.platform.rocksdb.changes import Batch
@@ -64,18 +64,18 @@ def nonce() -> bytes:
     return os.urandom(NONCE_SIZE)
 
 
-def public_ask(address: str) -> Standing:
+def public_ask(address: str) -> PeerStatus:
     key = b"penstock: no secret is configured"
-    answer = ask_node(address, Opener(Ask(PROTOCOL, 99, nonce()), key))
-    assert isinstance(answer, Standing)
+    answer = call_node(address, Opener(StatusRequest(PROTOCOL, 99, nonce()), key))
+    assert isinstance(answer, PeerStatus)
     return answer
 
 
 def stranger_joins(address: str, node: int, at: str = "127.0.0.1:1") -> Answer:
     """Do what a fresh node without a token does."""
     incarnation, seed = draw_incarnation(time.time_ns() // 1_000_000, os.urandom)
-    request = Join(PROTOCOL, node, at, incarnation, nonce(), "", seed)
-    return ask_node(address, Opener(request, mac_of(seed, b"seed")), seconds=20)
+    request = JoinRequest(PROTOCOL, node, at, incarnation, nonce(), "", seed)
+    return call_node(address, Opener(request, mac_of(seed, b"seed")), seconds=20)
 
 
 def refusals_of_a_stranger(cluster: ClusterInProcess, node: int, at: str) -> list[str]:
@@ -84,8 +84,8 @@ def refusals_of_a_stranger(cluster: ClusterInProcess, node: int, at: str) -> lis
         for other in cluster.clients
         if other != node
     ]
-    assert all(isinstance(one, Refusal) for one in found)
-    return [one.reason for one in found if isinstance(one, Refusal)]
+    assert all(isinstance(one, HandshakeRejected) for one in found)
+    return [one.reason for one in found if isinstance(one, HandshakeRejected)]
 
 
 def check_untouched(cluster: ClusterInProcess, before: dict[int, str]) -> None:
@@ -104,8 +104,8 @@ def test_a_stranger_cannot_expel_a_live_member(cluster: ClusterInProcess) -> Non
         for message in ([13, 1, 99], [15, 1, "c", victim, "127.0.0.1:1", "evil"]):
             answered = send_to(address, old_frame(list(message)))
             (frame,) = FrameReader().feed(answered)
-            refusal = decode_greeting(frame)
-            assert isinstance(refusal, Refusal)
+            refusal = decode_handshake(frame)
+            assert isinstance(refusal, HandshakeRejected)
             assert "protocol 2" in refusal.reason
     # As this release speaks.
     for at in ("127.0.0.1:1", cluster.addresses[victim]):
@@ -136,11 +136,11 @@ def test_a_stranger_cannot_become_a_new_member(cluster: ClusterInProcess) -> Non
     reasons = refusals_of_a_stranger(cluster, 4, "127.0.0.1:1")
     assert any("not among the node.peers of this cluster" in reason for reason in reasons)
     assert any("penstock cluster add 4 127.0.0.1:1" in reason for reason in reasons)
-    standing = public_ask(cluster.addresses[1])
-    assert standing.is_founded
+    status = public_ask(cluster.addresses[1])
+    assert status.is_bootstrapped
     cluster_id = cluster.clients[1].node.identity.cluster_id
     # What a stranger may ask reveals neither the cluster's id nor a key.
-    assert cluster_id not in repr(standing)
+    assert cluster_id not in repr(status)
 
 
 def test_a_configured_peer_is_taken_in_only_from_its_own_address(tmp_path: Path) -> None:
@@ -190,12 +190,12 @@ def test_a_wiped_node_joins_again_with_a_token_and_not_without(cluster: ClusterI
 
     def is_used_up() -> bool:
         incarnation, _ = draw_incarnation(time.time_ns() // 1_000_000, os.urandom)
-        request = Join(PROTOCOL, 3, cluster.addresses[3], incarnation, nonce(), public)
+        request = JoinRequest(PROTOCOL, 3, cluster.addresses[3], incarnation, nonce(), public)
         found = [
-            ask_node(cluster.addresses[node], Opener(request, bytes.fromhex(secret)), seconds=20)
+            call_node(cluster.addresses[node], Opener(request, bytes.fromhex(secret)), seconds=20)
             for node in (1, 2)
         ]
-        assert all(isinstance(one, Refusal) for one in found)
+        assert all(isinstance(one, HandshakeRejected) for one in found)
         return any("was used already" in repr(one) for one in found)
 
     wait_until(is_used_up, "the old incarnation is silent")
@@ -214,7 +214,7 @@ def test_an_old_machine_beside_its_replacement_is_refused(tmp_path: Path) -> Non
             assert row is not None
             old = fmt.decode_identity(row)
         assert old.incarnation < incarnations[3]
-        hello = Hello(
+        hello = ConnectRequest(
             PROTOCOL,
             cluster_tag(old.cluster_id),
             3,
@@ -224,8 +224,8 @@ def test_an_old_machine_beside_its_replacement_is_refused(tmp_path: Path) -> Non
             nonce(),
         )
         key = cluster.clients[1]._credentials.hello_key
-        answer = ask_node(cluster.addresses[1], Opener(hello, key))
-        assert isinstance(answer, Refusal)
+        answer = call_node(cluster.addresses[1], Opener(hello, key))
+        assert isinstance(answer, HandshakeRejected)
         assert "another data directory of node 3 has taken its place" in answer.reason
         cluster.clients[1].create_topic("goes-on")
 
@@ -235,7 +235,7 @@ def test_connections_of_a_directory_that_was_replaced_are_cut(tmp_path: Path) ->
         cluster.start_all()
         client = cluster.clients[1]
         mine = client.node.identity
-        stale = Hello(PROTOCOL, cluster_tag(mine.cluster_id), 9, "A", 1, "", nonce())
+        stale = ConnectRequest(PROTOCOL, cluster_tag(mine.cluster_id), 9, "A", 1, "", nonce())
         opener = Opener(stale, client._credentials.hello_key)
         host, _, port = cluster.addresses[1].rpartition(":")
         with closing(socket.create_connection((host, int(port)), 10)) as ghost:
@@ -246,7 +246,7 @@ def test_connections_of_a_directory_that_was_replaced_are_cut(tmp_path: Path) ->
                     following = opener.take(frame)
                     if following is not None:
                         ghost.sendall(pack_frame(following))
-            assert isinstance(opener.answer, Welcome)
+            assert isinstance(opener.answer, HandshakeAccepted)
             client.membership._record(
                 type(client.members[0])(node_id=9, address="127.0.0.1:1", incarnation="B")
             )
@@ -257,8 +257,8 @@ def test_connections_of_a_directory_that_was_replaced_are_cut(tmp_path: Path) ->
 
 def test_forged_oversized_and_half_frames_harm_no_node(cluster: ClusterInProcess) -> None:
     client, address = cluster.clients[1], cluster.addresses[1]
-    hello = Hello(PROTOCOL, "x" * 32, 2, "B", 1, "", nonce())
-    large = pack_frame(b"\0" * (GREETING_SIZE_MAX + 1))
+    hello = ConnectRequest(PROTOCOL, "x" * 32, 2, "B", 1, "", nonce())
+    large = pack_frame(b"\0" * (HANDSHAKE_SIZE_MAX + 1))
     for garbage in (
         b"GET / HTTP/1.1\r\n\r\n" * 9,
         b"\xff" * 64,
@@ -266,18 +266,18 @@ def test_forged_oversized_and_half_frames_harm_no_node(cluster: ClusterInProcess
         b"\0" * 8,
         large,
         struct.pack(">II", 0xFFFFFFFF, 0),
-        pack_greeting(Challenge(nonce())),
-        pack_greeting(Welcome("c", 1)),
-        pack_greeting(hello) * 2,
-        pack_greeting(hello) + pack_frame(b"no proof"),
-        pack_greeting(hello)[:-1] + b"\0",
+        pack_handshake(Challenge(nonce())),
+        pack_handshake(HandshakeAccepted("c", 1)),
+        pack_handshake(hello) * 2,
+        pack_handshake(hello) + pack_frame(b"no proof"),
+        pack_handshake(hello)[:-1] + b"\0",
     ):
         send_to(address, garbage)
     with ExitStack() as stack:
         host, _, port = address.rpartition(":")
         for _ in range(5):
             half = stack.enter_context(socket.create_connection((host, int(port)), 10))
-            half.sendall(pack_greeting(hello)[:20])
+            half.sendall(pack_handshake(hello)[:20])
         client.create_topic("still-there")
     assert client.failure is None
 
@@ -293,7 +293,7 @@ def test_idle_handshakes_are_closed_and_do_not_keep_members_out(
             stack.enter_context(socket.create_connection((host, int(port)), 10))
             for _ in range(PENDING_MAX * 2)
         ]
-        assert public_ask(address).is_founded
+        assert public_ask(address).is_bootstrapped
         assert len(cluster.clients[1]._transport.pending) <= PENDING_MAX
         idle[-1].settimeout(20)
         with suppress(ConnectionError):
@@ -316,8 +316,8 @@ def test_a_node_without_the_secret_is_kept_out(tmp_path: Path) -> None:
     with ClusterInProcess(tmp_path) as cluster:
         cluster.start_all()
         key = b"penstock: no secret is configured"
-        answer = ask_node(cluster.addresses[1], Opener(Ask(PROTOCOL, 9, nonce()), key))
-        assert isinstance(answer, Refusal)
+        answer = call_node(cluster.addresses[1], Opener(StatusRequest(PROTOCOL, 9, nonce()), key))
+        assert isinstance(answer, HandshakeRejected)
         assert "node.secret_file must be the same on all nodes" in answer.reason
         with pytest.raises(BadRequestError, match="has a secret"):
             cluster.clients[1]._credentials.make_token(4, "h:1", "")

@@ -17,12 +17,12 @@ from penstock.meta.raft.network.handshake import Opener
 from penstock.meta.raft.network.messages import (
     NONCE_SIZE,
     PROTOCOL,
-    Hello,
-    Join,
+    ConnectRequest,
+    HandshakeAccepted,
+    HandshakeRejected,
+    JoinRequest,
     Opening,
-    Refusal,
-    Standing,
-    Welcome,
+    PeerStatus,
 )
 from penstock.meta.raft.network.transport import Transport
 from penstock.meta.state.model import Member
@@ -42,14 +42,14 @@ class Host:
     def draw_nonce(self) -> bytes:
         return os.urandom(NONCE_SIZE)
 
-    def check_hello(self, _hello: Hello) -> str | None:
+    def check_hello(self, _hello: ConnectRequest) -> str | None:
         return None
 
-    def standing(self) -> Standing:
-        return Standing(self.node_id, "x", is_founded=False)
+    def peer_status(self) -> PeerStatus:
+        return PeerStatus(self.node_id, "x", is_bootstrapped=False)
 
-    def join(self, _join: Join) -> tuple[Welcome | Refusal, bytes]:
-        return Refusal("not here"), b""
+    def join(self, _join: JoinRequest) -> tuple[HandshakeAccepted | HandshakeRejected, bytes]:
+        return HandshakeRejected("not here"), b""
 
     def receive(self, sender: int, data: bytes) -> None:
         self.received.append((sender, data))
@@ -59,7 +59,9 @@ class Host:
 
     def open_to(self, member: Member) -> Opener:
         nonce = self.draw_nonce()
-        hello = Hello(PROTOCOL, "c", self.node_id, "y", member.node_id, member.incarnation, nonce)
+        hello = ConnectRequest(
+            PROTOCOL, "c", self.node_id, "y", member.node_id, member.incarnation, nonce
+        )
         return Opener(hello, KEY)
 
 

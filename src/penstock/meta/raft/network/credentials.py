@@ -23,7 +23,13 @@ from msgspec.msgpack import Decoder, Encoder
 from penstock.errors import BadRequestError, SettingsError
 from penstock.meta.identifiers import ULID_RANDOM_SIZE, make_ulid, parse_ulid
 from penstock.meta.raft.network.handshake import KEY_SIZE, commitment, mac_of
-from penstock.meta.raft.network.messages import NONCE_SIZE, Ask, Hello, Join, Opening
+from penstock.meta.raft.network.messages import (
+    NONCE_SIZE,
+    ConnectRequest,
+    JoinRequest,
+    Opening,
+    StatusRequest,
+)
 from penstock.meta.storage import log_format as fmt
 from penstock.meta.storage.database import Batch, Database
 from penstock.platform.log import get_logger
@@ -158,15 +164,15 @@ class Credentials:
 
     def keys_for(self, opening: Opening) -> tuple[bytes, ...]:
         match opening:
-            case Hello():
+            case ConnectRequest():
                 return self._member_keys
-            case Ask():
+            case StatusRequest():
                 return self._secrets or (_PUBLIC,)
-            case Join(token=token) if token:
+            case JoinRequest(token=token) if token:
                 found = self._token_keys(opening)
                 # A node that has a token alone would not be able to talk to the others.
                 return () if self._secrets else found
-            case Join(seed=seed) if seed and not self._secrets:
+            case JoinRequest(seed=seed) if seed and not self._secrets:
                 return (mac_of(seed, b"seed"),)
             case _:
                 return self._secrets
@@ -179,12 +185,12 @@ class Credentials:
         return f"{public}.{self._token_key(self._member_keys[0], public, address).hex()}"
 
     @staticmethod
-    def replaced_by(join: Join) -> str:
+    def replaced_by(join: JoinRequest) -> str:
         """Return which incarnation the token of a join replaces; empty: the node is new."""
         replaced = join.token.rpartition(".")[2]
         return "" if replaced == _NO_INCARNATION else replaced
 
-    def _token_keys(self, join: Join) -> tuple[bytes, ...]:
+    def _token_keys(self, join: JoinRequest) -> tuple[bytes, ...]:
         node_id, _, rest = join.token.partition(".")
         expires, _, _ = rest.partition(".")
         if node_id != str(join.node_id) or not expires.isdigit() or len(expires) > KEY_SIZE:

@@ -26,18 +26,18 @@ from penstock.meta.raft.network.messages import (
     NONCE_SIZE,
     PROTOCOL,
     Answer,
-    Ask,
     Challenge,
-    Hello,
-    Join,
+    ConnectRequest,
+    HandshakeAccepted,
+    HandshakeRejected,
+    JoinRequest,
     Opening,
+    PeerStatus,
     Proof,
-    Refusal,
     Sealed,
-    Standing,
-    Welcome,
-    decode_greeting,
-    encode_greeting,
+    StatusRequest,
+    decode_handshake,
+    encode_handshake,
 )
 
 KEY_SIZE: Final = 32
@@ -73,7 +73,7 @@ class Opener:
     """The side that connects: send `first`, feed `take` until `answer` is there."""
 
     def __init__(self, opening: Opening, key: bytes) -> None:
-        self._opening = encode_greeting(opening)
+        self._opening = encode_handshake(opening)
         self._key = key
         self._challenge = b""
         self.answer: Answer | None = None
@@ -85,24 +85,24 @@ class Opener:
     def take(self, frame: bytes) -> bytes | None:
         """Take a frame of the other side; return the next frame to send, if any. Raises
         `BadRequestError` when the other side does not know the key."""
-        match decode_greeting(frame):
+        match decode_handshake(frame):
             case Challenge(nonce) if not self._challenge and len(nonce) == NONCE_SIZE:
                 self._challenge = frame
-                return encode_greeting(
+                return encode_handshake(
                     Proof(mac_of(self._key, _OPENER, self._opening, self._challenge))
                 )
             case Sealed(body, mac) if self._challenge:
                 known = mac_of(self._key, _ACCEPTOR, self._opening, self._challenge, body)
                 if not compare_digest(mac, known):
                     raise BadRequestError("the other side does not know the cluster's key")
-                answer = decode_greeting(body)
-                if not isinstance(answer, Welcome | Standing | Refusal):
+                answer = decode_handshake(body)
+                if not isinstance(answer, HandshakeAccepted | PeerStatus | HandshakeRejected):
                     raise BadRequestError("unexpected answer in a handshake")
                 self.answer = answer
                 return None
-            case Refusal() as refusal:
+            case HandshakeRejected() as refusal:
                 # Not authenticated: good for a log, and for nothing else.
-                self.answer = Refusal(f"{refusal.reason} (unauthenticated)")
+                self.answer = HandshakeRejected(f"{refusal.reason} (unauthenticated)")
                 return None
             case _:
                 raise BadRequestError("unexpected handshake message")
@@ -118,7 +118,7 @@ class Acceptor:
 
     def __init__(self, gatekeeper: Gatekeeper, nonce: bytes) -> None:
         self._gatekeeper = gatekeeper
-        self._challenge = encode_greeting(Challenge(nonce))
+        self._challenge = encode_handshake(Challenge(nonce))
         self._frame = b""
         self._claimed: Opening | None = None
         self._key = b""
@@ -133,8 +133,11 @@ class Acceptor:
     def take(self, frame: bytes) -> bytes | None:
         """Take a frame of the other side; return the next frame to send, if any. Raises
         `BadRequestError` for a stranger."""
-        greeting = decode_greeting(frame)
-        if isinstance(greeting, Hello | Ask | Join) and self._claimed is None:
+        greeting = decode_handshake(frame)
+        if (
+            isinstance(greeting, ConnectRequest | StatusRequest | JoinRequest)
+            and self._claimed is None
+        ):
             if greeting.protocol != PROTOCOL:
                 raise BadRequestError(
                     f"the other side speaks protocol {greeting.protocol}; this node speaks "
@@ -154,9 +157,9 @@ class Acceptor:
         raise BadRequestError("unexpected handshake message")
 
     def seal(self, answer: Answer) -> bytes:
-        body = encode_greeting(answer)
+        body = encode_handshake(answer)
         mac = mac_of(self._key, _ACCEPTOR, self._frame, self._challenge, body)
-        return encode_greeting(Sealed(body, mac))
+        return encode_handshake(Sealed(body, mac))
 
     def wrap(self, key: bytes) -> bytes:
         """Encrypt a key for the opener; an empty one stays empty."""
@@ -171,7 +174,7 @@ def _wrap(data: bytes, key: bytes, opening: bytes, challenge: bytes) -> bytes:
 
 def _explain(claimed: Opening) -> str:
     match claimed:
-        case Join(token=token) if token:
+        case JoinRequest(token=token) if token:
             return f"the join token of node {claimed.node_id} is not valid here, or has expired"
         case _:
             return (

@@ -4,14 +4,16 @@
 
 A connection begins with a handshake of four messages; see `handshake` for what it proves:
 
-    opener    Hello | Ask | Join            what the connection is for, with a nonce
-    acceptor  Challenge                     another nonce
-    opener    Proof                         a MAC of both
-    acceptor  Sealed                        the answer, with a MAC of everything before it
+    opener    ConnectRequest, StatusRequest     the purpose of the connection, with a nonce
+              or JoinRequest
+    acceptor  Challenge                         another nonce
+    opener    Proof                             a MAC of both
+    acceptor  Sealed                            the reply, with a MAC of all messages before it
 
-A `Hello` is answered with `Welcome`, then Raft frames follow, one way; it names the cluster, the
-incarnation of the sender and the one that it means to reach. `Ask` and `Join` are single questions.
-A connection that fails the handshake is closed with a reason.
+The reply to a `ConnectRequest` is `HandshakeAccepted`; Raft frames follow, one way. The request
+names the cluster, the incarnation of the sender and the one that it means to reach. A
+`StatusRequest` or `JoinRequest` has one reply. A connection that fails the handshake is closed with
+a reason.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from penstock.platform.layout import Field, Layout
 
 PROTOCOL: Final = 2
 FRAME_SIZE_MAX: Final = 8 << 20
-GREETING_SIZE_MAX: Final = 4 << 10
-"""Bytes of a frame of the handshake: a stranger cannot make a node buffer more."""
+HANDSHAKE_SIZE_MAX: Final = 4 << 10
+"""Bytes of a handshake frame: an unauthenticated peer cannot make a node buffer more."""
 NONCE_SIZE: Final = 32
 
 FRAME_HEAD: Final = Layout(
@@ -40,11 +42,11 @@ FRAME_HEAD: Final = Layout(
 )
 
 
-class Refusal(Struct, frozen=True, array_like=True, tag=12):
+class HandshakeRejected(Struct, frozen=True, array_like=True, tag=12):
     reason: str
 
 
-class Hello(Struct, frozen=True, array_like=True, tag=20):
+class ConnectRequest(Struct, frozen=True, array_like=True, tag=20):
     """Open a connection for Raft frames."""
 
     protocol: int
@@ -58,16 +60,16 @@ class Hello(Struct, frozen=True, array_like=True, tag=20):
     nonce: bytes
 
 
-class Ask(Struct, frozen=True, array_like=True, tag=21):
-    """Ask a node for its `Standing`."""
+class StatusRequest(Struct, frozen=True, array_like=True, tag=21):
+    """Request the `PeerStatus` of a node."""
 
     protocol: int
     node_id: int
     nonce: bytes
 
 
-class Join(Struct, frozen=True, array_like=True, tag=22):
-    """Take this node into the groups; the answer comes when it was proposed everywhere."""
+class JoinRequest(Struct, frozen=True, array_like=True, tag=22):
+    """Add the sending node to the groups; the reply follows when all have proposed it."""
 
     protocol: int
     node_id: int
@@ -77,7 +79,7 @@ class Join(Struct, frozen=True, array_like=True, tag=22):
     token: str = ""
     """The public part of a join token."""
     seed: bytes = b""
-    """What the incarnation was derived from; sent only without a secret and without a token."""
+    """The seed of the incarnation; sent only without a secret and without a token."""
 
 
 class Challenge(Struct, frozen=True, array_like=True, tag=23):
@@ -90,51 +92,51 @@ class Proof(Struct, frozen=True, array_like=True, tag=24):
 
 class Sealed(Struct, frozen=True, array_like=True, tag=25):
     body: bytes
-    """An encoded `Welcome`, `Standing` or `Refusal`."""
+    """An encoded `HandshakeAccepted`, `PeerStatus` or `HandshakeRejected`."""
     mac: bytes
 
 
-class Welcome(Struct, frozen=True, array_like=True, tag=26):
+class HandshakeAccepted(Struct, frozen=True, array_like=True, tag=26):
     cluster_id: str = ""
     offset_groups: int = 0
     key: bytes = b""
     """The generated key of the cluster, encrypted for the node that joins."""
 
 
-class Standing(Struct, frozen=True, array_like=True, tag=27):
+class PeerStatus(Struct, frozen=True, array_like=True, tag=27):
     node_id: int
     incarnation: str
-    is_founded: bool
+    is_bootstrapped: bool
     """Whether the node belongs to a cluster."""
     peers: tuple[str, ...] = ()
-    """As its settings list them; a cluster is founded by nodes that list the same."""
+    """`node.peers` of its settings; only nodes with equal lists bootstrap a cluster."""
     members: tuple[str, ...] = ()
     """`NODE@HOST:PORT` of each member that the node knows."""
 
 
-Opening = Hello | Ask | Join
-Answer = Welcome | Standing | Refusal
-Greeting = Opening | Answer | Challenge | Proof | Sealed
+Opening = ConnectRequest | StatusRequest | JoinRequest
+Answer = HandshakeAccepted | PeerStatus | HandshakeRejected
+HandshakeMessage = Opening | Answer | Challenge | Proof | Sealed
 
 _encoder: Final = Encoder()
-_decoder: Final = Decoder(Greeting)
+_decoder: Final = Decoder(HandshakeMessage)
 
 
 def pack_frame(data: bytes) -> bytes:
     return FRAME_HEAD.pack(len(data), crc32(data)) + data
 
 
-def encode_greeting(greeting: Greeting) -> bytes:
+def encode_handshake(greeting: HandshakeMessage) -> bytes:
     return _encoder.encode(greeting)
 
 
-def pack_greeting(greeting: Greeting) -> bytes:
-    return pack_frame(encode_greeting(greeting))
+def pack_handshake(greeting: HandshakeMessage) -> bytes:
+    return pack_frame(encode_handshake(greeting))
 
 
-def decode_greeting(data: bytes) -> Greeting:
+def decode_handshake(data: bytes) -> HandshakeMessage:
     try:
-        greeting: Greeting = _decoder.decode(data)
+        greeting: HandshakeMessage = _decoder.decode(data)
     except MsgspecError as error:
         raise BadRequestError(f"not a handshake message of protocol {PROTOCOL}: {error}") from error
     return greeting

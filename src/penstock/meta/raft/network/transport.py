@@ -23,17 +23,17 @@ from penstock.errors import BadRequestError, DeadlineError, SetupError, StoreErr
 from penstock.meta.raft.network.handshake import Acceptor, Gatekeeper, Opener
 from penstock.meta.raft.network.messages import (
     FRAME_SIZE_MAX,
-    GREETING_SIZE_MAX,
+    HANDSHAKE_SIZE_MAX,
     Answer,
-    Ask,
+    ConnectRequest,
     FrameReader,
-    Hello,
-    Join,
-    Refusal,
-    Standing,
-    Welcome,
+    HandshakeAccepted,
+    HandshakeRejected,
+    JoinRequest,
+    PeerStatus,
+    StatusRequest,
     pack_frame,
-    pack_greeting,
+    pack_handshake,
 )
 from penstock.meta.state.model import Member
 from penstock.platform.clock import SystemClock
@@ -52,7 +52,7 @@ _JOINS_MAX: Final = 4
 _WARNINGS_MAX: Final = 20
 _WARNINGS_SECONDS: Final = 60.0
 PENDING_MAX: Final = 64
-"""Connections in a handshake at once."""
+"""Concurrent connections in the handshake."""
 
 
 class Host(Gatekeeper, Protocol):
@@ -60,13 +60,13 @@ class Host(Gatekeeper, Protocol):
 
     def draw_nonce(self) -> bytes: ...
 
-    def check_hello(self, hello: Hello) -> str | None:
+    def check_hello(self, hello: ConnectRequest) -> str | None:
         """Return why this connection is refused, or None."""
         ...
 
-    def standing(self) -> Standing: ...
+    def peer_status(self) -> PeerStatus: ...
 
-    def join(self, join: Join) -> tuple[Welcome | Refusal, bytes]:
+    def join(self, join: JoinRequest) -> tuple[HandshakeAccepted | HandshakeRejected, bytes]:
         """Take a node in and return the answer, with the key of the cluster; may take seconds,
         called on a thread of its own."""
         ...
@@ -83,9 +83,9 @@ class _Incoming(asyncio.Protocol):
 
     def __init__(self, transport: Transport) -> None:
         self._owner = transport
-        self._reader = FrameReader(GREETING_SIZE_MAX)
+        self._reader = FrameReader(HANDSHAKE_SIZE_MAX)
         self._acceptor = Acceptor(transport.host, transport.host.draw_nonce())
-        self._hello: Hello | None = None
+        self._hello: ConnectRequest | None = None
         self._is_answered = False
         self._timer: asyncio.TimerHandle | None = None
         self._raw: asyncio.Transport | None = None
@@ -133,7 +133,7 @@ class _Incoming(asyncio.Protocol):
         if self._hello is not None or self._is_answered:
             self._raw.abort()
             return
-        self._raw.write(pack_greeting(Refusal(reason)))
+        self._raw.write(pack_handshake(HandshakeRejected(reason)))
         self._raw.close()
 
     def _take(self, frame: bytes) -> None:
@@ -148,26 +148,26 @@ class _Incoming(asyncio.Protocol):
         assert opening is not None, "a handshake is answered, done or refused"
         self._owner.pending.pop(self._raw, None)
         match opening:
-            case Hello():
+            case ConnectRequest():
                 self._greet(opening)
-            case Ask():
-                self._answer(self._owner.host.standing())
+            case StatusRequest():
+                self._answer(self._owner.host.peer_status())
                 self._raw.close()
-            case Join():
+            case JoinRequest():
                 self._extend()
                 self._owner.run_apart(lambda: self._owner.host.join(opening), self._joined)
 
-    def _greet(self, hello: Hello) -> None:
+    def _greet(self, hello: ConnectRequest) -> None:
         assert self._raw is not None, "data follows the connection"
         reason = self._owner.host.check_hello(hello)
         if reason is not None:
-            self._answer(Refusal(reason))
+            self._answer(HandshakeRejected(reason))
             self._owner.warn("peer_refused", peer=hello.node_id, reason=reason)
             self._raw.close()
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._answer(Welcome())
+        self._answer(HandshakeAccepted())
         self._hello = hello
         self._reader.size_max = FRAME_SIZE_MAX
         self._owner.greeted[self._raw] = hello
@@ -179,9 +179,9 @@ class _Incoming(asyncio.Protocol):
             self._timer.cancel()
         self._timer = self._owner.loop.call_later(_JOIN_SECONDS, self._raw.abort)
 
-    def _joined(self, outcome: tuple[Welcome | Refusal, bytes]) -> None:
+    def _joined(self, outcome: tuple[HandshakeAccepted | HandshakeRejected, bytes]) -> None:
         answer, key = outcome
-        if isinstance(answer, Welcome):
+        if isinstance(answer, HandshakeAccepted):
             answer = replace(answer, key=self._acceptor.wrap(key))
         self._answer(answer)
         if self._raw is not None:
@@ -203,7 +203,7 @@ class _Outgoing(asyncio.Protocol):
         self._lost = lost
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        self._reader = FrameReader(GREETING_SIZE_MAX)
+        self._reader = FrameReader(HANDSHAKE_SIZE_MAX)
         self._raw: asyncio.Transport | None = None
         self.is_welcome = False
         self.refusal = ""
@@ -242,10 +242,10 @@ class _Outgoing(asyncio.Protocol):
             self._raw.write(pack_frame(answer))
             return
         match self._opener.answer:
-            case Welcome():
+            case HandshakeAccepted():
                 self.is_welcome = True
                 self._end_timer()
-            case Refusal(reason):
+            case HandshakeRejected(reason):
                 raise BadRequestError(reason)
             case _:
                 raise BadRequestError("unexpected answer in a handshake")
@@ -281,7 +281,7 @@ class Transport:
         self.connections: Final[set[asyncio.Transport]] = set()
         self.pending: Final[dict[asyncio.Transport, None]] = {}
         """Connections that have not proved anything yet, the oldest first."""
-        self.greeted: Final[dict[asyncio.Transport, Hello]] = {}
+        self.greeted: Final[dict[asyncio.Transport, ConnectRequest]] = {}
         """Connections that carry Raft frames, and what their openers said."""
         self._joins: Final = threading.BoundedSemaphore(_JOINS_MAX)
         self._warned_at = 0.0
@@ -336,7 +336,7 @@ class Transport:
                 self._peers[node] = _Peer(member, task)
 
     async def _keep_connected(self, member: Member) -> None:
-        told = ""
+        logged = ""
         while True:
             lost = asyncio.Event()
             opener = self.host.open_to(member)
@@ -352,16 +352,16 @@ class Transport:
                 continue
             self._peers[member.node_id].connection = connection
             await lost.wait()
-            if connection.refusal and connection.refusal != told:
-                told = connection.refusal
-                _log.warning("peer_refused_us", peer=member.node_id, reason=told)
+            if connection.refusal and connection.refusal != logged:
+                logged = connection.refusal
+                _log.warning("peer_refused_us", peer=member.node_id, reason=logged)
             await asyncio.sleep(_RECONNECT_SECONDS)
 
     def send(self, to: int, data: bytes) -> None:
         """Send a frame, or drop it; any thread may call."""
         self._outbox.append((to, pack_frame(data)))
-        # The flag is read behind the append and lowered before the outbox is emptied: whoever finds
-        # it raised has put a frame where the flush to come will find it.
+        # The flag is read after the append and lowered before the outbox is emptied: when it is
+        # raised here, a flush that has not begun will find the frame.
         if not self._is_flush_due and not self.is_closed:
             self._is_flush_due = True
             self.loop.call_soon_threadsafe(self._flush)
@@ -390,8 +390,8 @@ class Transport:
 
     def run_apart(
         self,
-        work: Callable[[], tuple[Welcome | Refusal, bytes]],
-        done: Callable[[tuple[Welcome | Refusal, bytes]], object],
+        work: Callable[[], tuple[HandshakeAccepted | HandshakeRejected, bytes]],
+        done: Callable[[tuple[HandshakeAccepted | HandshakeRejected, bytes]], object],
     ) -> None:
         """Do slow work on a thread of its own, of which there are few, then answer on the loop."""
 
@@ -399,7 +399,7 @@ class Transport:
             try:
                 answer = work()
             except StoreError as error:
-                answer = Refusal(str(error)), b""
+                answer = HandshakeRejected(str(error)), b""
             finally:
                 self._joins.release()
             if not self.is_closed:
@@ -408,7 +408,7 @@ class Transport:
         if self._joins.acquire(blocking=False):
             threading.Thread(target=run, name="penstock-meta-join", daemon=True).start()
         else:
-            done((Refusal(f"{_JOINS_MAX} nodes join at the moment; try again"), b""))
+            done((HandshakeRejected(f"{_JOINS_MAX} nodes join at the moment; try again"), b""))
 
     def note_pending(self, connection: asyncio.Transport) -> None:
         """Count a connection that has not proved anything yet; the oldest makes room for it."""
@@ -443,7 +443,7 @@ class Transport:
             peer.task.cancel()
             if peer.connection is not None:
                 peer.connection.abort()
-        # The server is closed when nobody is half-way in: asyncio forgets the sockets of those.
+        # The server is closed after all handshakes: asyncio loses the sockets of unfinished ones.
         for _ in range(_TURNS_MAX):
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             if not tasks or not (await asyncio.wait(tasks, timeout=_CONNECT_SECONDS))[0]:
@@ -459,7 +459,7 @@ class Transport:
             await asyncio.sleep(0)
 
 
-def ask_node(address: str, opener: Opener, *, seconds: float = 5.0) -> Answer:
+def call_node(address: str, opener: Opener, *, seconds: float = 5.0) -> Answer:
     """Ask a node one question and return its answer; blocks. Raises `DeadlineError`."""
     host, _, port = address.rpartition(":")
     clock = SystemClock()
@@ -467,7 +467,7 @@ def ask_node(address: str, opener: Opener, *, seconds: float = 5.0) -> Answer:
     try:
         with socket.create_connection((host, int(port)), timeout=seconds) as connection:
             connection.sendall(pack_frame(opener.first))
-            reader = FrameReader(GREETING_SIZE_MAX)
+            reader = FrameReader(HANDSHAKE_SIZE_MAX)
             while opener.answer is None:
                 connection.settimeout(max(0.001, end - clock.monotonic()))
                 data = connection.recv(65_536)

@@ -123,8 +123,8 @@ def acquire_lease(view: View, command: AcquireLease, moment: Moment) -> Change |
 
 
 def renew_lease(view: View, command: RenewLease, moment: Moment) -> Change | Rejected:
-    # A lease that ran out can still be renewed: nobody took it, for that would have changed its
-    # epoch, and the epoch is what keeps the work apart, not the clock.
+    # An expired lease can still be renewed: another holder would have changed its epoch, and the
+    # epoch, not the clock, fences the holders.
     held = _own_lease(view, command)
     if isinstance(held, Rejected):
         return held

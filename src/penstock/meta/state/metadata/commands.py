@@ -3,7 +3,7 @@
 All three are closed unions of tagged structures, stored as MessagePack arrays with the rules of
 `model`: append fields with defaults, never change one. A tag is never used again for another
 meaning. Bounds stand in the types and are checked when a command is decoded, before it is logged:
-nothing that reaches the log can be refused by a type.
+no command in the log can fail a type check.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.meta.state.model import (
 )
 
 PLACEMENTS_MAX: Final = 1_000
-"""Shards that one command creates or forgets; more take more commands."""
+"""Shards that one command creates or removes; more take several commands."""
 PRODUCER_IDS_MAX: Final = 1_000_000
 REQUEST_ID_SIZE_MAX: Final = 128
 
@@ -39,7 +39,7 @@ Nodes = Annotated[tuple[NodeId, ...], Meta(min_length=1, max_length=64)]
 
 
 class Placement(Struct, frozen=True, array_like=True):
-    """Which nodes hold one shard; the first replica that is named leader leads."""
+    """The nodes that hold one shard, and the one that leads it."""
 
     partition: Partition
     replicas: Nodes
@@ -69,29 +69,29 @@ class AlterTopic(Struct, frozen=True, array_like=True, tag="alter-topic"):
 
 
 class DeleteTopic(Struct, frozen=True, array_like=True, tag="delete-topic"):
-    """The name is free at once; the shards are forgotten one by one when their data is gone."""
+    """Free the name immediately; the shards are removed one by one after their data."""
 
     topic_id: Name
 
 
-class AcceptLoss(Struct, frozen=True, array_like=True, tag="accept-loss"):
-    """Begin a shard anew whose records are lost, with nothing in it."""
+class AcceptDataLoss(Struct, frozen=True, array_like=True, tag="accept-loss"):
+    """Reopen a shard whose records are lost, empty."""
 
     topic_id: Name
     partition: Partition
 
 
-class LoseEngine(Struct, frozen=True, array_like=True, tag="lose-engine"):
-    """A node has nothing any more of what it kept in the engine of one storage type."""
+class ReportEngineLoss(Struct, frozen=True, array_like=True, tag="lose-engine"):
+    """A node has lost the engine directory of one storage type, with all of its records."""
 
     node_id: NodeId
     storage_type: Name
     engine_id: Name
-    """Names the directory that is gone: it may be put back."""
+    """Id of the lost directory, which may be put back."""
 
 
-class FindShard(Struct, frozen=True, array_like=True, tag="find-shard"):
-    """A node has the records again of a shard that was lost: the directory was put back."""
+class RestoreShard(Struct, frozen=True, array_like=True, tag="find-shard"):
+    """A node has the records of a lost shard again: the directory was put back."""
 
     topic_id: Name
     partition: Partition
@@ -107,7 +107,7 @@ class CreateShards(Struct, frozen=True, array_like=True, tag="create-shards"):
 
 
 class DeleteShards(Struct, frozen=True, array_like=True, tag="delete-shards"):
-    """Forget shards of a deleted topic, or ones whose creation is undone."""
+    """Remove shards of a deleted topic, or ones whose creation is undone."""
 
     topic_id: Name
     partitions: Annotated[tuple[Partition, ...], Meta(min_length=1, max_length=PLACEMENTS_MAX)]
@@ -127,7 +127,7 @@ class AssignLeader(Struct, frozen=True, array_like=True, tag="assign-leader"):
 
 
 class ChangeInSync(Struct, frozen=True, array_like=True, tag="change-in-sync"):
-    """What the leader of `epoch` says about its followers."""
+    """Replicas in sync, as reported by the leader of `epoch`."""
 
     topic_id: Name
     partition: Partition
@@ -154,7 +154,7 @@ class SetSegmentStatus(Struct, frozen=True, array_like=True, tag="set-segment-st
 
 
 class DeleteSegments(Struct, frozen=True, array_like=True, tag="delete-segments"):
-    """Forget the segments below `before`; each must be `deleting`."""
+    """Remove the segments below `before`; each must be `deleting`."""
 
     topic_id: Name
     partition: Partition
@@ -184,7 +184,7 @@ class RemoveNode(Struct, frozen=True, array_like=True, tag="remove-node"):
 
 
 class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat"):
-    """A node outside of the Raft groups is there; watchers are not told."""
+    """A node outside of the Raft groups is alive; watchers are not notified."""
 
     node_id: NodeId
     boot_id: str
@@ -251,9 +251,9 @@ Command = (
     | PutMember
     | RemoveMember
     | Heartbeat
-    | AcceptLoss
-    | LoseEngine
-    | FindShard
+    | AcceptDataLoss
+    | ReportEngineLoss
+    | RestoreShard
 )
 
 
@@ -347,7 +347,7 @@ Result = Done | TopicResult | ShardsResult | SegmentResult | NodeResult | LeaseR
 
 
 class Applied(Struct, frozen=True, array_like=True):
-    """A command that changed the state: its revision, its result and what watchers are told."""
+    """A command that changed the state: its revision, its result and the events for watchers."""
 
     revision: int
     result: Result

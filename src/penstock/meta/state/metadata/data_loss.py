@@ -1,9 +1,9 @@
-"""Nodes that come back without their records, and what becomes of their shards.
+"""Data loss: nodes that come back without their records, and the state of their shards.
 
-A node names the data directory that it has when it registers. Another one than the last time means
-that no replica of its own has anything: it must neither lead nor count as in sync. A shard that
-nobody else had in sync is lost; that is remembered, and nothing empty takes its place, until an
-operator deletes the topic or accepts the loss.
+A node names its data directory when it registers. Another one than the last time means that its
+replicas are empty: it must neither lead nor count as in sync. A shard without another replica in
+sync is lost; the shard keeps that status, and is not replaced by an empty one, until an operator
+deletes the topic or accepts the loss.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from penstock.meta.state.answers import Rejected
 from penstock.meta.state.change import Change, Moment
 from penstock.meta.state.constants import ACTIVE, LOST, MEMORY_STORAGE
 from penstock.meta.state.metadata.commands import (
-    AcceptLoss,
+    AcceptDataLoss,
     Done,
     Event,
-    FindShard,
-    LoseEngine,
+    ReportEngineLoss,
+    RestoreShard,
     SegmentDeleted,
     SegmentPut,
     ShardPut,
@@ -56,7 +56,7 @@ def lose_replicas(
     return events
 
 
-def lose_engine(view: View, command: LoseEngine, moment: Moment) -> Change:
+def report_engine_loss(view: View, command: ReportEngineLoss, moment: Moment) -> Change:
     events = lose_replicas(view, command.node_id, moment, command.storage_type)
     loss = Loss(engine_id=command.engine_id)
     for event in events:
@@ -65,7 +65,7 @@ def lose_engine(view: View, command: LoseEngine, moment: Moment) -> Change:
     return Change(Done(), tuple(events))
 
 
-def find_lost_shard(view: View, command: FindShard, moment: Moment) -> Change | Rejected:
+def restore_lost_shard(view: View, command: RestoreShard, moment: Moment) -> Change | Rejected:
     shard = find_shard(view, command.topic_id, command.partition)
     if isinstance(shard, Rejected):
         return shard
@@ -89,8 +89,8 @@ def find_lost_shard(view: View, command: FindShard, moment: Moment) -> Change | 
 
 
 def _is_kept(view: View, shard: Shard, storage_type: str | None) -> bool:
-    """Whether somebody misses the records: topics in memory lose them with every start, and nobody
-    asks for those of deleted ones."""
+    """Whether losing the records counts as data loss: topics in memory lose them with every start,
+    and those of deleted topics are not needed."""
     topic = TOPICS.get(view, shard.topic_id)
     if topic is None or topic.status != ACTIVE:
         return False
@@ -98,7 +98,7 @@ def _is_kept(view: View, shard: Shard, storage_type: str | None) -> bool:
     return kept_in != MEMORY_STORAGE and storage_type in {None, kept_in}
 
 
-def accept_loss(view: View, command: AcceptLoss, moment: Moment) -> Change | Rejected:
+def accept_data_loss(view: View, command: AcceptDataLoss, moment: Moment) -> Change | Rejected:
     shard = find_shard(view, command.topic_id, command.partition)
     if isinstance(shard, Rejected):
         return shard

@@ -32,7 +32,7 @@ from penstock.meta.state.metadata.cluster import (
     set_node_status,
 )
 from penstock.meta.state.metadata.commands import (
-    AcceptLoss,
+    AcceptDataLoss,
     AcquireLease,
     AllocateProducerIds,
     AlterTopic,
@@ -47,9 +47,7 @@ from penstock.meta.state.metadata.commands import (
     DeleteShards,
     DeleteTopic,
     Event,
-    FindShard,
     Heartbeat,
-    LoseEngine,
     NextSegment,
     PutMember,
     RegisterNode,
@@ -57,11 +55,17 @@ from penstock.meta.state.metadata.commands import (
     RemoveMember,
     RemoveNode,
     RenewLease,
+    ReportEngineLoss,
     Request,
+    RestoreShard,
     SetNodeStatus,
     SetSegmentStatus,
 )
-from penstock.meta.state.metadata.data_loss import accept_loss, find_lost_shard, lose_engine
+from penstock.meta.state.metadata.data_loss import (
+    accept_data_loss,
+    report_engine_loss,
+    restore_lost_shard,
+)
 from penstock.meta.state.metadata.rows import EVENTS_TABLE, encode_events, scan_events
 from penstock.meta.state.metadata.segments import delete_segments, next_segment, set_segment_status
 from penstock.meta.state.metadata.shards import (
@@ -71,7 +75,7 @@ from penstock.meta.state.metadata.shards import (
     delete_shards,
 )
 from penstock.meta.state.metadata.topics import alter_topic, create_topic, delete_topic
-from penstock.meta.state.requests import find_answer, remember_answer
+from penstock.meta.state.requests import find_answer, store_answer
 from penstock.meta.state.view import View
 
 EVENTS_MAX: Final = 10_000
@@ -103,7 +107,7 @@ def apply(view: View, request: Request) -> Answer:
     head.revision += 1
     _keep_events(view, head, change.events)
     applied = Applied(revision=head.revision, result=change.result)
-    remember_answer(view, head, request.request_id, _encoder.encode(applied))
+    store_answer(view, head, request.request_id, _encoder.encode(applied))
     write_head(view, head)
     return replace(applied, events=change.events)
 
@@ -138,12 +142,12 @@ def _change(view: View, command: Command, moment: Moment) -> Change | Rejected: 
             return alter_topic(view, command, moment)
         case DeleteTopic():
             return delete_topic(view, command, moment)
-        case AcceptLoss():
-            return accept_loss(view, command, moment)
-        case LoseEngine():
-            return lose_engine(view, command, moment)
-        case FindShard():
-            return find_lost_shard(view, command, moment)
+        case AcceptDataLoss():
+            return accept_data_loss(view, command, moment)
+        case ReportEngineLoss():
+            return report_engine_loss(view, command, moment)
+        case RestoreShard():
+            return restore_lost_shard(view, command, moment)
         case CreateShards():
             return create_shards(view, command, moment)
         case DeleteShards():

@@ -1,7 +1,7 @@
 """Topics: created under an id that is never used again, altered, deleted.
 
-A topic's name points at its id. Deleting a topic frees the name at once and leaves the topic
-`deleting` until its last shard is forgotten; a topic created again under the same name has another
+A topic's name points at its id. Deleting a topic frees the name immediately and leaves the topic
+`deleting` until its last shard is removed; a topic created again under the same name has another
 id, so that it can never see old data.
 """
 

@@ -110,7 +110,7 @@ class DeleteOffsets(Struct, frozen=True, array_like=True, tag="delete-offsets"):
 
 
 class DeleteGroup(Struct, frozen=True, array_like=True, tag="delete-group"):
-    """Hide everything of a group at once; `PurgeGroup` then removes the rows."""
+    """Hide a group and its offsets immediately; `PurgeGroup` then removes the rows."""
 
     namespace: Name
     group: Name
@@ -125,8 +125,8 @@ class PurgeGroup(Struct, frozen=True, array_like=True, tag="purge-group"):
 
 
 class ExpireGroups(Struct, frozen=True, array_like=True, tag="expire-groups"):
-    """Forget those of the groups whose last commit lies before `before_ms`; at most `rows_max` rows
-    at once, what is left of a group is hidden until another command removes it."""
+    """Remove those of the groups whose last commit is older than `before_ms`, at most `rows_max`
+    rows of them; the other rows are hidden until another command removes them."""
 
     groups: Annotated[tuple[GroupName, ...], Meta(min_length=1, max_length=ROWS_MAX)]
     before_ms: Count

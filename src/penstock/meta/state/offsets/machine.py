@@ -63,7 +63,7 @@ from penstock.meta.state.offsets.rows import (
     write_group,
     write_members,
 )
-from penstock.meta.state.requests import find_answer, remember_answer
+from penstock.meta.state.requests import find_answer, store_answer
 from penstock.meta.state.transactions.machine import change_transaction
 from penstock.meta.state.view import View
 
@@ -92,7 +92,7 @@ def apply(view: View, request: OffsetRequest) -> OffsetAnswer:
     head.revision += 1
     applied = OffsetApplied(revision=head.revision, result=result)
     if request.request_id:
-        remember_answer(view, head, request.request_id, _encoder.encode(applied))
+        store_answer(view, head, request.request_id, _encoder.encode(applied))
     write_head(view, head)
     return applied
 

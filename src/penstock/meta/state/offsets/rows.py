@@ -4,7 +4,7 @@
     0x21 offsets  namespace, group, shard   → offset, pair, leader epoch, time, metadata
     0x24 members  namespace, group          → generation, members (0x22, 0x23: transactions)
 
-A row of an offset whose epoch lies below its group's floor is hidden: the group was deleted since.
+A row of an offset whose epoch is below its group's floor is hidden: the group was deleted since.
 A row without an offset says that the offset was deleted under that pair; it stays, so that an older
 commit, sent again after a crash, cannot bring the offset back.
 """

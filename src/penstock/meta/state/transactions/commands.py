@@ -27,7 +27,7 @@ Status = Literal[
 
 
 class TransactionPartition(Struct, frozen=True, array_like=True):
-    """A shard that a transaction writes to; its records lie at `first_offset` or behind."""
+    """A shard that a transaction writes to, from `first_offset` on."""
 
     shard: Name
     first_offset: Count

@@ -7,12 +7,12 @@
 
 Invariants:
 
-  * the outcome of a transaction never changes once it is decided, whoever asks and how often
-  * the epoch of a transactional id only grows, under one producer id; whoever has an older one is
-    refused and can neither write, nor decide
-  * whoever names a transaction by its beginning can neither decide nor finish another one
-  * a transaction that is decided keeps its shards and offsets until it is finished, so that whoever
-    takes over after a crash can complete it
+  * the outcome of a transaction never changes once it is decided
+  * the epoch of a transactional id only grows, under one producer id; a producer with an older one
+    is fenced and can neither write nor decide
+  * a caller that names a transaction by its beginning can neither decide nor finish another one
+  * a decided transaction keeps its shards and offsets until it is finished, so that another
+    coordinator can complete it after a crash
 """
 
 from __future__ import annotations
