@@ -243,7 +243,7 @@ class GroupCoordinator:
     def restore(self, key: GroupKey, snapshot: GroupSnapshot | None) -> None:
         """Take over a group as it was kept (None: it was not)."""
         with self.lock:
-            self._note_known(key)
+            self._add_known(key)
             if snapshot is None or key in self._groups or self._is_closed:
                 return
             if not self.is_here(key.group):
@@ -264,7 +264,7 @@ class GroupCoordinator:
                 return None
             return snapshot_of(group.machine.generation, group.machine.members), group.mark()
 
-    def note_saved(self, key: GroupKey, mark: tuple[object, ...]) -> None:
+    def mark_saved(self, key: GroupKey, mark: tuple[object, ...]) -> None:
         with self.lock:
             group = self._groups.get(key)
             if group is None:
@@ -273,7 +273,7 @@ class GroupCoordinator:
             is_current = mark == group.mark()
             self._release(group, None if is_current else GroupCode.rebalance_in_progress)
 
-    def note_unsaved(self, key: GroupKey, *, is_ours: bool) -> None:
+    def mark_unsaved(self, key: GroupKey, *, is_ours: bool) -> None:
         """A save failed: members ask again. Not `is_ours`: another node coordinates the group."""
         with self.lock:
             group = self._groups.get(key)
@@ -333,7 +333,7 @@ class GroupCoordinator:
             del self._groups[group.key]
             if group.saved and self._keeper is not None:
                 self._keeper.remove(group.key, group.machine.generation)
-            self._note_known(group.key)
+            self._add_known(group.key)
 
     def _abandon(self, group: _Group) -> None:
         """Forget a group that another node coordinates, or that is kept for later."""
@@ -345,7 +345,7 @@ class GroupCoordinator:
         if self._groups.get(group.key) is group:
             del self._groups[group.key]
 
-    def _note_known(self, key: GroupKey) -> None:
+    def _add_known(self, key: GroupKey) -> None:
         if not self._loads_lazily:
             return
         self._known[key] = None

@@ -127,7 +127,7 @@ class GroupKeeper:
                 self._save(key)
         except StoreError as error:
             _log.warning("group_state_not_saved", group=key.group, reason=str(error))
-            self._coordinator.note_unsaved(key, is_ours=not isinstance(error, StaleWriteError))
+            self._coordinator.mark_unsaved(key, is_ours=not isinstance(error, StaleWriteError))
             if removed is not None and not isinstance(error, StaleWriteError):
                 with self._lock:
                     self._removals.setdefault(key, removed)
@@ -148,4 +148,4 @@ class GroupKeeper:
             _log.warning("group_state_too_large", group=key.group, size=len(state))
             state = b""
         self._states.save_group_state(*key, snapshot.generation, state)
-        self._coordinator.note_saved(key, mark)
+        self._coordinator.mark_saved(key, mark)

@@ -226,7 +226,7 @@ class RemoteRows:
             max_staleness_ms=self._staleness_ms,
         )
         reply = self._connection.call("Get", request, pb.GetReply)
-        self._note_age(reply)
+        self._update_age(reply)
         return reply.row if reply.is_there else None
 
     def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
@@ -239,14 +239,14 @@ class RemoteRows:
                 max_staleness_ms=self._staleness_ms,
             )
             reply = self._connection.call("Scan", request, pb.ScanReply)
-            self._note_age(reply)
+            self._update_age(reply)
             for found in reply.rows:
                 yield found.key, found.row
             if not reply.has_more:
                 return
             start = reply.rows[-1].key + b"\x00"
 
-    def _note_age(self, reply: pb.GetReply | pb.ScanReply) -> None:
+    def _update_age(self, reply: pb.GetReply | pb.ScanReply) -> None:
         if not reply.HasField("age_ms"):
             self._age_ms = None
         elif self._age_ms is not None:

@@ -88,13 +88,13 @@ class Watchers:
         self._watches: list[Watch] = []
         self._delivering = threading.Lock()
 
-    def note(self, answer: Answer) -> None:
+    def enqueue(self, answer: Answer) -> None:
         """Queue what a command caused; called in the order of the log, on its thread."""
         if isinstance(answer, Applied) and answer.events and not answer.repeated:
             self._queue.append(Update(answer.revision, answer.events))
 
-    def note_reset(self, reader: Reader) -> None:
-        """Have the watchers start over: a snapshot has replaced the state. Called as `note` is."""
+    def enqueue_reset(self, reader: Reader) -> None:
+        """Have the watchers start over: a snapshot replaced the state. Called as `enqueue` is."""
         self._queue.append(full_state(reader))
 
     def deliver(self) -> None:

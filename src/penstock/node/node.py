@@ -287,7 +287,7 @@ class Node:
                 addresses, node_id=node.id, clock=self.clock, store_id=store_id
             )
             remote.start_heartbeats()
-            self._keep_store_id(store_id)
+            self._write_store_id(store_id)
             return remote
         require_core()
         from penstock.meta.raft.client import Place, RaftMetaClient
@@ -309,7 +309,7 @@ class Node:
                 # Before anything is served: if this node had shards, they are lost, and an empty
                 # one must never be taken for what was there.
                 meta.register_store(stopping if stopping is not None else threading.Event())
-                self._keep_store_id(place.store_id)
+                self._write_store_id(place.store_id)
             undo.pop_all()
         return meta
 
@@ -346,7 +346,7 @@ class Node:
 
         settle_engines(self._known_engines, self.meta, self.engines, _KEPT, insist)
 
-    def _keep_store_id(self, store_id: str) -> None:
+    def _write_store_id(self, store_id: str) -> None:
         """It is registered: from now on this node need not wait for that before it serves."""
         if self._read(_STORE_ID) != store_id:
             self._disk.replace(self._at(_STORE_ID), f"{store_id}\n".encode())
@@ -443,7 +443,7 @@ class Node:
         self.admin.finish_creations()
         self.admin.finish_deletions()
         if not done.failed:
-            self._note_reconciled()
+            self._write_reconciled()
         self._routes.forget()
         return done
 
@@ -463,7 +463,7 @@ class Node:
         finally:
             file.close()
 
-    def _note_reconciled(self) -> None:
+    def _write_reconciled(self) -> None:
         try:
             self._disk.replace(self._at(_RECONCILED), b"%d\n" % self.storage_cache.revision)
         except OSError as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.meta.controller.controller_loop import BEATLESS_ROUNDS, Beats
+from penstock.meta.controller.controller_loop import MISSED_HEARTBEAT_ROUNDS, HeartbeatRounds
 from penstock.meta.controller.decisions import (
     MOVES_MAX,
     Leadership,
@@ -225,15 +225,15 @@ def test_what_nodes_hold_is_counted_with_every_change() -> None:
     ]
     SHARDS.put(view, shards[0], "t", 0)
     counts.reset(view)
-    counts.note([cmd.ShardPut(shards[1]), cmd.ShardPut(shards[2]), cmd.ShardPut(shards[2])])
+    counts.apply([cmd.ShardPut(shards[1]), cmd.ShardPut(shards[2]), cmd.ShardPut(shards[2])])
     moved = _shard("shard t/1 replicas 2,3 in-sync 2,3 leader 3 epoch 5".split())
-    counts.note([cmd.ShardPut(moved), cmd.ShardDeleted("t", 0), cmd.ShardDeleted("t", 9)])
+    counts.apply([cmd.ShardPut(moved), cmd.ShardDeleted("t", 0), cmd.ShardDeleted("t", 9)])
     load = counts.load()
     expected = load_of([moved, shards[2]])
     assert {node: held for node, held in load.replicas.items() if held} == expected.replicas
     assert {node: led for node, led in load.leaders.items() if led} == expected.leaders
     seen = counts.changes
-    counts.note([cmd.NodeRemoved(3)])
+    counts.apply([cmd.NodeRemoved(3)])
     assert counts.changes > seen
 
 
@@ -249,9 +249,9 @@ def test_leaders_of_offsets_leave_the_leader_of_metadata() -> None:
 
 
 def test_a_node_outside_of_the_groups_is_lost_when_its_heartbeats_stay_out() -> None:
-    beats = Beats()
+    beats = HeartbeatRounds()
     assert beats.alive({8: 100, 9: 101}) == {8, 9}
-    for _ in range(BEATLESS_ROUNDS - 1):
+    for _ in range(MISSED_HEARTBEAT_ROUNDS - 1):
         assert beats.alive({8: 100, 9: 101}) == {8, 9}
     assert beats.alive({8: 102, 9: 101}) == {8}
     assert beats.alive({8: 102, 9: 150}) == {8, 9}

@@ -2,7 +2,7 @@
 
 Every node runs the loop; only the one that leads the group `metadata` decides. A member that Raft
 has not heard of for `SILENT_ROUNDS` rounds is lost, and so is another node whose heartbeats stay
-out for `BEATLESS_ROUNDS`. What is decided is a command like any other, and
+out for `MISSED_HEARTBEAT_ROUNDS`. What is decided is a command like any other, and
 is refused when the world has moved on. Shards are looked at when one of them, or a node, changed.
 """
 
@@ -37,7 +37,7 @@ _log: Final = get_logger(__name__)
 
 ROUND_SECONDS: Final = 0.5
 SILENT_ROUNDS: Final = 4
-BEATLESS_ROUNDS: Final = 5
+MISSED_HEARTBEAT_ROUNDS: Final = 5
 BALANCE_ROUNDS: Final = 20
 """Leaders are moved for balance so rarely that a node which comes and goes does not pull them
 along."""
@@ -61,7 +61,7 @@ class Liveness:
         self._silent.clear()
 
 
-class Beats:
+class HeartbeatRounds:
     """Counts the rounds without a heartbeat of each node outside of the Raft groups."""
 
     def __init__(self) -> None:
@@ -73,7 +73,9 @@ class Beats:
         for node, mark in marks.items():
             known, rounds = last.get(node, (mark, -1))
             self._last[node] = (mark, rounds + 1 if mark == known else 0)
-        return {node for node, (_, rounds) in self._last.items() if rounds < BEATLESS_ROUNDS}
+        return {
+            node for node, (_, rounds) in self._last.items() if rounds < MISSED_HEARTBEAT_ROUNDS
+        }
 
     def forget(self) -> None:
         self._last.clear()
@@ -112,7 +114,7 @@ class ControllerLoop:
         self._seen_changes = self._balanced_changes = -1
         """Up to which change of shards and nodes there is nothing to decide."""
         self._liveness = Liveness()
-        self._beats = Beats()
+        self._beats = HeartbeatRounds()
         self._heard: set[int] | None = None
         """Which nodes counted as alive in the last round; None: this node did not lead then."""
         self._stopping = threading.Event()

@@ -48,7 +48,7 @@ class ShardCounts:
                 self._put(shard)
             self.changes += 1
 
-    def note(self, events: Iterable[Event]) -> None:
+    def apply(self, events: Iterable[Event]) -> None:
         with self._lock:
             for one in events:
                 match one:

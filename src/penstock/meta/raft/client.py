@@ -182,7 +182,11 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
         names = group_names(identity.offset_groups)
         self._counts: Final = ShardCounts()
         self._metadata: Final[GroupHandle[cmd.Request, cmd.Answer]] = self.node.add_group(
-            names[0], 0, MetadataMachine(), on_applied=self._note, on_reset=self._note_reset
+            names[0],
+            0,
+            MetadataMachine(),
+            on_applied=self._on_applied,
+            on_reset=self._on_state_replaced,
         )
         self._counts.reset(self._metadata.local)
         self._offset_handles: Final = [
@@ -344,7 +348,7 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
                 transport.close()
             database.close()
             raise
-        client.note_address(mine)
+        client.record_member(mine)
         return client
 
     @property
@@ -425,9 +429,9 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
     def cut_logs(self) -> None:
         """Drop the log entries of all groups here: who lacks them gets the state instead."""
         for handle in self._all_groups:
-            handle.cut_log()
+            handle.truncate_log()
 
-    def note_address(self, address: str) -> None:
+    def record_member(self, address: str) -> None:
         """Record this node as a member if it is not: a single node became a cluster's first."""
         if set(self._metadata.configuration.voters) != {self._node_id}:
             return
@@ -537,15 +541,15 @@ class RaftMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionClient):
         if NODES.get(self._metadata.reader, node) is not None:
             self.remove_node(node)
 
-    def _note(self, answer: cmd.Answer) -> None:
-        self._watchers.note(answer)
+    def _on_applied(self, answer: cmd.Answer) -> None:
+        self._watchers.enqueue(answer)
         if isinstance(answer, cmd.Applied) and not answer.repeated:
-            self._counts.note(answer.events)
+            self._counts.apply(answer.events)
         self._watchers_thread_wake.set()
 
-    def _note_reset(self) -> None:
+    def _on_state_replaced(self) -> None:
         self._counts.reset(self._metadata.local)
-        self._watchers.note_reset(self._metadata.local)
+        self._watchers.enqueue_reset(self._metadata.local)
         self._watchers_thread_wake.set()
 
     def _deliver(self) -> None:

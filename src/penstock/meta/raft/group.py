@@ -198,7 +198,7 @@ class RaftGroup(Generic[RequestT, AnswerT]):
     def transfer(self, to: int) -> None:
         self._core.transfer(to)
 
-    def cut_log(self) -> None:
+    def truncate_log(self) -> None:
         """Drop all entries that are applied, once their effect is on the device."""
         self._cut_wanted = self._applied
 

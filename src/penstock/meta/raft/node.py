@@ -245,8 +245,8 @@ class GroupHandle(Generic[RequestT, AnswerT]):
     def _end_change(self, _error: StoreError | None = None) -> None:
         self._is_changing = False
 
-    def cut_log(self) -> None:
-        self._node.post(self.group.cut_log)
+    def truncate_log(self) -> None:
+        self._node.post(self.group.truncate_log)
 
     def transfer(self, to: int) -> None:
         self._node.post(partial(self.group.transfer, to))
@@ -325,7 +325,7 @@ class RaftNode:
 
     def start(self, transport: Transport) -> None:
         self._transport = transport
-        self._note_members()
+        self._refresh_members()
         self._multi.lead_alone()
         self._thread.start()
 
@@ -480,10 +480,10 @@ class RaftNode:
         self._ticks += 1
         self._multi.tick()
         if self._ticks % _MEMBERS_TICKS == 0:
-            self._note_members()
+            self._refresh_members()
         self.on_tick(self._ticks)
 
-    def _note_members(self) -> None:
+    def _refresh_members(self) -> None:
         if self._members_reader is None or self._transport is None:
             return
         members = read_members(self._members_reader) or self.first_members

@@ -95,10 +95,6 @@ class Proposals(Generic[RequestT, AnswerT]):
         self._waiting[proposal.context] = proposal
         self._unsent.append(proposal)
 
-    @property
-    def has_unsent(self) -> bool:
-        return bool(self._unsent)
-
     def send(
         self,
         leader: tuple[int, int],
@@ -236,10 +232,6 @@ class Reads:
 
     def add(self, done: ReadDone) -> None:
         self._new.append(done)
-
-    @property
-    def has_new(self) -> bool:
-        return bool(self._new)
 
     def ask(self, ask: Callable[[bytes], None]) -> None:
         if self._new:

@@ -79,7 +79,7 @@ class StandaloneMetaClient(LogMetadataClient, LogOffsetClient, LogTransactionCli
         watchers: Final = Watchers()
         self._standalone_log = StandaloneLog(database, node_id=node_id, limits=limits)
         metadata_group = self._standalone_log.add_group(
-            METADATA, MetadataMachine(), on_applied=watchers.note
+            METADATA, MetadataMachine(), on_applied=watchers.enqueue
         )
         groups = [
             self._standalone_log.add_group(offset_group_name(number), OffsetMachine())

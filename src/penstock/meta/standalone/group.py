@@ -230,11 +230,11 @@ class StandaloneGroup(Generic[RequestT, AnswerT]):
 
     def finish_turn(self) -> None:
         """The batch is on the device: apply what it holds, then wake the proposers."""
-        self._note_cut()
+        self._store_truncation()
         # What was written before this sync is on the device now, too.
         self._applied_durable = self._written
         for proposal in self._turn:
-            self._note_entry(len(proposal.data))
+            self._count_entry(len(proposal.data))
         # Should this raise, `refuse` wakes those of the turn, for they are still in it.
         answers = self._apply([proposal.request for proposal in self._turn])
         turn, self._turn = self._turn, []
@@ -272,7 +272,7 @@ class StandaloneGroup(Generic[RequestT, AnswerT]):
 
     # -- the log --------------------------------------------------------------------------------
 
-    def _note_entry(self, size: int) -> None:
+    def _count_entry(self, size: int) -> None:
         self._last += 1
         self._sizes.append(size)
         self._held_size += size
@@ -298,7 +298,7 @@ class StandaloneGroup(Generic[RequestT, AnswerT]):
         batch.put(family, fmt.cut_key(group), fmt.CUT.pack(until, term))
         self._turn_cut = until
 
-    def _note_cut(self) -> None:
+    def _store_truncation(self) -> None:
         for _ in range(self._turn_cut - self._cut):
             self._held_size -= self._sizes.popleft()
         self._cut = self._turn_cut
@@ -407,7 +407,7 @@ class StandaloneGroup(Generic[RequestT, AnswerT]):
             if index != self._last + 1:
                 raise self._corruption(f"the entry behind {self._last} is missing")
             entry = fmt.decode_entry(index, row)
-            self._note_entry(len(entry.data))
+            self._count_entry(len(entry.data))
             self._term = max(self._term, entry.term)
             if index > self._applied:
                 unapplied.append(entry)

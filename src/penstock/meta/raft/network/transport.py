@@ -97,7 +97,7 @@ class _Incoming(asyncio.Protocol):
         if self._owner.is_closed:
             transport.abort()
             return
-        self._owner.note_pending(transport)
+        self._owner.track_handshake(transport)
         self._timer = self._owner.loop.call_later(_GREETING_SECONDS, transport.abort)
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -410,7 +410,7 @@ class Transport:
         else:
             done((HandshakeRejected(f"{_JOINS_MAX} nodes join at the moment; try again"), b""))
 
-    def note_pending(self, connection: asyncio.Transport) -> None:
+    def track_handshake(self, connection: asyncio.Transport) -> None:
         """Count a connection that has not proved anything yet; the oldest makes room for it."""
         self.pending[connection] = None
         if len(self.pending) > PENDING_MAX:

@@ -105,14 +105,14 @@ def apply(view: View, request: Request) -> Answer:
     if isinstance(change, Rejected):
         return change
     head.revision += 1
-    _keep_events(view, head, change.events)
+    _store_events(view, head, change.events)
     applied = Applied(revision=head.revision, result=change.result)
     store_answer(view, head, request.request_id, _encoder.encode(applied))
     write_head(view, head)
     return replace(applied, events=change.events)
 
 
-def _keep_events(view: View, head: Head, events: tuple[Event, ...]) -> None:
+def _store_events(view: View, head: Head, events: tuple[Event, ...]) -> None:
     if not events:
         return
     view.put(encode_key(EVENTS_TABLE, head.revision), encode_events(events))
