@@ -133,7 +133,9 @@ def test_a_topic_with_shards_and_segments_is_made_by_typed_calls(client: ProtoCl
     opened = client.call("CreateNextSegment", **fields)
     assert part(opened, "segment", "number") == "1"
     assert part(opened, "segment", "start_offset") == "7"
-    assert "end_offset" not in opened["segment"]  # type: ignore[operator]
+    segment = opened["segment"]
+    assert isinstance(segment, dict)
+    assert "end_offset" not in segment
     assert client.call("CreateNextSegment", **fields) == opened
     sealed = client.call("SealUpSegment", shard_name=shard, segment=1, end_offset=9)
     assert part(sealed, "segment", "status") == "sealed"

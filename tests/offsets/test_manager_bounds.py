@@ -66,7 +66,7 @@ def test_a_commit_that_finds_no_room_in_time_fails_and_changes_nothing(
         pass
     world.clock.advance(milliseconds=201)
     thread.join()
-    assert "3 offsets wait to be saved" in str(errors[0])
+    assert "3 offsets are not saved" in str(errors[0])
     assert world.at("g", ShardId("orders-1", 9)) is None
     with pytest.raises(BadRequestError, match="at most 3"):
         world.manager.commit_offsets(

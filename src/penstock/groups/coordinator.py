@@ -1,4 +1,4 @@
-"""The groups of this node: machines with a clock, threads, requests that wait, and bounds.
+"""The consumer groups of this node: state machines with a clock, threads, requests and bounds.
 
 Methods may be called from any thread and never wait for a device or a network; `join` and `sync`
 call back when the group has decided, `join_within` and `sync_within` wait for that.
@@ -50,7 +50,7 @@ AskLater = Callable[[int, bytes, Callable[[bytes | StoreError], None]], None]
 
 
 class _Group:
-    """A machine and the requests that wait for it."""
+    """A state machine and its pending requests."""
 
     __slots__ = ("due_ms", "held", "key", "machine", "saved", "waiting")
 
@@ -59,7 +59,7 @@ class _Group:
         self.machine: Final = machine
         self.waiting: Final[dict[Ticket, Done]] = {}
         self.held: Final[list[tuple[Done, Answer]]] = []
-        """Answers that are given when the generation is saved."""
+        """Answers that are sent after the generation is saved."""
         self.saved: tuple[object, ...] = ()
         self.due_ms: int | None = None
 
@@ -96,7 +96,7 @@ class GroupCoordinator:
         self._timer: threading.Thread | None = None
         self._is_closed = False
         self._known: Final[dict[GroupKey, None]] = {}
-        """Groups of which it is known that no members are kept."""
+        """Groups without stored members."""
         self._loads_lazily = False
         self._keeper: Final = None if states is None else GroupKeeper(states, self, clock)
 
@@ -221,19 +221,19 @@ class GroupCoordinator:
     # Keeping members
 
     def load_all(self) -> None:
-        """Go on with the groups that were here when this node stopped."""
+        """Load the groups that this node coordinated when it stopped."""
         if self._keeper is not None:
             for key, snapshot in self._keeper.read_all():
                 self.restore(key, snapshot)
 
     def load_when_asked(self) -> None:
-        """Look for the members of a group when it is first asked for: another node may have been
-        its coordinator before."""
+        """Load the members of a group with its first request: another node may have been its
+        coordinator before."""
         self._loads_lazily = self._keeper is not None
 
     def nodes_changed(self) -> None:
-        """Groups may have another coordinator now: forget those that moved away, and look again
-        for those that come."""
+        """Groups may have another coordinator now: drop those that moved away, and load those that
+        moved here."""
         with self.lock:
             self._known.clear()
             for group in list(self._groups.values()):
@@ -241,7 +241,7 @@ class GroupCoordinator:
                     self._abandon(group)
 
     def restore(self, key: GroupKey, snapshot: GroupSnapshot | None) -> None:
-        """Take over a group as it was kept (None: it was not)."""
+        """Restore a group from its stored members (None: there are none)."""
         with self.lock:
             self._add_known(key)
             if snapshot is None or key in self._groups or self._is_closed:
@@ -254,7 +254,7 @@ class GroupCoordinator:
             self._settle(group)
 
     def to_save(self, key: GroupKey) -> tuple[GroupSnapshot, tuple[object, ...]] | None:
-        """Return a group that is to be saved, and its mark; None when there is none any more."""
+        """Return a group that is to be saved, and its mark; None when it was removed."""
         with self.lock:
             group = self._groups.get(key)
             if group is None:
@@ -274,7 +274,7 @@ class GroupCoordinator:
             self._release(group, None if is_current else GroupCode.rebalance_in_progress)
 
     def mark_unsaved(self, key: GroupKey, *, is_ours: bool) -> None:
-        """A save failed: members ask again. Not `is_ours`: another node coordinates the group."""
+        """A save failed: members retry. Not `is_ours`: another node coordinates the group."""
         with self.lock:
             group = self._groups.get(key)
             if group is None:
@@ -285,7 +285,7 @@ class GroupCoordinator:
                 self._abandon(group)
 
     def close(self) -> None:
-        """Requests that wait are answered: look for another coordinator."""
+        """Answer the pending requests: their members must look for another coordinator."""
         with self.lock:
             self._is_closed = True
             for group in list(self._groups.values()):
@@ -336,7 +336,7 @@ class GroupCoordinator:
             self._add_known(group.key)
 
     def _abandon(self, group: _Group) -> None:
-        """Forget a group that another node coordinates, or that is kept for later."""
+        """Drop a group that another node coordinates, or that is stored for later."""
         for done in group.waiting.values():
             # Of which kind it is does not matter here: both answers carry the code.
             done(Joined(GroupCode.not_coordinator))
@@ -364,7 +364,7 @@ class GroupCoordinator:
         self._settle(group)
 
     def _settle(self, group: _Group) -> None:
-        """Hand out the answers, save a new generation, set the timer to what is due next."""
+        """Send the answers, save a new generation, set the timer to the next deadline."""
         machine = group.machine
         is_unsaved = self._is_unsaved(group)
         for ticket, answer in machine.take_answers():
@@ -394,7 +394,7 @@ class GroupCoordinator:
 
     @staticmethod
     def _release(group: _Group, code: GroupCode | None) -> None:
-        """Give the answers that waited for a save, or `code` in their place."""
+        """Send the answers that waited for a save, or `code` in their place."""
         held, group.held[:] = list(group.held), []
         for done, answer in held:
             if code is None:
@@ -446,7 +446,7 @@ class GroupCoordinator:
 
 
 class _Waiter:
-    """One answer, waited for by one thread."""
+    """A future for one answer and one thread."""
 
     __slots__ = ("_answer", "_is_there")
 

@@ -1,4 +1,4 @@
-"""Keeps the members of groups in the meta service: one thread that saves, removes and loads.
+"""Stores the members of groups in the meta service: one thread that saves, removes and loads.
 
 A group waits here at most once; what is saved is its state at the moment the thread comes to it.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STOP_S: Final = 5.0
 _PAUSE_S: Final = 0.5
-"""After a failure, before the next try."""
+"""Pause between a failure and the next attempt."""
 
 _log: Final = get_logger(__name__)
 
@@ -30,11 +30,11 @@ class GroupKey(NamedTuple):
 
 
 class GroupStateClient(Protocol):
-    """The part of the meta service that keeps members. Calls wait for the device."""
+    """The part of the meta service that stores members. Calls wait for the sync."""
 
     def save_group_state(self, namespace: str, group: str, generation: int, state: bytes) -> None:
-        """Keep the state of a generation; an empty one removes it. Raises `StaleWriteError` when
-        that of a later generation is kept."""
+        """Store the state of a generation; an empty one removes it. Raises `StaleWriteError` when
+        that of a later generation is stored."""
         ...
 
     def get_group_state(self, namespace: str, group: str) -> bytes | None: ...
@@ -80,7 +80,7 @@ class GroupKeeper:
                 yield GroupKey(namespace, group), snapshot
 
     def close(self) -> None:
-        """Finish what waits, for a short while."""
+        """Finish the queued work, within a short time."""
         self._ended.set()
         self._wake.set()
         if self._thread is not None:

@@ -1,4 +1,4 @@
-"""Asks the coordinator of a group, on this node or another.
+"""Routes requests to the coordinator of a group, on this node or another.
 
 A question is passed on once: a node that does not coordinate the group says so, and the member
 asks again. Which node does is asked at one place, `GroupCoordinator.node_of`.
@@ -67,7 +67,7 @@ class Reply(Struct, frozen=True):
 
 
 ROUTE_S: Final = 6.0
-"""How long a commit looks for the coordinator of its group: a lost node is noticed within three."""
+"""How long a commit is retried at the coordinator: a lost node is noticed within three seconds."""
 _PAUSE_S: Final = 0.05
 _PASSING: Final = frozenset(
     {
@@ -131,7 +131,7 @@ class PendingReply:
 
 
 class GroupRouter:
-    """What the store's own interfaces ask of groups."""
+    """The operations on groups of the store's own interfaces."""
 
     def __init__(self, here: GroupCoordinator) -> None:
         self._here: Final = here
@@ -251,7 +251,7 @@ def _seconds(question: Question) -> float:
 
 
 def answer(here: GroupCoordinator, question: Question) -> Reply:
-    """Ask this node's coordinator."""
+    """Pass a request to this node's coordinator."""
     namespace, group = question.namespace or DEFAULT_NAMESPACE, question.group
     seconds = _seconds(question)
     if question.join is not None:

@@ -63,5 +63,5 @@ def check_text(what: str, text: object) -> str:
 def check_partition(partition: object) -> int:
     """Return `partition` if a row can be found by it; else raise `BadRequestError`."""
     if not isinstance(partition, int) or not 0 <= partition <= INT_MAX:
-        raise BadRequestError(f"{partition!r} is no partition number")
+        raise BadRequestError(f"{partition!r} is not a partition number")
     return partition

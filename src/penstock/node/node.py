@@ -314,7 +314,7 @@ class Node:
         return meta
 
     def _choose_store_id(self) -> str:
-        """Return the id of this directory. A new one is kept before anybody hears of it: after a
+        """Return the id of this directory. A new one is stored before it is announced: after a
         crash the same directory must not appear as another one, which has lost its records."""
         with opening_errors(self.path):
             chosen = self._read(_STORE_ID) or self._read(_NEW_STORE_ID)
@@ -372,9 +372,9 @@ class Node:
             self._hold_back(lambda _shard: True)
 
     def _load_limits_of_cluster(self, stopping: threading.Event) -> None:
-        """Know of the transactions in the shards that are here before any other node reads there;
-        from then on the coordinators tell. Who does not know of them serves nothing: waits for
-        somebody who does, and raises in the end."""
+        """Load the transactions of the shards of this node before any other node reads there; from
+        then on the coordinators report them. Until they are loaded the node serves nothing: it
+        waits for a node that has them, and raises after a time."""
         here = {
             entry.name
             for entry in self.storage_cache.entries()

@@ -66,7 +66,7 @@ Waiting = tuple[LocalGroup, ShardId, Pending]
 
 
 class OffsetCacheManager:
-    """Commits kept locally until the meta service has them.
+    """Commits cached locally until the meta service has them.
 
     `step` saves what waits; `start` does it in a thread of its own, every `flush_interval_ms`.
     """
@@ -79,7 +79,7 @@ class OffsetCacheManager:
         clock: Clock,
         config: OffsetConfig,
     ) -> None:
-        """Load what an earlier process left unsaved; the first step sends it again."""
+        """Load the unsaved commits of an earlier process; the first flush sends them again."""
         self._meta = meta
         self._database = database
         self._put = database.putter(CACHE_FAMILY)
@@ -110,7 +110,7 @@ class OffsetCacheManager:
         metadata: str = "",
         leader_epoch: int = NO_LEADER_EPOCH,
     ) -> None:
-        """Commit one offset: as `commit`, without anything around it."""
+        """Commit one offset: the fast path of `commit`."""
         table = self._table
         while True:
             with self._lock:
@@ -145,7 +145,7 @@ class OffsetCacheManager:
 
     def commit(self, namespace: str, group: str, offsets: Mapping[ShardId, OffsetCommit]) -> None:
         """Commit offsets of a group, all or none. They survive the end of this process when this
-        returns; see the module's head for what does not."""
+        returns; the module's docstring lists what may be lost."""
         if len(offsets) > self._config.pending_max:
             raise BadRequestError(
                 f"{len(offsets)} offsets in one commit; at most {self._config.pending_max}"
@@ -161,7 +161,7 @@ class OffsetCacheManager:
             self._make_ready(namespace, group, len(offsets))
 
     def _begin_waiting(self, local: LocalGroup, offsets: Mapping[ShardId, OffsetCommit]) -> None:
-        """Write the commits and let them wait; the lock is held, and there is room."""
+        """Write the commits to the cache; the lock is held, and there is room."""
         now_ms = self._now_ms()
         sequence = self._table.sequence
         rows: list[tuple[ShardId, Pending]] = []
@@ -185,7 +185,7 @@ class OffsetCacheManager:
         local.pending.update(rows)
 
     def _make_ready(self, namespace: str, group: str, room: int) -> None:
-        """Wait for what stands in the way of a commit: an epoch, a held group, missing room."""
+        """Wait until a commit is possible: for an epoch, a held group, or room."""
         local = self._table.join(namespace, group)
         self._table.wait_while_held(local)
         deadline = self._clock.monotonic() + self._config.commit_timeout_ms / 1000
@@ -198,21 +198,21 @@ class OffsetCacheManager:
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 raise BusyError(
-                    f"{self._count} offsets wait to be saved, at most "
-                    f"{self._config.pending_max} may; the meta service takes none"
+                    f"the offset cache is full: {self._count} offsets are not saved (limit "
+                    f"{self._config.pending_max}), and the meta service accepts none; try again"
                 )
             self._clock.wait(self._room, left)
 
     # -- reads ------------------------------------------------------------------------------------
 
     def find(self, namespace: str, group: str, shard: ShardId) -> CommittedOffset | None:
-        """Return the commit that waits, or None."""
+        """Return the cached commit, or None."""
         return self.find_all(namespace, group, shard).get(shard)
 
     def find_all(
         self, namespace: str, group: str, shard: ShardId | None = None
     ) -> dict[ShardId, CommittedOffset]:
-        """Return the commits of a group that wait, or that of one shard.
+        """Return the cached commits of a group, or that of one shard.
 
         What an earlier process left is sent first: only the meta service knows whether the group
         was removed or reset since.
@@ -231,29 +231,29 @@ class OffsetCacheManager:
 
     @property
     def pending_count(self) -> int:
-        """How many offsets wait to be saved."""
+        """The number of offsets that are not saved."""
         return self._count
 
     # -- saving -----------------------------------------------------------------------------------
 
     def step(self) -> int:
-        """Save what waits now; return how many offsets. When it fails, everything still waits."""
+        """Save the cached commits now; return their number. On failure all stay cached."""
         return self._save(self._table.with_pending())
 
     def flush_group(self, local: LocalGroup) -> None:
-        """Save what waits of one group."""
+        """Save the cached commits of one group."""
         self._save([local])
 
     def drop(self, local: LocalGroup, shards: Iterable[ShardId], below: tuple[int, int]) -> None:
-        """Forget commits of `shards` that wait with a pair lower than `below`: they were overtaken
-        by one that the meta service has."""
+        """Drop the cached commits of `shards` with a pair lower than `below`: a commit that the
+        meta service has overtook them."""
         with self._lock:
             overtaken = [
                 (local, shard, local.pending[shard])
                 for shard in shards
                 if shard in local.pending and unpack_pair(local.pending[shard][1]) < below
             ]
-            self._settle(overtaken)
+            self._remove_saved(overtaken)
 
     def _save(self, groups: Iterable[LocalGroup]) -> int:
         with self._saving:
@@ -288,12 +288,12 @@ class OffsetCacheManager:
                     self._table.lost_to(lost, entry.epoch)
         for start in range(0, len(waiting), _SETTLE_ROWS_MAX):
             with self._lock:
-                self._settle(waiting[start : start + _SETTLE_ROWS_MAX])
+                self._remove_saved(waiting[start : start + _SETTLE_ROWS_MAX])
         self._room.set()
 
-    def _settle(self, waiting: list[Waiting]) -> None:
-        """Forget rows that the meta service has, unless a later commit took their place. Under the
-        lock, the local rows too: else this would remove the row of a commit made meanwhile."""
+    def _remove_saved(self, waiting: list[Waiting]) -> None:
+        """Remove rows that the meta service has, unless a later commit replaced them. The local
+        rows are removed under the lock, too: else the row of a concurrent commit could go."""
         batch = Batch()
         done = [one for one in waiting if one[0].pending.get(one[1]) is one[2]]
         for _, _, (key, _) in done:
@@ -312,8 +312,8 @@ class OffsetCacheManager:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and save what waits. Should that fail, the local rows are put on the
-        device, and the next start sends them again."""
+        """End the thread and save the cached commits. If that fails, the local rows are synced, and
+        the next start sends them again."""
         self._is_stopping = True
         self._table.close()
         self._wake.set()
@@ -367,7 +367,7 @@ def _value(epoch: int, sequence: int, commit: OffsetCommit, now_ms: int) -> byte
 
 
 def _as_groups(waiting: list[Waiting]) -> list[GroupOffsets]:
-    """Return the entries as the meta service takes them; each group comes in one piece."""
+    """Return the entries by group, in the form of the meta service."""
     groups: list[GroupOffsets] = []
     entries: list[OffsetEntry] = []
     for number, (local, shard, (_, value)) in enumerate(waiting, start=1):

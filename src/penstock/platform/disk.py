@@ -154,7 +154,7 @@ class Disk(Protocol):
     def usage(self, path: str) -> Usage: ...
 
     def lock(self, path: str) -> Lock:
-        """Take the exclusive lock on `path`, created if missing; raise `LockedError` at once
+        """Take the exclusive lock on `path`, created if missing; raise `LockedError` immediately
         when another process (or another holder in this one) has it. RocketMQ takes the same
         one: an OS lock on byte 0."""
         ...

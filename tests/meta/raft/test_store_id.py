@@ -35,7 +35,7 @@ def test_a_crash_while_a_directory_joins_a_cluster_loses_nothing(
         store.create_topic("t").write(b"from before the cluster")
     [port] = free_ports(1)
     with monkeypatch.context() as patched:
-        patched.setattr(Node, "_keep_store_id", crash)  # registered, but not noted
+        patched.setattr(Node, "_write_store_id", crash)  # registered, but not stored
         for _ in range(2):
             with pytest.raises(CrashError):
                 join(tmp_path, port)

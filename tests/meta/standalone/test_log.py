@@ -347,7 +347,7 @@ def test_a_missing_entry_is_reported_and_not_stepped_over() -> None:
     damage = Batch()
     damage.delete(fmt.META_LOG, fmt.entry_key(0, 3))
     database.write(damage)
-    with pytest.raises(CorruptionError, match="entry behind 2 is missing"):
+    with pytest.raises(CorruptionError, match="entry after 2 is missing"):
         Logs(database)
 
 

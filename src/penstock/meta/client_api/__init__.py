@@ -1,1 +1,1 @@
-"""What callers may ask of the meta service, alike for standalone, Raft and remote clients."""
+"""The clients of the meta service over a log, shared by standalone, Raft and remote clients."""

@@ -1,4 +1,4 @@
-"""Reads of what one node has, and how old that may be.
+"""Bounded-staleness reads: the rows of one node, and how old they may be.
 
 A node cannot know how old its rows are by the messages that it gets: the leader that sends them may
 itself have been replaced, and a process that was stopped does not notice. It goes by the last
@@ -17,34 +17,34 @@ from penstock.meta.standalone.group import GroupLog
 from penstock.meta.state.view import Reader
 
 STALENESS_MS: Final = 2_000
-"""What a local read may lack, where the request does not say."""
+"""Default bound of a local read."""
 
 ANY_AGE: Final = (1 << 64) - 1
-"""As a bound: however old, also when that is not known."""
+"""A bound that accepts any age, also an unknown one."""
 
 
 class LocalRows(NamedTuple):
     rows: Reader
     age_ms: Callable[[], int | None]
-    """What was acknowledged anywhere earlier than so long before the request is in what was read;
-    None: it is not known. To be asked after the reading."""
+    """The rows contain everything that was acknowledged longer before the request than this; None:
+    unknown. Call it after the reads."""
 
 
 class LocalReads(Protocol):
-    """A group that can be read as a node has it."""
+    """A group whose rows can be read as a node has them."""
 
     def within(self, staleness_ms: int) -> LocalRows:
-        """Return rows that lack nothing older than that. `StaleReadError` when there are none."""
+        """Return rows that contain everything older than the bound. `StaleReadError` if none do."""
         ...
 
 
 def current(rows: Reader) -> LocalRows:
-    """Return rows that lack nothing."""
+    """Return linearizable rows."""
     return LocalRows(rows, lambda: 0)
 
 
 class CurrentReads:
-    """Where every read sees everything: a single node."""
+    """The reads of a single node, which are always current."""
 
     def __init__(self, group: GroupLog[object]) -> None:
         self._group = group

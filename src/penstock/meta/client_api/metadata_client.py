@@ -1,4 +1,8 @@
-"""`MetadataClient` over the log of a single node: this node holds and leads every shard."""
+"""`MetadataClient` over a log: proposes commands and reads rows.
+
+Shared by the standalone, the Raft and the remote client; without an override of `_place` this node
+holds and leads every shard.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`OffsetClient` over the log of a single node.
+"""`OffsetClient` over a log, shared by the standalone, the Raft and the remote client.
 
 A consumer group lives in the offset group that the CRC-32 of its namespace and name points at; the
 number of offset groups is fixed when the directory is created.

@@ -1,4 +1,4 @@
-"""Decides whether a node that has proved to know a key may be taken into the groups.
+"""Decides whether a node that has proved knowledge of a key may join the groups.
 
 The leader of `metadata` decides, for it knows which members live:
 
@@ -44,7 +44,7 @@ class Admission:
         self._ask: Final = ask
 
     def refusal(self, join: JoinRequest) -> str | None:
-        """Return why a node is not taken in, or None."""
+        """Return why a node may not join, or None."""
         if join.node_id == self._node_id:
             return f"this is node {self._node_id} itself: two nodes have one number"
         leader = self._leader()

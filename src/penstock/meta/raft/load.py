@@ -97,7 +97,7 @@ def load_group(database: Database, group: GroupName) -> Loaded:
     for key, row in database.scan(family, start, end):
         index = fmt.entry_index(key)
         if index != last + 1:
-            raise _corruption(database, group, f"the entry behind {last} is missing")
+            raise _corruption(database, group, f"the entry after {last} is missing")
         last = index
         rows.append((index, row))
         term = max(term, fmt.ENTRY.unpack_from(row)[0])

@@ -24,7 +24,7 @@ _log: Final = get_logger(__name__)
 
 VOTER, REMOVED, LEARNER = 0, 1, 2
 _NEAR: Final = 64
-"""A member that lacks at most so many entries is as good as up to date."""
+"""A member that lacks at most this many entries counts as up to date."""
 _TRIES: Final = 3
 PROMOTE_TICKS: Final = 7
 BALANCE_TICKS: Final = 61
@@ -33,7 +33,7 @@ with that, all would seem to be silent for ever."""
 
 
 class MemberGroup(Protocol):
-    """A group, as far as its members matter."""
+    """The operations of a group that concern its members."""
 
     @property
     def name(self) -> GroupName: ...
@@ -51,7 +51,7 @@ class MemberGroup(Protocol):
 
 
 class Membership:
-    """Takes nodes in and out. One change at a time; each may take seconds."""
+    """Adds and removes nodes. One change at a time; each may take seconds."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Membership:
         self._changing = threading.Lock()
 
     def join(self, join: JoinRequest) -> HandshakeAccepted | HandshakeRejected:
-        """Take in a node that may join."""
+        """Add a node that may join."""
         mine = self._identity
         try:
             self.add(
@@ -94,8 +94,8 @@ class Membership:
         _log.info("member_added", node=member.node_id, address=member.address)
 
     def remove(self, node_id: int) -> None:
-        """Take a node out of all groups, and forget it. Raises `BadRequestError` for the last
-        voter."""
+        """Remove a node from all groups and from the metadata. Raises `BadRequestError` for the
+        last voter."""
         with self._changing:
             for group in self._groups:
                 group.barrier()
@@ -136,7 +136,7 @@ def promotions(status: RaftStatus) -> list[int]:
 
 
 def transfers(node_id: int, statuses: Sequence[RaftStatus]) -> list[tuple[str, int]]:
-    """Return (group, node) for the leaders that had better sit elsewhere."""
+    """Return (group, node) for the leaders that should move, and where to."""
     metadata_leader = next((one.leader for one in statuses if one.name == "metadata"), 0)
     leads = [
         Leadership(
@@ -167,7 +167,7 @@ def _is_in(configuration: fmt.Configuration, node_id: int) -> bool:
 
 
 def look_after(node_id: int, groups: Sequence[MemberGroup], ticks: int) -> None:
-    """On the driver's thread: let learners vote, and spread the leaders."""
+    """On the driver's thread: promote learners, and spread the leaders."""
     if ticks % PROMOTE_TICKS and ticks % BALANCE_TICKS:
         return
     statuses = [group.status for group in groups]

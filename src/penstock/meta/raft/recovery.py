@@ -1,4 +1,4 @@
-"""Makes the directory of one survivor the only member of a new cluster: for a lost majority.
+"""Unclean recovery after a lost majority: one survivor becomes the only member of a new cluster.
 
 Without a majority nothing can be decided any more, and a removed member cannot be removed. This is
 done offline, to a directory whose node is stopped:
@@ -36,14 +36,14 @@ from penstock.meta.storage.unflushed_rows import UnflushedRows
 
 
 class GroupOutlook(Struct, frozen=True):
-    """What becomes of one group."""
+    """The effect of a recovery on one group."""
 
     name: str
     applied: int
     commit: int
     last: int
     dropped: tuple[int, ...]
-    """Voters and learners that the group will not have any more."""
+    """Voters and learners that are removed from the group."""
 
     @property
     def unconfirmed(self) -> int:
@@ -52,19 +52,19 @@ class GroupOutlook(Struct, frozen=True):
 
 
 class Outlook(Struct, frozen=True):
-    """What a recovery would do."""
+    """The effects of a recovery."""
 
     identity: fmt.Identity
     groups: tuple[GroupOutlook, ...]
     members: tuple[Member, ...]
-    """Which leave."""
+    """Members that are removed."""
     shards: tuple[str, ...]
-    """Whose records only those members have."""
+    """Shards whose last replicas are on those members."""
 
 
 def look_ahead(database: Database) -> Outlook:
-    """Return what a recovery would do; change nothing. Raises `NotAStoreError` for a directory that
-    cannot be recovered from."""
+    """Return the effects of a recovery without making it. Raises `NotAStoreError` for a directory
+    that cannot be recovered from."""
     identity, loaded = _load(database)
     rows = UnflushedRows(database, METADATA.state_family, METADATA.number, loaded[0].generation)
     members = tuple(one for one in read_members(rows) if one.node_id != identity.node_id)

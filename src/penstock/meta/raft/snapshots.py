@@ -36,7 +36,7 @@ GIVE_UP_TICKS: Final = 100
 
 
 class SnapshotSending:
-    """One transfer, on the side that has the state."""
+    """One transfer, on the sending side."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SnapshotSending:
         return self._advance(0)
 
     def answer(self, answer: SnapshotAnswer) -> SnapshotChunk | None:
-        """Return the next chunk that the other side wants, if any."""
+        """Return the next chunk that the receiver requests, if any."""
         assert self._chunk is not None, "a transfer begins before it is answered"
         if answer.wanted != self._chunk.number + 1:
             return None  # an answer that was on its way when we sent the chunk again
@@ -76,7 +76,7 @@ class SnapshotSending:
         return self._advance(answer.wanted)
 
     def tick(self) -> SnapshotChunk | None:
-        """Return the chunk again when no answer came for a while."""
+        """Return the chunk again after a time without an answer."""
         self._silent_ticks += 1
         self._ticks += 1
         if self._silent_ticks % RESEND_TICKS == 0:
@@ -108,7 +108,7 @@ class SnapshotSending:
 
 
 class Received(Struct):
-    """A transfer, on the side that takes the state."""
+    """A transfer, on the receiving side."""
 
     sender: int
     snapshot: int
@@ -120,7 +120,7 @@ class Received(Struct):
 
 
 class SnapshotReceiving:
-    """Puts the rows of one transfer at a time under a generation of their own."""
+    """Stores the rows of one transfer at a time under a new generation."""
 
     def __init__(self, database: Database, group: GroupName, used_generation: int) -> None:
         self._database = database
@@ -135,7 +135,7 @@ class SnapshotReceiving:
     def take(
         self, sender: int, chunk: SnapshotChunk, install: Callable[[bytes], None]
     ) -> SnapshotAnswer:
-        """Keep the rows of a chunk; with the last one, `install` gets the Raft message."""
+        """Store the rows of a chunk; with the last one, `install` gets the Raft message."""
         current = self._received
         if current is None or (current.sender, current.snapshot) != (sender, chunk.snapshot):
             if chunk.number != 0 or (current is not None and current.is_complete):
@@ -168,7 +168,7 @@ class SnapshotReceiving:
             self.drop()
 
     def drop(self) -> None:
-        """Forget a transfer and its rows: it was given up, or the core had no use for it."""
+        """Drop a transfer and its rows: it was abandoned, or the core rejected it."""
         current, self._received = self._received, None
         if current is not None:
             self._delete(current.generation)
@@ -220,7 +220,7 @@ def delete_generations(database: Database, group: GroupName, start: int, end: in
 def pinned_state(
     database: Database, group: GroupName, generation: int
 ) -> tuple[bytes, Iterator[tuple[bytes, bytes]]]:
-    """Return the applied row and the rows of the state, all of one moment: this one."""
+    """Return the applied row and the rows of the state, as a consistent snapshot."""
     prefix = fmt.state_prefix(group.number, generation)
     end = fmt.state_prefix(group.number, generation + 1)
     found = database.scan(group.state_family, fmt.applied_key(group.number), end)

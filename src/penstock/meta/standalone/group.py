@@ -405,7 +405,7 @@ class StandaloneGroup(Generic[RequestT, AnswerT]):
         for key, row in self._database.scan(family, start, end):
             index = fmt.entry_index(key)
             if index != self._last + 1:
-                raise self._corruption(f"the entry behind {self._last} is missing")
+                raise self._corruption(f"the entry after {self._last} is missing")
             entry = fmt.decode_entry(index, row)
             self._count_entry(len(entry.data))
             self._term = max(self._term, entry.term)

@@ -230,7 +230,7 @@ class Database:
         pause_seconds, pause_max = _STALL_SECONDS
         while not self._try_write(fill):
             if not patient and self._clock.monotonic() >= deadline:
-                raise BusyError(f"{self.path}: RocksDB's compactions are behind; try again later")
+                raise BusyError(f"{self.path}: RocksDB's compactions lag; try again later")
             self._clock.wait(self._closing, pause_seconds)
             pause_seconds = min(2 * pause_seconds, pause_max)
 

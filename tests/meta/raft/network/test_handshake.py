@@ -202,7 +202,7 @@ def test_secrets_are_long_and_never_shown() -> None:
     with pytest.raises(SettingsError, match="has 5 characters; use at least 16") as caught:
         credentials("hush!")
     assert "hush" not in str(caught.value)
-    with pytest.raises(SettingsError, match=r"9 secrets in node\.secret_file; at most 8"):
+    with pytest.raises(SettingsError, match=r"node\.secret_file has 9 secrets; the limit is 8"):
         credentials(*["a secret of many lines"] * 9)
     found = credentials("the secret that is not shown")
     assert "not shown" not in repr(found) + repr(vars(found))

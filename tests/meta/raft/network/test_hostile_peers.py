@@ -285,7 +285,7 @@ def test_forged_oversized_and_half_frames_harm_no_node(cluster: ClusterInProcess
 def test_idle_handshakes_are_closed_and_do_not_keep_members_out(
     cluster: ClusterInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport_module, "_GREETING_SECONDS", 1.0)
+    monkeypatch.setattr(transport_module, "_HANDSHAKE_SECONDS", 1.0)
     address = cluster.addresses[1]
     host, _, port = address.rpartition(":")
     with ExitStack() as stack:

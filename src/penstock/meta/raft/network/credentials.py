@@ -1,4 +1,4 @@
-"""The keys of a node: which secret it shares with its cluster, and the tokens that let nodes join.
+"""The keys of a node: the secret that it shares with its cluster, and the tokens for joins.
 
 The key of a cluster is, in this order:
 
@@ -43,7 +43,7 @@ _TOKEN_KEY_SIZE: Final = 20
 _TOKEN_PARTS: Final = 4
 _NO_INCARNATION: Final = "new"
 _PUBLIC: Final = b"penstock: no secret is configured"
-"""Used where there is no secret yet; a MAC with it only shows that the protocol is spoken."""
+"""Used before a secret exists; a MAC with it only proves that the peer speaks the protocol."""
 _SECRETS_KEY: Final = b"\xff\xff\xfe"
 """In raft-meta, beside `fmt.IDENTITY_KEY`: no group has the number 0xFFFF."""
 
@@ -52,7 +52,7 @@ class Stored(Struct, frozen=True, array_like=True):
     """The secrets in a node's directory; written with its identity."""
 
     seed: bytes = b""
-    """What the incarnation was derived from; empty: the directory is older than that."""
+    """The seed of the incarnation; empty: an earlier release created the directory."""
     key: bytes = b""
     """The generated key of the cluster."""
 
@@ -95,7 +95,9 @@ def check_secrets(texts: Sequence[str]) -> tuple[str, ...]:
                 "random ones"
             )
     if len(found) > _SECRETS_MAX:
-        raise SettingsError(f"{len(found)} secrets in node.secret_file; at most {_SECRETS_MAX}")
+        raise SettingsError(
+            f"node.secret_file has {len(found)} secrets; the limit is {_SECRETS_MAX}"
+        )
     return found
 
 
@@ -121,7 +123,7 @@ class Credentials:
         self._entropy = entropy
 
     def entered(self, identity: fmt.Identity, stored: Stored) -> Credentials:
-        """Return the credentials of a node that has entered a cluster."""
+        """Return the credentials of a node that has joined a cluster."""
         made = Credentials(
             identity,
             token=self._token,

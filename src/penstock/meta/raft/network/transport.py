@@ -3,7 +3,7 @@
 Messages of Raft may be lost, so nothing here waits: what cannot be sent now is dropped and the peer
 reported as unreachable. Memory is bounded by what may be in a connection's buffer.
 
-A connection must finish its handshake within `_GREETING_SECONDS`. At most `PENDING_MAX` may be in
+A connection must finish its handshake within `_HANDSHAKE_SECONDS`. At most `PENDING_MAX` may be in
 one: the oldest makes room for the next, so that idle strangers do not keep members out.
 """
 
@@ -46,7 +46,7 @@ _CONNECT_SECONDS: Final = 2.0
 _RECONNECT_SECONDS: Final = 0.2
 _TURNS_MIN: Final = 3
 _TURNS_MAX: Final = 1_000
-_GREETING_SECONDS: Final = 5.0
+_HANDSHAKE_SECONDS: Final = 5.0
 _JOIN_SECONDS: Final = 30.0
 _JOINS_MAX: Final = 4
 _WARNINGS_MAX: Final = 20
@@ -61,14 +61,14 @@ class Host(Gatekeeper, Protocol):
     def draw_nonce(self) -> bytes: ...
 
     def check_hello(self, hello: ConnectRequest) -> str | None:
-        """Return why this connection is refused, or None."""
+        """Return why this connection is rejected, or None."""
         ...
 
     def peer_status(self) -> PeerStatus: ...
 
     def join(self, join: JoinRequest) -> tuple[HandshakeAccepted | HandshakeRejected, bytes]:
-        """Take a node in and return the answer, with the key of the cluster; may take seconds,
-        called on a thread of its own."""
+        """Add a node and return the reply, with the key of the cluster; may take seconds, called on
+        a thread of its own."""
         ...
 
     def receive(self, sender: int, data: bytes) -> None: ...
@@ -98,7 +98,7 @@ class _Incoming(asyncio.Protocol):
             transport.abort()
             return
         self._owner.track_handshake(transport)
-        self._timer = self._owner.loop.call_later(_GREETING_SECONDS, transport.abort)
+        self._timer = self._owner.loop.call_later(_HANDSHAKE_SECONDS, transport.abort)
 
     def connection_lost(self, _error: Exception | None) -> None:
         if self._raw is not None:
@@ -139,7 +139,7 @@ class _Incoming(asyncio.Protocol):
     def _take(self, frame: bytes) -> None:
         assert self._raw is not None, "data follows the connection"
         if self._is_answered:
-            raise BadRequestError("a connection that asked a question has nothing more to say")
+            raise BadRequestError("unexpected frame after a request on this connection")
         answer = self._acceptor.take(frame)
         if answer is not None:
             self._raw.write(pack_frame(answer))
@@ -211,7 +211,7 @@ class _Outgoing(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._raw = transport
-        self._timer = self._loop.call_later(_GREETING_SECONDS, transport.abort)
+        self._timer = self._loop.call_later(_HANDSHAKE_SECONDS, transport.abort)
         transport.write(pack_frame(self._opener.first))
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -236,7 +236,7 @@ class _Outgoing(asyncio.Protocol):
     def _take(self, frame: bytes) -> None:
         assert self._raw is not None, "data follows the connection"
         if self.is_welcome:
-            raise BadRequestError("the other side has nothing more to say on this connection")
+            raise BadRequestError("unexpected frame from the accepting side of this connection")
         answer = self._opener.take(frame)
         if answer is not None:
             self._raw.write(pack_frame(answer))
@@ -280,9 +280,9 @@ class Transport:
         self.loop: Final = asyncio.new_event_loop()
         self.connections: Final[set[asyncio.Transport]] = set()
         self.pending: Final[dict[asyncio.Transport, None]] = {}
-        """Connections that have not proved anything yet, the oldest first."""
+        """Unauthenticated connections, the oldest first."""
         self.greeted: Final[dict[asyncio.Transport, ConnectRequest]] = {}
-        """Connections that carry Raft frames, and what their openers said."""
+        """Connections that carry Raft frames, and the requests that opened them."""
         self._joins: Final = threading.BoundedSemaphore(_JOINS_MAX)
         self._warned_at = 0.0
         self._warnings = 0
@@ -313,7 +313,7 @@ class Transport:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def set_members(self, members: list[Member]) -> None:
-        """Say who the others are; connections to those that changed are made anew."""
+        """Set the other members; connect again to those whose address or incarnation changed."""
         if not self.is_closed:
             self.loop.call_soon_threadsafe(self._set_members, members)
 
@@ -379,7 +379,7 @@ class Transport:
                 self.host.unreachable(to)
 
     def absent(self, members: Sequence[Member]) -> list[Member]:
-        """Return the members that this node wants to talk to and has no connection to."""
+        """Return the members without a connection from this node."""
         peers = dict(self._peers)  # this is not the loop's thread
         found: list[Member] = []
         for member in members:
@@ -411,7 +411,7 @@ class Transport:
             done((HandshakeRejected(f"{_JOINS_MAX} nodes join at the moment; try again"), b""))
 
     def track_handshake(self, connection: asyncio.Transport) -> None:
-        """Count a connection that has not proved anything yet; the oldest makes room for it."""
+        """Track an unauthenticated connection; beyond the limit the oldest is closed."""
         self.pending[connection] = None
         if len(self.pending) > PENDING_MAX:
             oldest = next(iter(self.pending))
@@ -420,7 +420,7 @@ class Transport:
             self.warn("handshakes_crowded", limit=PENDING_MAX)
 
     def warn(self, event: str, **fields: str | int) -> None:
-        """Log what strangers cause: a few times a minute, however often they do it."""
+        """Log events of unauthenticated peers, a few times a minute at most."""
         now = self.loop.time()
         if now - self._warned_at > _WARNINGS_SECONDS:
             self._warned_at, self._warnings = now, 0
@@ -460,7 +460,7 @@ class Transport:
 
 
 def call_node(address: str, opener: Opener, *, seconds: float = 5.0) -> Answer:
-    """Ask a node one question and return its answer; blocks. Raises `DeadlineError`."""
+    """Send one request to a node and return its reply; blocks. Raises `DeadlineError`."""
     host, _, port = address.rpartition(":")
     clock = SystemClock()
     end = clock.monotonic() + seconds
