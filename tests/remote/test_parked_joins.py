@@ -67,7 +67,7 @@ class TwoNodes:
         self.pair.meta.register_node("", listeners={"storage": f"127.0.0.1:{port}"})
         self.here = GroupCoordinator(SystemClock(), LIMITS, is_here=lambda _: False)
         self.here.node_of = lambda _: THERE
-        self.here.ask_other = self.pair.forwarder.ask_group
+        self.here.send_to_coordinator = self.pair.forwarder.ask_group
         self.here.ask_other_later = self.pair.forwarder.ask_group_later
         self.router = GroupRouter(self.here)
 

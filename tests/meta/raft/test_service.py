@@ -365,7 +365,7 @@ def test_a_watch_whose_client_does_not_read_ends_with_its_queue_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.meta.service._WATCH_QUEUE_MAX", 3)
-    with SoloMetaClient.open(str(tmp_path / "meta")) as solo:
+    with StandaloneMetaClient.open(str(tmp_path / "meta")) as solo:
         steps = solo.service().watch(pb.WatchRequest(after=0))
         for step in steps:
             assert isinstance(step, pb.WatchReply)
