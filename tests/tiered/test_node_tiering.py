@@ -155,14 +155,15 @@ def test_a_topic_says_when_and_in_which_pieces_it_is_uploaded(tmp_path: Path) ->
         for shard, policy in policies.items():
             store.create_shard(shard)
             tiers.watch(shard, shard_config(TopicConfig(tiering=policy)))
-            dispatcher.dispatch(shard, [store.read(shard, store.append(shard, Record(b"1")))[0]])
+            store.append(shard, Record(b"1"))
+            assert dispatcher.advance(shard, 0, 1) == 1
         assert dispatcher.run_once() == 0, "none is due"
         clock.advance(2)
         assert dispatcher.run_once() == 1
         assert tiers.bounds(eager) == (0, 1)
         for _ in range(30):
             at = store.append(large, Record(b"v" * 400))
-            dispatcher.dispatch(large, store.read(large, at))
+            dispatcher.advance(large, at, at + 1)
         assert dispatcher.run_once() == 1, "many bytes have come"
         flat = tiers.flat(large)
         assert flat is not None

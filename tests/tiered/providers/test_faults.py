@@ -170,7 +170,7 @@ def test_while_the_tier_is_gone_the_log_keeps_what_it_lacks(tmp_path: Path) -> N
         assert dispatcher.keep_from(SHARD) == 40
         provider.is_gone = True
         store.append(SHARD, Record(b"written while the tier is gone"))
-        dispatcher.dispatch(SHARD, store.read(SHARD, 40))
+        dispatcher.advance(SHARD, 40, 41)
         clock.advance(2)
         dispatcher.run_once()
         assert SHARD in dispatcher.failures()

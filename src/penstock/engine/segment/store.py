@@ -26,7 +26,8 @@ from penstock.engine.segment.control.shard_commands import ShardCommands
 from penstock.engine.segment.control.shard_gc import ShardPurge
 from penstock.engine.segment.control.shard_lifecycle import ShardLives
 from penstock.engine.segment.dispatch.changed_shards import ShardMoves
-from penstock.engine.segment.dispatch.pipeline import Dispatcher, DispatchPipeline
+from penstock.engine.segment.dispatch.pipeline import DispatchPipeline
+from penstock.engine.segment.dispatch.worker import Dispatcher, ReadingDispatcher
 from penstock.engine.segment.index.batch_key_shards import BatchShards
 from penstock.engine.segment.log.disk_errors import disk_errors
 from penstock.engine.segment.open import StoreParts, open_parts
@@ -225,6 +226,14 @@ class SegmentStore:
 
     def live_size(self, shard: ShardId) -> int:
         return self._table.get(shard).estimate_size()
+
+    def size_between(self, shard: ShardId, offset: int, until: int) -> int:
+        """Return the bytes that the log holds of [offset, until), by queue entries, unchecked."""
+        log, size = self._table.get(shard), 0
+        while offset < until and (rows := log.rows(log.unit_of(offset), until - offset)):
+            size += sum(row.size for row in rows if row.first_offset < until)
+            offset = rows[-1].end_offset
+        return size
 
     def kind(self, shard: ShardId) -> QueueKind:
         return self._table.get(shard).kind
@@ -477,7 +486,7 @@ class SegmentStore:
 
     # Upkeep
 
-    def register(self, dispatcher: Dispatcher) -> None:
+    def register(self, dispatcher: Dispatcher | ReadingDispatcher) -> None:
         """Hand every committed record to `dispatcher`, from where it stopped the last time."""
         self.dispatch.register(dispatcher)
 

@@ -1,9 +1,10 @@
 """`TieredDispatcher`: brings what is committed from the log into the tier.
 
-It is a dispatcher of the store's pipeline, so it hears of committed records only. It keeps no copy
-of them: a shard is uploaded when `chunk_size` bytes have come or the oldest has waited for
-`interval_ms`, and its records are then read from the log, from where the manifest ends. So memory
-does not grow with the number of shards, and a restart needs to know nothing.
+It is a dispatcher of the store's pipeline, which calls it for committed offsets only. It adds up the
+lengths in the queue entries and reads no record: a shard is uploaded when `chunk_size` bytes have
+come or the oldest has waited for `interval_ms`, and its records are then read from the log, once,
+from where the manifest ends. So memory does not grow with the number of shards, and a restart needs
+no state.
 
 Each shard is uploaded by one thread at a time; shards do not wait for each other, and writers wait
 for none. While the tier does not answer, a shard is tried again after 1 s, 2 s, … 60 s; what the
@@ -13,7 +14,7 @@ tier lacks is not removed from the log meanwhile (`keep_from`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -30,7 +31,7 @@ from penstock.errors import (
 )
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.log import get_logger
-from penstock.record import ShardId, StoredRecord
+from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.rocketmq.append_result import AppendResult
@@ -41,8 +42,8 @@ RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 LEASE_RETRY_S: Final = 5.0
 """How often a shard is looked at again that another uploader has, who may have been killed."""
-RECORD_OVERHEAD: Final = 150
-"""Bytes that a record takes in the log beyond key and value, about."""
+ENTRIES_PER_STEP: Final = 8192
+"""Queue entries whose lengths one step adds up, at most."""
 CHUNKS_PER_COMMIT: Final = 8
 """Chunks that one change of the manifest adds, at most."""
 _IDLE_S: Final = 0.25
@@ -144,12 +145,20 @@ class TieredDispatcher:
 
     # The pipeline's side
 
-    def dispatch(self, shard: ShardId, records: Sequence[StoredRecord]) -> None:
-        """Note that records were committed."""
+    def advance(self, shard: ShardId, offset: int, commit: int) -> int:
+        """Count the committed bytes of a shard that this node uploads, by its queue entries; return
+        the offset to continue at. A shard without a tier costs one lookup, however many records
+        were written to it."""
         if not self._is_own(shard):
-            return
-        size = sum(RECORD_OVERHEAD + len(one.value or b"") + len(one.key or b"") for one in records)
+            return commit
+        until = min(commit, offset + ENTRIES_PER_STEP)
+        try:
+            size = self._store.size_between(shard, offset, until)
+        except (CorruptionError, FileNotFoundError):
+            # A damaged queue file: the upload reads the log, which rebuilds it.
+            size = self._tiers.chunk_size_of(shard)
         self._note(shard, size)
+        return until
 
     def _note(self, shard: ShardId, size: int) -> None:
         with self._lock:
