@@ -37,7 +37,12 @@ from penstock.engine.segment.read.key_reader import inner_count
 from penstock.engine.segment.read.transaction_records import transacted_in
 from penstock.engine.segment.retention import RetentionPolicy
 from penstock.engine.segment.store import SegmentStore
-from penstock.errors import CorruptionError, SetupError, UnreadableContentError
+from penstock.errors import (
+    BadRequestError,
+    CorruptionError,
+    SetupError,
+    UnreadableContentError,
+)
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId, StoredRecord
 from penstock.tiered.chunk.shard_manifest import LeaseLostError
@@ -206,33 +211,44 @@ class TieredSegmentEngine(SegmentEngine):
         max_size: int = SIZE_PER_READ,
         isolation: Isolation = Isolation.COMMITTED,
     ) -> list[StoredRecord]:
+        if self.tiers.config_of(shard) is None:
+            return super().read_by_offset(
+                shard, offset, max_records=max_records, max_size=max_size, isolation=isolation
+            )
+        query = TierQuery(offset, _FAR, max_records, max_size)
+        if isinstance(offset, int) and offset < self._start_of_log(shard):
+            self._check_cold(shard, query)
+            if not isinstance(isolation, Isolation):
+                raise BadRequestError(f"isolation must be an Isolation, not {isolation!r}")
+            return self._read_cold(shard, query)
         try:
-            found = super().read_by_offset(
+            records = super().read_by_offset(
                 shard, offset, max_records=max_records, max_size=max_size, isolation=isolation
             )
         except _FAILURES:
-            # The log's first record is in the way; what is asked for lies before it.
-            if offset >= self._start_of_log(shard):
+            # Retention moved the log's start past `offset`, and its new first record is damaged.
+            if not self._is_before_log(shard, offset):
                 raise
-            found = []
-        # Looked at behind the read: retention may have moved the log's start meanwhile.
-        if offset >= self._start_of_log(shard):
-            return found
-        return self._read_cold(shard, TierQuery(offset, _FAR, max_records, max_size))
+            return self._read_cold(shard, query)
+        if (records and records[0].offset == offset) or not self._is_before_log(shard, offset):
+            return records
+        return self._read_cold(shard, query)  # retention moved the log's start meanwhile
 
     def read_columns(self, shard: ShardId, wanted: ColumnQuery) -> list[pa.RecordBatch] | None:
+        if not self._only_log_answers(shard, wanted.offset):
+            return None
         try:
-            found = super().read_columns(shard, wanted)
+            batches = super().read_columns(shard, wanted)
         except _FAILURES:
             if self._only_log_answers(shard, wanted.offset):
                 raise
             return None
-        # Behind the read: the log may have let go of its beginning meanwhile.
-        return found if self._only_log_answers(shard, wanted.offset) else None
+        # Checked again after the read: retention may have moved the log's start meanwhile.
+        return batches if self._only_log_answers(shard, wanted.offset) else None
 
     def _only_log_answers(self, shard: ShardId, offset: int) -> bool:
-        """Say whether nobody but the log can answer from this offset on."""
-        return offset >= self._start_of_log(shard) or self.tiers.flat(shard) is None
+        """Say whether the tier has nothing to add from this offset on."""
+        return not self._is_before_log(shard, offset) or self.tiers.flat(shard) is None
 
     def read_by_tag(
         self,
@@ -243,13 +259,29 @@ class TieredSegmentEngine(SegmentEngine):
         max_records: int = RECORDS_PER_READ,
         max_size: int = SIZE_PER_READ,
     ) -> list[StoredRecord]:
-        found = super().read_by_tag(
+        query = TierQuery(start_offset, _FAR, max_records, max_size, tag)
+        is_tiered = self.tiers.config_of(shard) is not None
+        if is_tiered and self._is_before_log(shard, start_offset):
+            self._check_cold(shard, query)
+            check_text(tag, "tag")
+            return self._read_cold(shard, query)
+        records = super().read_by_tag(
             shard, tag, start_offset=start_offset, max_records=max_records, max_size=max_size
         )
-        if start_offset >= self._start_of_log(shard):
-            return found
-        check_text(tag, "tag")
-        return self._read_cold(shard, TierQuery(start_offset, _FAR, max_records, max_size, tag))
+        if is_tiered and self._is_before_log(shard, start_offset):
+            return self._read_cold(shard, query)  # retention moved the log's start meanwhile
+        return records
+
+    def _is_before_log(self, shard: ShardId, offset: int) -> bool:
+        """Say whether only the tier can hold this offset; no for one that is not a number, which
+        the log's reader rejects."""
+        return isinstance(offset, int) and offset < self._start_of_log(shard)
+
+    def _check_cold(self, shard: ShardId, query: TierQuery) -> None:
+        self._config(shard)
+        check_offset(query.offset)
+        check_limit(query.max_records, "max_records")
+        check_limit(query.max_size, "max_size")
 
     def _read_cold(self, shard: ShardId, query: TierQuery) -> list[StoredRecord]:
         """Read from the tier, and go on in the log when the tier's part is exhausted. When the log
@@ -337,10 +369,12 @@ class TieredSegmentEngine(SegmentEngine):
         return self.store.read_raw(shard, offset, max_records=max_records, max_size=max_size)
 
     def read_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
-        found = super().read_by_key(shard, key)
-        if found is not None or self._cold(shard) is None:
-            return found
-        return next(self.index_service.by_key(shard, key), None)
+        record = super().read_by_key(shard, key)
+        if record is not None or self._cold(shard) is None:
+            return record
+        # The start after the lookup: what retention has removed since is in the tier.
+        older = self.index_service.by_key_before(shard, key, self._start_of_log(shard))
+        return next(older, None)
 
     def query_by_key(
         self,

@@ -13,6 +13,8 @@ LocalLookup = Callable[[ShardId, bytes], Iterator[StoredRecord]]
 """The live records of a key in the local store, newest first."""
 LocalStart = Callable[[ShardId], int]
 """The first offset that the local store holds."""
+_NO_OFFSET: Final = 1 << 62
+"""Above every offset."""
 
 
 class IndexService:
@@ -30,10 +32,14 @@ class IndexService:
     def by_key(self, shard: ShardId, key: bytes) -> Iterator[StoredRecord]:
         """Yield the live records of `key`, newest first, each once: what both tiers hold comes
         from the local one."""
-        until = 1 << 62
+        until = _NO_OFFSET
         if self._local is not None and self._local_start is not None:
             until = self._local_start(shard)
-            yield from (one for one in self._local(shard, key) if one.offset >= until)
+            yield from (record for record in self._local(shard, key) if record.offset >= until)
+        yield from self.by_key_before(shard, key, until)
+
+    def by_key_before(self, shard: ShardId, key: bytes, until: int) -> Iterator[StoredRecord]:
+        """Yield the live records of `key` below `until` that flat files hold, newest first."""
         flat = self._flat_of(shard)
         if flat is not None and until > 0:
             yield from flat.reader.by_key(key, until)
@@ -43,9 +49,10 @@ class IndexService:
         limit: int = 64,
     ) -> list[StoredRecord]:  # fmt: skip
         """Return records of `key` of a span of time, newest first."""
-        found = (
-            one
-            for one in self.by_key(shard, key)
-            if begin_ms <= one.timestamp_ms and (end_ms is None or one.timestamp_ms <= end_ms)
+        records = (
+            record
+            for record in self.by_key(shard, key)
+            if begin_ms <= record.timestamp_ms
+            and (end_ms is None or record.timestamp_ms <= end_ms)
         )
-        return list(islice(found, limit))
+        return list(islice(records, limit))

@@ -1,0 +1,128 @@
+"""Reads below the log's first offset go to the tier, and cost the log nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.tiered.cold_engines import ColdHarness
+from tests.tiered.rig import SHARD, record
+
+from penstock.engine.contract import ColumnQuery, Isolation, ShardConfig
+from penstock.engine.segment.store import SegmentStore
+from penstock.errors import BadRequestError
+from penstock.record import Offset, StoredRecord
+from penstock.tiered.engine import TieredSegmentEngine
+
+COLD, HOT = 60, 100
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each way to read the log was used."""
+    counted: Counter[str] = Counter()
+
+    def count(name: str) -> None:
+        plain = getattr(SegmentStore, name)
+
+        def wrapper(self: SegmentStore, *args: object, **options: object) -> object:
+            counted[name] += 1
+            return plain(self, *args, **options)
+
+        monkeypatch.setattr(SegmentStore, name, wrapper)
+
+    for name in ("read", "read_page", "read_raw", "read_arrow", "by_key", "newest_by_key"):
+        count(name)
+    return counted
+
+
+@pytest.fixture
+def engine(tmp_path: Path, reads: Counter[str]) -> Iterator[TieredSegmentEngine]:
+    """[0, 60) is in the tier alone, [60, 100) in tier and log."""
+    made = ColdHarness(tmp_path / "data").make()
+    assert isinstance(made, TieredSegmentEngine)
+    made.create_shard(SHARD, ShardConfig())
+    made.store.append_many(SHARD, [record(n) for n in range(HOT)])
+    made.dispatcher.upload(SHARD)
+    made.store.delete_before(SHARD, COLD)
+    reads.clear()
+    yield made
+    made.close()
+
+
+def offsets(records: list[StoredRecord]) -> list[int]:
+    return [int(each.offset) for each in records]
+
+
+def test_a_cold_page_does_not_read_the_log(
+    engine: TieredSegmentEngine, reads: Counter[str]
+) -> None:
+    assert offsets(engine.read_by_offset(SHARD, Offset(10), max_records=20)) == list(range(10, 30))
+    assert reads == {}
+
+
+def test_a_cold_page_of_a_tag_does_not_scan_the_log(
+    engine: TieredSegmentEngine, reads: Counter[str]
+) -> None:
+    records = engine.read_by_tag(SHARD, "even", start_offset=Offset(10), max_records=20)
+    assert offsets(records) == list(range(10, 50, 2))
+    assert reads == {}
+
+
+def test_columns_are_not_read_from_the_log_to_be_dropped(
+    engine: TieredSegmentEngine, reads: Counter[str]
+) -> None:
+    query = ColumnQuery(offset=10, until=HOT, columns=("offset",), tag=None, max_size=1 << 20)
+    assert engine.read_columns(SHARD, query) is None
+    assert reads == {}
+
+
+def test_a_page_across_the_seam_reads_the_log_once(
+    engine: TieredSegmentEngine, reads: Counter[str]
+) -> None:
+    assert offsets(engine.read_by_offset(SHARD, Offset(50))) == list(range(50, HOT))
+    assert reads == {"read_page": 1}
+
+
+def test_a_hot_page_is_read_once_and_no_tier_is_asked(
+    engine: TieredSegmentEngine, reads: Counter[str]
+) -> None:
+    assert offsets(engine.read_by_offset(SHARD, Offset(COLD), max_records=5)) == [*range(60, 65)]
+    assert reads == {"read": 1, "read_page": 1}
+
+
+def test_a_key_that_only_the_tier_holds_is_looked_up_in_the_log_once(
+    engine: TieredSegmentEngine, reads: Counter[str]
+) -> None:
+    engine.store.delete_before(SHARD, HOT)
+    found = engine.read_by_key(SHARD, b"key-3")
+    assert found is not None
+    assert found.offset == max(n for n in range(HOT) if n % 7 == 3)
+    assert reads == {"newest_by_key": 1}
+
+
+def test_retention_during_a_read_leaves_no_hole(
+    engine: TieredSegmentEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = SegmentStore.read
+
+    def read(self: SegmentStore, *args: object, **options: object) -> list[StoredRecord]:
+        self.delete_before(SHARD, 80)
+        return plain(self, *args, **options)  # type: ignore[arg-type]  # handed on as they came
+
+    monkeypatch.setattr(SegmentStore, "read", read)
+    records = engine.read_by_offset(SHARD, Offset(COLD), max_records=10)
+    assert offsets(records) == list(range(60, 70))
+
+
+def test_a_cold_read_refuses_bad_limits_as_a_hot_one_does(engine: TieredSegmentEngine) -> None:
+    for offset in (Offset(0), Offset(COLD)):
+        with pytest.raises(BadRequestError, match="max_records"):
+            engine.read_by_offset(SHARD, offset, max_records=-1)
+        with pytest.raises(BadRequestError, match="isolation"):
+            engine.read_by_offset(SHARD, offset, isolation="all")  # type: ignore[arg-type]
+        with pytest.raises(BadRequestError, match="max_size"):
+            engine.read_by_tag(SHARD, "even", start_offset=offset, max_size=-1)
+    assert engine.read_by_offset(SHARD, Offset(0), isolation=Isolation.COMMITTED)
