@@ -369,3 +369,51 @@ def test_files_and_directories_are_synced_together_but_not_what_was_removed(
     disk.sync_together([*files, f"{root}/gone/file"], [f"{root}/many", root, f"{root}/gone"])
     disk.sync_together([], [])
     assert len(disk.list(f"{root}/many")) == count
+
+
+def test_a_link_is_a_second_name_that_no_other_file_has(disk: Disk, root: str) -> None:
+    disk.replace(f"{root}/a", b"first")
+    disk.replace(f"{root}/taken", b"other")
+    disk.link(f"{root}/a", f"{root}/b")
+    disk.remove(f"{root}/a")
+    assert disk.status(f"{root}/a") is None
+    status = disk.status(f"{root}/b")
+    assert status is not None
+    assert status.size == 5
+    with pytest.raises(FileExistsError):
+        disk.link(f"{root}/b", f"{root}/taken")
+    with pytest.raises(FileNotFoundError):
+        disk.link(f"{root}/missing", f"{root}/c")
+    disk.rename(f"{root}/b", f"{root}/taken")
+    assert disk.list(root) == ["taken"]
+    file = disk.open(f"{root}/taken", writable=False)
+    buffer = bytearray(9)
+    assert file.read_into(1, memoryview(buffer)) == 4
+    assert bytes(buffer) == b"irst\0\0\0\0\0"
+    file.close()
+
+
+def test_a_walk_yields_every_file_below_a_directory(disk: Disk, root: str) -> None:
+    for name in ("a/b/one", "a/two", "three"):
+        disk.open(f"{root}/{name}", create=True).close()
+    disk.make_directory(f"{root}/empty")
+    assert sorted(disk.walk(root)) == [f"{root}/a/b/one", f"{root}/a/two", f"{root}/three"]
+    assert list(disk.walk(f"{root}/missing")) == []
+    assert disk.status(f"{root}/empty") is not None
+
+
+def test_a_lock_that_is_waited_for_is_had_by_one_at_a_time(disk: Disk, root: str) -> None:
+    held = disk.wait_for_lock(f"{root}/turn")
+    got: list[str] = []
+
+    def wait() -> None:
+        lock = disk.wait_for_lock(f"{root}/turn")
+        got.append("second")
+        lock.release()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    got.append("first")
+    held.release()
+    thread.join(10)
+    assert got == ["first", "second"]

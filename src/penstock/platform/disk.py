@@ -11,7 +11,7 @@ come out as `OSError`, untouched: what an ENOSPC or an EIO means is decided by t
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -48,6 +48,11 @@ class File(Protocol):
 
     def read_at(self, position: int, size: int) -> bytes:
         """Return up to `size` bytes from `position` on; fewer only at the end of the file."""
+        ...
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` with the bytes from `position` on; return how many came, fewer than it
+        holds only at the end of the file."""
         ...
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
@@ -99,6 +104,11 @@ class Usage(NamedTuple):
         return self.used / self.total if self.total else 0.0
 
 
+class FileStatus(NamedTuple):
+    size: int
+    modified_ms: int
+
+
 class Disk(Protocol):
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
         """Open a file. Without `create` a missing one raises `FileNotFoundError`; with it, a
@@ -113,6 +123,25 @@ class Disk(Protocol):
 
     def is_directory(self, path: str) -> bool: ...
 
+    def walk(self, path: str) -> Iterator[str]:
+        """Yield the path of every file below a directory; a missing directory is empty, one that
+        cannot be listed raises."""
+        ...
+
+    def status(self, path: str) -> FileStatus | None:
+        """Return size and time of the last change; None for a missing file."""
+        ...
+
+    def local_path(self, path: str) -> str | None:
+        """Return the path by which native code may open a file; None when every read must go
+        through this object."""
+        ...
+
+    def with_modes_of(self, path: str) -> Disk:
+        """Return a disk whose new files and directories get the permissions of the directory
+        `path`, files without execution; its owner may always use them."""
+        ...
+
     def make_directory(self, path: str, *, durable: bool = True) -> None:
         """Create a directory and those above it; do nothing if it exists. When not `durable`, the
         caller syncs the directories above it later."""
@@ -126,6 +155,16 @@ class Disk(Protocol):
 
     def remove_empty(self, path: str) -> bool:
         """Remove a directory that holds nothing; return False when it holds something."""
+        ...
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name; raise `FileExistsError`, and change nothing, when the name is
+        taken. Survives a power cut when the directory was synced."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name; a file of that name is replaced in the same step. Survives a
+        power cut when the directory was synced."""
         ...
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
@@ -157,6 +196,11 @@ class Disk(Protocol):
         """Take the exclusive lock on `path`, created if missing; raise `LockedError` immediately
         when another process (or another holder in this one) has it. RocketMQ takes the same
         one: an OS lock on byte 0."""
+        ...
+
+    def wait_for_lock(self, path: str) -> Lock:
+        """Wait for the exclusive lock on `path`, created if missing: for a few calls that processes
+        take turns with. It is another lock than that of `lock` (flock)."""
         ...
 
 

@@ -11,6 +11,7 @@ Guarantees beyond the contract in `platform/disk.py`:
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import fcntl
 import itertools
@@ -28,7 +29,7 @@ from typing import Final
 
 from penstock.errors import LockedError
 from penstock.platform import file_system_sync
-from penstock.platform.disk import Usage
+from penstock.platform.disk import FileStatus, Usage
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
@@ -131,6 +132,15 @@ class LocalFile:
             parts.append(part)
             missing -= len(part)
         return b"".join(parts)
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        filled = os.preadv(self._descriptor, [buffer], position)
+        while 0 < filled < buffer.nbytes:
+            step = os.preadv(self._descriptor, [buffer[filled:]], position + filled)
+            if step == 0:
+                break
+            filled += step
+        return filled
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
         size = data.nbytes if isinstance(data, memoryview) else len(data)
@@ -257,8 +267,34 @@ class LocalLock:
         cls._held.clear()
 
 
+class TurnLock:
+    """An flock on a file, which threads and processes alike wait for."""
+
+    def __init__(self, path: str, mode: int) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
 class LocalDisk:
-    """The `Disk` of production. It has no state: any number of them may be used."""
+    """The `Disk` of production. It holds nothing but modes: any number of them may be used."""
+
+    _file_mode = FILE_MODE
+    _directory_mode = DIRECTORY_MODE
+
+    def with_modes_of(self, path: str) -> LocalDisk:
+        mode = stat.S_IMODE(os.stat(path).st_mode) & 0o777 | DIRECTORY_MODE
+        other = copy.copy(self)
+        other._directory_mode, other._file_mode = mode, mode & 0o666
+        return other
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> LocalFile:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
@@ -266,10 +302,10 @@ class LocalDisk:
             return LocalFile(path, os.open(path, flags))
         for _ in range(_CREATIONS_MAX):
             with contextlib.suppress(FileNotFoundError):
-                return LocalFile(path, os.open(path, flags | os.O_CREAT, FILE_MODE))
+                return LocalFile(path, os.open(path, flags | os.O_CREAT, self._file_mode))
             # Another thread may remove the directory again while it is empty.
             self.make_directory(_directory_of(path))
-        return LocalFile(path, os.open(path, flags | os.O_CREAT, FILE_MODE))
+        return LocalFile(path, os.open(path, flags | os.O_CREAT, self._file_mode))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -282,6 +318,21 @@ class LocalDisk:
 
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)
+
+    def walk(self, path: str) -> Iterator[str]:
+        for directory, _, names in os.walk(path, onerror=_raise_unless_gone):
+            for name in names:
+                yield os.path.join(directory, name)
+
+    def status(self, path: str) -> FileStatus | None:
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return FileStatus(found.st_size, found.st_mtime_ns // 1_000_000)
+
+    def local_path(self, path: str) -> str | None:
+        return path
 
     def make_directory(self, path: str, *, durable: bool = True) -> None:
         for _ in range(_CREATIONS_MAX):
@@ -297,7 +348,7 @@ class LocalDisk:
         if parent != path:
             self.make_directory(parent, durable=durable)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path, DIRECTORY_MODE)
+            os.mkdir(path, self._directory_mode)
         if not stat.S_ISDIR(os.stat(path).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         if durable:
@@ -322,6 +373,12 @@ class LocalDisk:
                 raise
             return error.errno == errno.ENOENT
         return True
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         with _aside_of(path) as aside:
@@ -404,6 +461,9 @@ class LocalDisk:
         self.make_directory(_directory_of(path))
         return LocalLock(path)
 
+    def wait_for_lock(self, path: str) -> TurnLock:
+        return TurnLock(path, self._file_mode)
+
     def _write_new(self, path: str, data: bytes, *, durable: bool) -> None:
         file = self.open(path, create=True)
         try:
@@ -440,6 +500,11 @@ def _aside_of(path: str) -> Iterator[str]:
     finally:
         with _asides_guard:
             _asides.discard(aside)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # another process removed it during the walk
+        raise error
 
 
 def _directory_of(path: str) -> str:

@@ -20,6 +20,8 @@ Operation = Literal[
     "sync",
     "sync_directory",
     "make_directory",
+    "link",
+    "rename",
     "replace",
     "remove",
     "lock",

@@ -28,13 +28,13 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
 from penstock.errors import LockedError
 from penstock.platform.clock import Clock
-from penstock.platform.disk import Usage
+from penstock.platform.disk import FileStatus, Usage
 from penstock.testing.faults import FOREVER, OPERATIONS, Call, Faults, Operation, Rule
 from penstock.testing.manual_clock import ManualClock
 from penstock.testing.memory_tree import MemoryDirectory, MemoryFile, MemoryMapping
@@ -65,6 +65,11 @@ class FaultyFile:
                 raise _os_error(errno.EINVAL, self._path)
             self._disk.faults.enter("read", self._path)
             return bytes(self._file.data[position : min(position + size, self._file.size)])
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        data = self.read_at(position, buffer.nbytes)
+        buffer[: len(data)] = data
+        return len(data)
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
         content = bytes(data)
@@ -175,6 +180,7 @@ class FaultyDisk:
         self._clock: Final[Clock] = clock if clock is not None else ManualClock()
         self._root = MemoryDirectory()
         self._locks: dict[str, FaultyLock] = {}
+        self._lock_released: Final = threading.Condition(self.guard)
         self._occupied = 0
 
     # The contract of `Disk`.
@@ -211,6 +217,28 @@ class FaultyDisk:
             self.faults.check_running(path)
             return isinstance(self._find(path), MemoryDirectory)
 
+    def walk(self, path: str) -> Iterator[str]:
+        with self.guard:
+            self.faults.check_running(path)
+            if self._find(path) is None:
+                return
+            below = [name for name, _ in self._directory(path).files()]
+        yield from (f"{path.rstrip('/')}/{name}" for name in below)
+
+    def status(self, path: str) -> FileStatus | None:
+        with self.guard:
+            self.faults.check_running(path)
+            entry = self._find(path)
+            if isinstance(entry, MemoryFile):
+                return FileStatus(entry.size, entry.modified_ms)
+            return None if entry is None else FileStatus(0, 0)
+
+    def local_path(self, path: str) -> None:
+        """None: every read must come past the faults."""
+
+    def with_modes_of(self, path: str) -> FaultyDisk:  # noqa: ARG002 - files have no modes here
+        return self
+
     def make_directory(self, path: str, *, durable: bool = True) -> None:
         with self.guard:
             self.faults.enter("make_directory", path)
@@ -242,6 +270,23 @@ class FaultyDisk:
                 return False
             self._unlink(path)
             return True
+
+    def link(self, source: str, target: str) -> None:
+        with self.guard:
+            self.faults.enter("link", target)
+            file = self._file(source)
+            if self._find(target) is not None:
+                raise _os_error(errno.EEXIST, target)
+            directory, name = _split(target)
+            self._directory(directory).entries[name] = file
+
+    def rename(self, source: str, target: str) -> None:
+        with self.guard:
+            self.faults.enter("rename", target)
+            file = self._file(source)
+            directory, name = _split(target)
+            self._directory(directory).entries[name] = file
+            self._unlink(source)
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         with self.guard:
@@ -302,12 +347,26 @@ class FaultyDisk:
             name = "/".join(_parts(path))
             if name in self._locks:
                 raise LockedError(f"{path}: this process has it open already")
-            if self._find(path) is None:
-                directory, last = _split(path)
-                self._make_directory(directory)
-                file = MemoryFile(self._page_size, self.now_ms())
-                self._directory(directory).entries[last] = file
-            return self._locks.setdefault(name, FaultyLock(self, name))
+            return self._take_lock(path, name)
+
+    def wait_for_lock(self, path: str) -> FaultyLock:
+        with self.guard:
+            self.faults.enter("lock", path)
+            name, life = "/".join(_parts(path)), self.life
+            while name in self._locks:
+                self._lock_released.wait()
+                self.faults.check_running(path)
+                if life != self.life:
+                    raise _os_error(errno.ESTALE, path)
+            return self._take_lock(path, name)
+
+    def _take_lock(self, path: str, name: str) -> FaultyLock:
+        if self._find(path) is None:
+            directory, last = _split(path)
+            self._make_directory(directory)
+            file = MemoryFile(self._page_size, self.now_ms())
+            self._directory(directory).entries[last] = file
+        return self._locks.setdefault(name, FaultyLock(self, name))
 
     # What goes wrong.
 
@@ -437,10 +496,12 @@ class FaultyDisk:
     def drop_lock(self, name: str, lock: FaultyLock) -> None:
         if self._locks.get(name) is lock:
             del self._locks[name]
+            self._lock_released.notify_all()
 
     def _restart(self) -> None:
         self.life += 1
         self._locks.clear()
+        self._lock_released.notify_all()
         self.faults.restart()
 
     def _used(self) -> int:

@@ -216,7 +216,7 @@ class TieredSegmentEngine(SegmentEngine):
                 shard, offset, max_records=max_records, max_size=max_size, isolation=isolation
             )
         query = TierQuery(offset, _FAR, max_records, max_size)
-        if isinstance(offset, int) and offset < self._start_of_log(shard):
+        if self._is_before_log(shard, offset):
             self._check_cold(shard, query)
             if not isinstance(isolation, Isolation):
                 raise BadRequestError(f"isolation must be an Isolation, not {isolation!r}")
@@ -272,7 +272,7 @@ class TieredSegmentEngine(SegmentEngine):
             return self._read_cold(shard, query)  # retention moved the log's start meanwhile
         return records
 
-    def _is_before_log(self, shard: ShardId, offset: int) -> bool:
+    def _is_before_log(self, shard: ShardId, offset: object) -> bool:
         """Say whether only the tier can hold this offset; no for one that is not a number, which
         the log's reader rejects."""
         return isinstance(offset, int) and offset < self._start_of_log(shard)

@@ -52,7 +52,6 @@ class IndexService:
         records = (
             record
             for record in self.by_key(shard, key)
-            if begin_ms <= record.timestamp_ms
-            and (end_ms is None or record.timestamp_ms <= end_ms)
+            if begin_ms <= record.timestamp_ms and (end_ms is None or record.timestamp_ms <= end_ms)
         )
         return list(islice(records, limit))

@@ -68,6 +68,9 @@ class TrappedFile:
     def read_at(self, position: int, size: int) -> bytes:
         return self._file.read_at(position, size)
 
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        return self._file.read_into(position, buffer)
+
     def write_at(self, position: int, data: bytes | memoryview) -> None:
         self._trap.step("write", "before")
         self._file.write_at(position, data)

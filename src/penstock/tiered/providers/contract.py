@@ -19,13 +19,18 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 from penstock.codec.select import core
-from penstock.errors import StoreError
+from penstock.errors import StoreError, TierUnavailableError
 
 
 class ObjectMissingError(StoreError, LookupError):
     def __init__(self, url: str, key: str) -> None:
         super().__init__(f"{url}: there is no object {key!r}")
         self.key = key
+
+
+class UnsyncedWriteError(TierUnavailableError):
+    """The write is visible and a power cut may undo it: repeat it. Reading it back proves
+    nothing."""
 
 
 class ObjectInfo(NamedTuple):
@@ -138,7 +143,8 @@ class HasFiles(Protocol):
     """What a provider may have besides: objects that are files of this machine, byte for byte."""
 
     def path_of(self, key: str) -> str | None:
-        """Return the path at which an object is, if it is; None when objects are no files."""
+        """Return the path at which an object is stored if it exists; None when objects are not
+        files of this machine."""
         ...
 
 

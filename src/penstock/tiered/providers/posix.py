@@ -4,19 +4,20 @@ A new object is written under a name that `list` does not show, synced, linked t
 fails when the name exists: that is put-if-absent), and the directory is synced. Compare-and-set
 holds an OS lock on one file of the directory, so that it holds between processes, too. A crash
 leaves at most a hidden temporary file; `remove_leftovers` takes those away when they are old.
+
+All file access goes through `Disk`, so that power-cut tests cover a local tier. An object whose
+directory could not be synced is visible and may be lost: `UnsyncedWriteError` says so, and a
+repeated call syncs the directory again before it answers.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
-import os
-import stat
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Final, NoReturn
 
 from penstock.codec.select import IS_NATIVE, core
@@ -26,143 +27,137 @@ from penstock.errors import (
     TierSetupError,
     TierUnavailableError,
 )
-from penstock.platform.local_disk import DIRECTORY_MODE
+from penstock.platform.disk import Disk, File, Lock
+from penstock.platform.local_disk import LocalDisk
 from penstock.tiered.providers.contract import (
     Blocks,
     ObjectBytes,
     ObjectInfo,
     ObjectMissingError,
+    UnsyncedWriteError,
 )
 from penstock.tiered.providers.memory import exactly
 
-FILES: Final = 0o666
 _HIDDEN: Final = ".penstock-"
 _LOCK: Final = f"{_HIDDEN}lock"
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR})
 
 
 class PosixProvider:
-    def __init__(self, directory: str, *, create: bool = True) -> None:
-        """Open the tier in `directory`, an absolute path; without `create` it must exist."""
+    def __init__(self, directory: str, *, create: bool = True, disk: Disk | None = None) -> None:
+        """Open the tier in `directory`, an absolute path; without `create` it must exist. A tier
+        that Penstock creates is private to its user; in a directory made for several users, new
+        files and directories get that directory's mode."""
         if not directory.startswith("/"):
             raise TierSetupError(f"file://{directory}: give an absolute path, as file:///var/tier")
         self._root: Final = directory.rstrip("/") or "/"
         self._lock: Final = threading.Lock()
-        if create:
-            with self._errors(self._root):
-                _make_directories(self._root, DIRECTORY_MODE)
-        else:
-            self._require_root()
-        self._mode: Final = self._mode_of_root()
-
-    def _mode_of_root(self) -> int:
-        """Return the mode of new directories, and, but for execution, of new files. A tier that
-        this store makes is private; one in a directory that was made for several users is
-        theirs."""
+        disk = disk or LocalDisk()
         with self._errors(self._root):
-            return stat.S_IMODE(os.stat(self._root).st_mode) & 0o777 | DIRECTORY_MODE
-
-    def _require_root(self) -> None:
-        with self._errors(self._root):
-            try:
-                is_directory = stat.S_ISDIR(os.stat(self._root).st_mode)
-            except FileNotFoundError:
-                is_directory = False
-        if not is_directory:
-            raise TierSetupError(f"{self.url}: there is no such directory")
+            if create:
+                disk.make_directory(self._root)
+            elif disk.status(self._root) is None or not disk.is_directory(self._root):
+                raise TierSetupError(f"{self.url}: there is no such directory")
+            self._disk: Final = disk.with_modes_of(self._root)
 
     @property
     def url(self) -> str:
         return f"file://{self._root}"
 
     def put_if_absent(self, key: str, data: bytes) -> None:
-        path = self.path_of(key)
+        path = self._path_of(key)
         with self._errors(path), self._temporary(path, data) as temporary:
             try:
-                os.link(temporary, path)
+                self._disk.link(temporary, path)
             except FileExistsError:
-                raise AlreadyExistsError(f"{self.url}: there is an object {key!r}") from None
-            _sync_directory(os.path.dirname(path))
+                self._sync_directory(path)  # it may be this writer's, not synced by then
+                raise AlreadyExistsError(f"{self.url}: object {key!r} exists already") from None
+            self._sync_directory(path)
 
     def compare_and_set(self, key: str, data: bytes, expected: str | None) -> str:
-        path = self.path_of(key)
+        path = self._path_of(key)
         with self._errors(path), self._locked():
             try:
                 version = self.get(key).version
             except ObjectMissingError:
                 version = None
             if version != expected:
-                raise StaleWriteError(f"{self.url}: {key!r} was changed by somebody else")
+                if version is not None:
+                    self._sync_directory(path)  # it may be this writer's, not synced by then
+                raise StaleWriteError(f"{self.url}: another writer has changed {key!r}")
             with self._temporary(path, data) as temporary:
-                os.rename(temporary, path)
-                _sync_directory(os.path.dirname(path))
+                self._disk.rename(temporary, path)
+                self._sync_directory(path)
         return _version(data)
 
+    def _sync_directory(self, path: str) -> None:
+        directory = _directory_of(path)
+        try:
+            self._disk.sync_directory(directory)
+        except OSError as error:
+            raise UnsyncedWriteError(
+                f"{self.url}: {directory}: cannot sync: {error.strerror or error}"
+            ) from error
+
     def get(self, key: str) -> ObjectBytes:
-        path = self.path_of(key)
-        with self._errors(path):
-            try:
-                with open(path, "rb") as file:
-                    data = file.read()
-            except FileNotFoundError:
-                raise ObjectMissingError(self.url, key) from None
+        with self._opened(key) as file:
+            data = file.read_at(0, file.size())
         return ObjectBytes(data, _version(data))
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
-        with self._opened(key) as descriptor:
-            return exactly(os.pread(descriptor, size, start), size, self.url, key)
+        with self._opened(key) as file:
+            return exactly(file.read_at(start, size), size, self.url, key)
 
     def get_range_into(
         self, key: str, start: int, size: int, take: Callable[[], memoryview]
     ) -> None:
-        with self._opened(key) as descriptor:
-            if os.preadv(descriptor, [take()], start) != size:
+        with self._opened(key) as file:
+            if file.read_into(start, take()) != size:
                 exactly(b"", size, self.url, key)
 
     def get_range_summed(
         self, key: str, start: int, size: int, take: Callable[[], memoryview], blocks: Blocks
     ) -> bytes:
-        path, buffer = self.path_of(key), take()
+        local_path = self.path_of(key)
+        if not IS_NATIVE or local_path is None:
+            self.get_range_into(key, start, size, take)
+            return core.block_sums(take()[: blocks.size], blocks.block_size)
+        from penstock import _native
+
         try:
-            filled, sums = _read_blocks(path, start, buffer, blocks)
+            filled, sums = _native.read_blocks(local_path, start, take(), *blocks)
         except FileNotFoundError:
             raise ObjectMissingError(self.url, key) from None
         except OSError as error:
-            self._raise(path, error)
+            self._raise(local_path, error)
         if filled != size:
             exactly(b"", size, self.url, key)
         return sums
 
     @contextmanager
-    def _opened(self, key: str) -> Iterator[int]:
-        path = self.path_of(key)
+    def _opened(self, key: str) -> Iterator[File]:
+        path = self._path_of(key)
         with self._errors(path):
             try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                file = self._disk.open(path, writable=False)
             except FileNotFoundError:
                 raise ObjectMissingError(self.url, key) from None
-            try:
-                yield descriptor
-            finally:
-                os.close(descriptor)
+            with closing(file):
+                yield file
 
     def head(self, key: str) -> ObjectInfo | None:
-        path = self.path_of(key)
+        path = self._path_of(key)
         with self._errors(path):
-            try:
-                found = os.stat(path)
-            except FileNotFoundError:
-                return None
-        return ObjectInfo(key, found.st_size, found.st_mtime_ns // 1_000_000)
+            status = self._disk.status(path)
+        return None if status is None else ObjectInfo(key, *status)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         directory = prefix.rpartition("/")[0]
         with self._errors(self._root):
-            found = (os.path.relpath(each, self._root) for each in self._walk(directory))
             keys = sorted(
                 key
-                for key in found
-                if key.startswith(prefix) and not os.path.basename(key).startswith(_HIDDEN)
+                for key in map(self._key_of, self._walk(directory))
+                if key.startswith(prefix) and not _is_hidden(key)
             )
         for key in keys:
             info = self.head(key)
@@ -170,82 +165,75 @@ class PosixProvider:
                 yield info
 
     def _walk(self, directory: str) -> Iterator[str]:
-        """Yield the path of every file. What may not be looked at is an error: who takes it for
-        empty would verify nothing and say that all is well."""
-        top = os.path.join(self._root, directory) if directory else self._root
-        for path, _, names in os.walk(top, onerror=_raise_unless_gone):
-            for name in names:
-                yield os.path.join(path, name)
+        """Yield the path of every file. A directory that cannot be listed is an error: taken for
+        an empty one, it would pass every check."""
+        return self._disk.walk(f"{self._root}/{directory}" if directory else self._root)
+
+    def _key_of(self, path: str) -> str:
+        return path[len(self._root) :].lstrip("/")
 
     def delete(self, key: str) -> None:
-        path = self.path_of(key)
+        path = self._path_of(key)
         with self._errors(path):
-            try:
-                os.unlink(path)
-            except FileNotFoundError:
+            if self._disk.status(path) is None:
                 return
-            _sync_directory(os.path.dirname(path))
-            self._remove_empty(os.path.dirname(path))
+            self._disk.remove(path)
+            directory = _directory_of(path)
+            with suppress(FileNotFoundError):  # another process has removed the empty directory
+                self._disk.sync_directory(directory)
+            self._remove_empty(directory)
 
     def _remove_empty(self, directory: str) -> None:
         while len(directory) > len(self._root):
             try:
-                os.rmdir(directory)
+                if not self._disk.remove_empty(directory):
+                    return
             except OSError:
-                return  # not empty, or somebody is creating an object in it
-            directory = os.path.dirname(directory)
+                return  # it stays; the next delete tries again
+            directory = _directory_of(directory)
 
     def remove_leftovers(self, before_ms: int) -> int:
         """Remove temporary files of writers that were killed; return how many there were."""
         removed = 0
         with self._errors(self._root):
             for path in self._walk(""):
-                name = os.path.basename(path)
-                if name.startswith(_HIDDEN) and name != _LOCK and _is_older(path, before_ms):
-                    with suppress(FileNotFoundError):  # another collector was quicker
-                        os.unlink(path)
-                        removed += 1
+                name = path.rpartition("/")[2]
+                if not _is_hidden(name) or name == _LOCK:
+                    continue
+                status = self._disk.status(path)
+                if status is not None and status.modified_ms < before_ms:
+                    self._disk.remove(path)
+                    removed += 1
         return removed
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no file stays open between calls."""
 
-    def path_of(self, key: str) -> str:
+    def path_of(self, key: str) -> str | None:
+        return self._disk.local_path(self._path_of(key))
+
+    def _path_of(self, key: str) -> str:
         parts = key.split("/")
         if any(not part or part.startswith(".") for part in parts):
-            raise TierSetupError(f"{self.url}: {key!r} is no key of an object")
-        return os.path.join(self._root, *parts)
+            raise TierSetupError(f"{self.url}: {key!r} cannot be the key of an object")
+        return f"{self._root.rstrip('/')}/{key}"
 
     @contextmanager
     def _temporary(self, path: str, data: bytes) -> Iterator[str]:
         """Give the name of a synced file that holds `data`; it is gone at the end."""
-        directory = os.path.dirname(path)
-        temporary = os.path.join(directory, f"{_HIDDEN}{uuid.uuid4().hex}")
-        descriptor = _create(directory, temporary, self._mode)
+        temporary = f"{_directory_of(path)}/{_HIDDEN}{uuid.uuid4().hex}"
         try:
-            try:
-                _write_all(descriptor, data)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            with closing(self._disk.open(temporary, create=True)) as file:
+                file.write_at(0, data)
+                file.sync()
             yield temporary
         finally:
-            with suppress(FileNotFoundError):  # when it was renamed
-                os.unlink(temporary)
+            self._disk.remove(temporary)  # nothing when it was renamed
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with self._lock:
-            descriptor = os.open(
-                os.path.join(self._root, _LOCK),
-                os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
-                self._mode & FILES,
-            )
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                yield
-            finally:
-                os.close(descriptor)
+        with self._lock, _released(self._disk.wait_for_lock(f"{self._root}/{_LOCK}")):
+            yield
 
     @contextmanager
     def _errors(self, path: str) -> Iterator[None]:
@@ -261,70 +249,21 @@ class PosixProvider:
         raise TierUnavailableError(sentence) from error
 
 
-def _read_blocks(path: str, start: int, buffer: memoryview, blocks: Blocks) -> tuple[int, bytes]:
-    """Fill a buffer; return how many bytes came, and the checksums of its blocks."""
-    if IS_NATIVE:
-        from penstock import _native
-
-        return _native.read_blocks(path, start, buffer, *blocks)
-    with open(path, "rb", buffering=0) as file:
-        filled = os.preadv(file.fileno(), [buffer], start)
-    return filled, core.block_sums(buffer[: blocks.size], blocks.block_size)
+@contextmanager
+def _released(lock: Lock) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _version(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _create(directory: str, path: str, mode: int) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    for _ in range(3):
-        _make_directories(directory, mode)
-        try:
-            return os.open(path, flags, mode & FILES)
-        except FileNotFoundError:
-            continue  # `delete` took the empty directory away between these two calls
-    return os.open(path, flags, mode & FILES)
+def _directory_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def _make_directories(directory: str, mode: int) -> None:
-    """Create directories, each durably."""
-    missing: list[str] = []
-    while not os.path.isdir(directory):
-        missing.append(directory)
-        directory = os.path.dirname(directory)
-    for each in reversed(missing):
-        try:
-            os.mkdir(each, mode)
-        except FileExistsError:
-            continue
-        _sync_directory(os.path.dirname(each))
-
-
-def _sync_directory(directory: str) -> None:
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return  # removed meanwhile, because it was empty
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _raise_unless_gone(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):  # removed meanwhile, because it was empty
-        raise error
-
-
-def _is_older(path: str, before_ms: int) -> bool:
-    try:
-        return os.stat(path).st_mtime_ns // 1_000_000 < before_ms
-    except FileNotFoundError:
-        return False
+def _is_hidden(key: str) -> bool:
+    return key.rpartition("/")[2].startswith(_HIDDEN)

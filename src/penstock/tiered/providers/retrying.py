@@ -23,6 +23,7 @@ from penstock.tiered.providers.contract import (
     ObjectInfo,
     ObjectMissingError,
     TierProvider,
+    UnsyncedWriteError,
     get_range_into,
     get_range_summed,
     path_of,
@@ -54,6 +55,8 @@ class SettlingProvider:
         def attempt() -> None:
             try:
                 self.inner.put_if_absent(key, data)
+            except UnsyncedWriteError:
+                raise
             except (AlreadyExistsError, TierUnavailableError):
                 if not self._holds(key, data):
                     raise
@@ -64,6 +67,8 @@ class SettlingProvider:
         def attempt() -> str:
             try:
                 return self.inner.compare_and_set(key, data, expected)
+            except UnsyncedWriteError:
+                raise
             except (StaleWriteError, TierUnavailableError):
                 found = self._read_back(key)
                 if found is not None and found.data == data:

@@ -1,10 +1,10 @@
 """`TieredDispatcher`: brings what is committed from the log into the tier.
 
-It is a dispatcher of the store's pipeline, which calls it for committed offsets only. It adds up the
-lengths in the queue entries and reads no record: a shard is uploaded when `chunk_size` bytes have
-come or the oldest has waited for `interval_ms`, and its records are then read from the log, once,
-from where the manifest ends. So memory does not grow with the number of shards, and a restart needs
-no state.
+It is a dispatcher of the store's pipeline, which calls it for committed offsets only. It adds up
+the lengths in the queue entries and reads no record: a shard is uploaded when `chunk_size` bytes
+have come or the oldest has waited for `interval_ms`, and its records are then read from the log,
+once, from where the manifest ends. So memory does not grow with the number of shards, and a restart
+needs no state.
 
 Each shard is uploaded by one thread at a time; shards do not wait for each other, and writers wait
 for none. While the tier does not answer, a shard is tried again after 1 s, 2 s, … 60 s; what the
