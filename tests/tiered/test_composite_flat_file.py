@@ -13,14 +13,16 @@ from penstock.codec.format import RawRecord
 from penstock.codec.select import core
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, CorruptionError, NotSupportedError
-from penstock.record import QueueKind, Record
+from penstock.record import QueueKind, Record, ShardId
 from penstock.testing.manual_clock import ManualClock
+from penstock.tiered.chunk.chunk import derive_units, read_footer
 from penstock.tiered.chunk.shard_manifest import LeaseLostError
 from penstock.tiered.composite_flat_file import CompositeFlatFile, request_of
 from penstock.tiered.config import TierConfig
 from penstock.tiered.read.reader import TierQuery
 from penstock.tiered.rocketmq.append_result import AppendResult, BoundaryType
 from penstock.tiered.rocketmq.composite_access import CompositeAccess
+from penstock.tiered.upload.dispatcher import upload_shard
 
 
 @pytest.fixture
@@ -373,3 +375,29 @@ def test_large_values_cross_parts(tmp_path: Path) -> None:
         flat = opened(chunk_size=400_000, segment_size=1 << 20)
         upload(store, flat)
         assert read_all(flat, page=7) == store.read(SHARD, 0)
+
+
+def test_the_units_of_a_chunk_are_derived_once(
+    store: SegmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    derived: list[int] = []
+
+    def counted(
+        shard: ShardId, kind: QueueKind, data: bytes | bytearray, position: int, offset: int
+    ) -> bytes:
+        derived.append(len(data))
+        return derive_units(shard, kind, data, position, offset)
+
+    monkeypatch.setattr("penstock.tiered.composite_flat_file.derive_units", counted)
+    fill(store, 100)
+    flat = CompositeFlatFile(memory_config(), SHARD)
+    flat.acquire()
+    upload_shard(store, flat)
+    chunks = list(flat.manifest.chunks_from(-1))
+    assert derived == [chunk.data_size for chunk in chunks]
+    for chunk in chunks:
+        data = flat.provider.get(f"{flat.manifest.prefix}{chunk.name}").data
+        footer, _ = read_footer(chunk.name, data)
+        records = data[: chunk.data_size]
+        units = derive_units(SHARD, flat.kind, records, chunk.position, chunk.units_offset)
+        assert footer.units == units

@@ -16,13 +16,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final
 
-from msgspec.structs import replace
-
 from penstock.codec.format import (
     BATCH_UNIT,
     KIND_BATCH,
     KIND_SIMPLE,
-    PRE_BLANK,
     QUEUE_UNIT,
     RECORD_HEAD,
     TAGS,
@@ -61,7 +58,7 @@ from penstock.tiered.rocketmq.composite_access import DispatchRequest
 from penstock.tiered.rocketmq.composite_reads import CompositeReads
 from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata
 from penstock.tiered.rocketmq.flat_file import FlatFile
-from penstock.tiered.rocketmq.metadata_store import TieredMetadataStore
+from penstock.tiered.rocketmq.metadata_store import QueueMetadata, TieredMetadataStore
 from penstock.tiered.upload.chunk_files import ChunkFiles
 from penstock.tiered.upload.upload_window import UploadWindow
 
@@ -97,7 +94,8 @@ class CompositeFlatFile:
         self.reads: Final = CompositeReads(self)
         self.upkeep: Final = CompositeUpkeep(self.manifest, config, self.clock)
         self._metadata: Final = metadata_store
-        self._noted: dict[str, FileSegmentMetadata] = {}  # what the metadata store was told last
+        self._recorded: dict[str, FileSegmentMetadata] | None = None
+        """The rows of the metadata store by path; None before they were read."""
         self._lock: Final = threading.RLock()
         self.uploading: Final = threading.Lock()
         """Held by whoever appends and commits several messages in a row."""
@@ -123,10 +121,6 @@ class CompositeFlatFile:
     @property
     def commit_log(self) -> FlatFile:
         return self._files.commit_log
-
-    @property
-    def consume_queue(self) -> FlatFile:
-        return self._files.consume_queue
 
     @property
     def is_initialized(self) -> bool:
@@ -200,7 +194,6 @@ class CompositeFlatFile:
             if not self._initialized:
                 self._initialized = True
                 self._chunk_start = offset
-                self._files.consume_queue.init_offset(self._unit_position(offset))
                 self._queue_offset = offset
             self._dispatch_offset = offset
 
@@ -222,32 +215,18 @@ class CompositeFlatFile:
             return self._commit_now(self.commit_commit_log) if commit else result
 
     def append_consume_queue(self, request: DispatchRequest, commit: bool = False) -> AppendResult:
+        """Let the consume queue have a message of the commit log: the manifest refers to chunks
+        up to here. The unit itself is derived from the record when its chunk is built."""
         with self._lock:
             if self._closed:
                 return AppendResult.FILE_CLOSED
             end = request.queue_offset + request.count
             if request.queue_offset < self._queue_offset or end > self._dispatch_offset:
                 return AppendResult.OFFSET_INCORRECT
-            gap = request.queue_offset - self._queue_offset
-            if self.kind is QueueKind.SIMPLE:
-                unit = QUEUE_UNIT.pack(request.position, request.size, request.tags_code)
-                unit = PRE_BLANK * gap + unit
-            else:
-                unit = BATCH_UNIT.pack(
-                    request.position,
-                    request.size,
-                    request.tags_code,
-                    request.store_timestamp_ms,
-                    request.queue_offset,
-                    request.count,
-                    -1,
-                    0,
-                )
-            result = self.consume_queue.append(unit, request.timestamp_ms)
-            if result is not AppendResult.SUCCESS:
-                return result
             self._queue_offset = end
-            return self._commit_now(lambda: self.commit(sync=True)) if commit else result
+            if commit:
+                return self._commit_now(lambda: self.commit(sync=True))
+            return AppendResult.SUCCESS
 
     def append(self, message: bytes) -> AppendResult:
         """Append a message to the commit log and to the consume queue. Offsets between the last
@@ -271,12 +250,8 @@ class CompositeFlatFile:
                 self._dispatch_offset = before
                 return result
             self._dispatch_offset += self._count(raw)
-            if gap > GAP_MAX:
-                # The units of a chunk are dense; what lies before its first one is not in it.
-                self._queue_offset = raw.queue_offset
-                self._files.restart_queue(self._unit_position(raw.queue_offset))
-            request = request_of(raw, position)
-            return self.append_consume_queue(replace(request, count=self._count(raw)))
+            self._queue_offset = self._dispatch_offset
+            return AppendResult.SUCCESS
 
     def _is_own(self, raw: RawRecord) -> bool:
         return (raw.topic, raw.queue_id) == self.shard
@@ -312,11 +287,7 @@ class CompositeFlatFile:
             result = self.commit_log.append(placed, born_ms, now_ms=self.clock.now_ms())
             if result is not AppendResult.SUCCESS:
                 return 0
-            units = derive_units(self.shard, self.kind, placed, position, first)
             self.init_offset(first)
-            if self.kind is QueueKind.SIMPLE:
-                units = PRE_BLANK * (first - self._queue_offset) + units
-            self.consume_queue.append(units, born_ms)
             self._dispatch_offset = self._queue_offset = end
             return len(placed)
 
@@ -385,8 +356,7 @@ class CompositeFlatFile:
                 epoch=epoch,
             )
             self._staged = self._staged[len(ready) :]
-            self.consume_queue.commit()
-            self._note_metadata()
+            self._record_metadata()
 
     def commit(self, sync: bool) -> None:
         if sync:
@@ -443,19 +413,25 @@ class CompositeFlatFile:
             raise BadRequestError(f"{self.shard.name!r} is open for reading; acquire it first")
         return self._epoch
 
-    def _unit_position(self, offset: int) -> int:
-        return offset * (QUEUE_UNIT.size if self.kind is QueueKind.SIMPLE else BATCH_UNIT.size)
-
-    def _note_metadata(self) -> None:
+    def _record_metadata(self) -> None:
+        """Let the metadata store follow the manifest: bounds, and the rows of segments that were
+        added, have grown or are gone, also while another process uploaded."""
         found = self.current()
         if self._metadata is None or found is None:
             return
         self._metadata.note_queue(self.shard, found.start_offset, found.end_offset)
+        if self._recorded is None:
+            rows: list[FileSegmentMetadata] = []
+            self._metadata.iterate_file_segment(rows.append, queue=self.shard)
+            self._recorded = {row.path: row for row in rows}
         segments = {segment.path: segment for segment in self._files.describe(found)}
+        for path, row in self._recorded.items():
+            if path not in segments:
+                self._metadata.delete_file_segment(row)
         for path, segment in segments.items():
-            if self._noted.get(path) != segment:
+            if self._recorded.get(path) != segment:
                 self._metadata.update_file_segment(segment)
-        self._noted = segments
+        self._recorded = segments
 
     def reserve_ms(self) -> int | None:
         """Return how long the metadata store says that the tier keeps the topic's records; None:
@@ -528,7 +504,7 @@ class CompositeFlatFile:
 
     def clean_expired_file(self, expire_timestamp: int) -> None:
         self.upkeep.expire(expire_timestamp)
-        self._note_metadata()
+        self._record_metadata()
 
     def destroy_expired_file(self) -> None:
         self.upkeep.collect_garbage()
@@ -547,7 +523,11 @@ class CompositeFlatFile:
         self.upkeep.destroy()
         if self._metadata is not None:
             self._metadata.delete_queue(self.shard)
-            self._noted = {}
+            self._recorded = {}
+            queues: list[QueueMetadata] = []
+            self._metadata.iterate_queue(self.shard.topic, queues.append)
+            if not queues:
+                self._metadata.delete_topic(self.shard.topic)
 
 
 def request_of(raw: RawRecord, position: int) -> DispatchRequest:

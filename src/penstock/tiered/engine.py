@@ -186,12 +186,8 @@ class TieredSegmentEngine(SegmentEngine):
         start, end = self.tiers.bounds(shard)
         if not start < info.earliest <= end:
             return info
-        flat = self.tiers.opened(shard)
-        found = None if flat is None else flat.manifest.current
-        size = 0 if found is None else found.data_size
-        return replace(
-            info, earliest=Offset(start), size=max(info.size, size), log_start=info.earliest
-        )
+        size = max(info.size, self.tiers.data_size(shard))
+        return replace(info, earliest=Offset(start), size=size, log_start=info.earliest)
 
     def _start_of_log(self, shard: ShardId) -> int:
         return int(self.store.bounds(shard).earliest)

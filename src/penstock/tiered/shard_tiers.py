@@ -16,6 +16,7 @@ from penstock.tiered.config import TierConfig
 from penstock.tiered.maintenance.damage import DamageReports
 from penstock.tiered.providers import TierProvider
 from penstock.tiered.read.fetcher import Fetcher, FetchSettings
+from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata
 from penstock.tiered.rocketmq.metadata_store import TieredMetadataStore
 
 _CHUNK_SIZES: Final = (4096, 1 << 30)
@@ -136,6 +137,17 @@ class TierSet:
             known = None if self.metadata_store is None else self.metadata_store.get_queue(shard)
             return (0, 0) if known is None else (known.min_offset, known.max_offset)
         return (0, 0) if found is None else (found.start_offset, found.end_offset)
+
+    def data_size(self, shard: ShardId) -> int:
+        """Return the bytes of records that the tier holds, as last seen; from the metadata store
+        when the tier has not answered since this process started."""
+        flat = self.opened(shard)
+        manifest = None if flat is None else flat.manifest.current
+        if manifest is not None or self.metadata_store is None:
+            return 0 if manifest is None else manifest.data_size
+        segments: list[FileSegmentMetadata] = []
+        self.metadata_store.iterate_file_segment(segments.append, queue=shard)
+        return sum(segment.size for segment in segments)
 
     def provider(self, url: str) -> TierProvider:
         """Return the tier of an address."""

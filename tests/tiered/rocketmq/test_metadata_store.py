@@ -8,10 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.tiered.rig import SHARD, fill, memory_config, open_store, upload
 
-from penstock.errors import BadRequestError
+from penstock.engine.contract import ShardConfig, ShardTiering
+from penstock.errors import BadRequestError, TierUnavailableError
 from penstock.record import ShardId
 from penstock.testing.manual_clock import ManualClock
+from penstock.tiered.composite_flat_file import CompositeFlatFile
+from penstock.tiered.providers import ObjectBytes
+from penstock.tiered.providers.memory import MemoryProvider
 from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata, FileSegmentType
 from penstock.tiered.rocketmq.metadata_store import (
     QueueMetadata,
@@ -19,6 +24,7 @@ from penstock.tiered.rocketmq.metadata_store import (
     TopicMetadata,
 )
 from penstock.tiered.rocketmq.rocks_metadata import RocksDbMetadataStore
+from penstock.tiered.shard_tiers import TierSet
 
 ORDERS = ShardId("orders", 0)
 
@@ -126,3 +132,69 @@ def test_a_reserve_time_that_keeps_nothing_is_rejected(
     store.add_topic("orders", -1)
     with pytest.raises(BadRequestError, match="reserve_time is"):
         store.update_topic_reserve_time("orders", reserve_time)
+
+
+def test_a_flat_file_keeps_only_the_rows_of_segments_that_its_manifest_has(tmp_path: Path) -> None:
+    config = memory_config(chunk_size=1500, segment_size=3000)
+    with open_store(tmp_path / "store") as log:
+        log.create_shard(SHARD)
+        for start in (0, 40, 80):  # each round in another process, which reads what it finds
+            metadata = RocksDbMetadataStore(str(tmp_path / "meta"))
+            flat = CompositeFlatFile(config, SHARD, metadata_store=metadata)
+            fill(log, 40, start=start)
+            flat.acquire()
+            upload(log, flat)
+            rows: list[FileSegmentMetadata] = []
+            metadata.iterate_file_segment(rows.append, queue=SHARD)
+            assert sorted(rows, key=by_base) == sorted(flat.segments(), key=by_base)
+            metadata.close()
+    assert len(rows) > 3
+
+
+def test_a_destroyed_shard_leaves_no_row_and_its_topic_none_with_the_last(tmp_path: Path) -> None:
+    metadata = RocksDbMetadataStore(str(tmp_path / "meta"))
+    config = memory_config()
+    with open_store(tmp_path / "store") as log:
+        log.create_shard(SHARD)
+        fill(log, 40)
+        flat = CompositeFlatFile(config, SHARD, metadata_store=metadata)
+        flat.acquire()
+        upload(log, flat)
+        metadata.note_queue(ShardId(SHARD.topic, 1), 0, 1)
+        flat.destroy()
+        assert metadata.get_topic(SHARD.topic) is not None, "partition 1 is still in the tier"
+        metadata.delete_queue(ShardId(SHARD.topic, 1))
+        flat.destroy()
+    assert metadata.get_topic(SHARD.topic) is None
+    metadata.close()
+
+
+def test_a_shard_tells_its_size_after_a_restart_without_its_tier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = memory_config()
+    metadata = RocksDbMetadataStore(str(tmp_path / "meta"))
+    with open_store(tmp_path / "store") as log:
+        log.create_shard(SHARD)
+        fill(log, 40)
+        flat = CompositeFlatFile(config, SHARD, metadata_store=metadata)
+        flat.acquire()
+        upload(log, flat)
+    found = flat.current()
+    assert found is not None
+
+    def get(_: MemoryProvider, key: str) -> ObjectBytes:
+        raise TierUnavailableError(f"{key}: no answer")
+
+    monkeypatch.setattr(MemoryProvider, "get", get)
+    monkeypatch.setattr("penstock.tiered.providers.retrying.ATTEMPTS", 1)
+    monkeypatch.setattr("penstock.tiered.providers.retrying.BACKOFF_FIRST_S", 0)
+    tiers = TierSet(config, metadata_store=metadata)
+    tiers.watch(SHARD, ShardConfig(tiering=ShardTiering()))
+    assert tiers.bounds(SHARD) == (0, 40)
+    assert tiers.data_size(SHARD) == found.data_size > 0
+    tiers.close()
+
+
+def by_base(segment: FileSegmentMetadata) -> int:
+    return segment.base_offset

@@ -1,16 +1,14 @@
-"""The flat files of a shard in the chunk layout: the data and the units of the same chunks.
+"""The commit log of a shard in the chunk layout: a `FlatFile` whose bytes are the data of chunks.
 
-The commit log's bytes are the data areas of the chunks, the consume queue's are the units of their
-footers. Appended data goes up as a chunk when the commit log is committed; units need no request of
-their own, for the chunk has them and the manifest decides when they count.
+Appended data becomes a chunk when the commit log is committed. The units of the consume queue are
+derived from the records at that time, once, and stored in the chunk's footer: they need no request
+of their own, and they count when the manifest refers to the chunk.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.codec.format import BATCH_UNIT, QUEUE_UNIT
-from penstock.record import QueueKind
 from penstock.tiered.chunk.chunk import ChunkEntry
 from penstock.tiered.chunk.manifest import Manifest, SegmentEntry
 from penstock.tiered.rocketmq.append_result import AppendResult
@@ -26,10 +24,8 @@ from penstock.tiered.upload.relocate import move_record
 if TYPE_CHECKING:
     from penstock.tiered.composite_flat_file import CompositeFlatFile
 
-_UNBOUNDED: Final = 1 << 62
 
-
-class _DataBytes:
+class _ChunkData:
     """The data areas of chunks; positions are those of the segment that begins at `base`."""
 
     def __init__(self, owner: CompositeFlatFile, base: int) -> None:
@@ -43,89 +39,41 @@ class _DataBytes:
         return self._owner.reads.data(self._base + position, size)
 
 
-class _UnitBytes:
-    """The units of chunks: they are in the chunk that the commit log has put."""
-
-    def __init__(self, owner: CompositeFlatFile, base: int) -> None:
-        self._owner: Final = owner
-        self._base: Final = base
-
-    def persist(self, position: int, data: bytes) -> None:
-        """Nothing to do: the manifest was put before."""
-
-    def read(self, position: int, size: int) -> bytes:
-        unit = BATCH_UNIT.size if self._owner.kind is QueueKind.BATCH else QUEUE_UNIT.size
-        return self._owner.reads.units((self._base + position) // unit, size // unit)
-
-
 class ChunkFiles:
     def __init__(self, owner: CompositeFlatFile, manifest: Manifest | None) -> None:
         self._owner: Final = owner
         self._path: Final = owner.manifest.prefix.rstrip("/")
-        found = [] if manifest is None else self.describe(manifest)
+        segments = [] if manifest is None else self.describe(manifest)
         start = 0 if manifest is None else manifest.position
-        queue = 0 if manifest is None else manifest.end_offset * self._unit_size
         self.commit_log: Final = FlatFile(
             f"{self._path}/COMMIT_LOG",
             FileSegmentType.COMMIT_LOG,
-            [self._segment(one) for one in found if one.type is FileSegmentType.COMMIT_LOG],
-            self._make_data,
+            [self._segment(segment) for segment in segments],
+            self._make_segment,
             base_offset=start,
         )
-        self.consume_queue = FlatFile(
-            f"{self._path}/CONSUME_QUEUE",
-            FileSegmentType.CONSUME_QUEUE,
-            [],
-            self._make_units,
-            base_offset=queue,
-        )
-
-    @property
-    def _unit_size(self) -> int:
-        return BATCH_UNIT.size if self._owner.kind is QueueKind.BATCH else QUEUE_UNIT.size
 
     def append_data(self, message: bytes, position: int, timestamp_ms: int) -> AppendResult:
         return self.commit_log.append(
             move_record(message, position), timestamp_ms, now_ms=self._owner.clock.now_ms()
         )
 
-    def restart_queue(self, position: int) -> None:
-        """Let the consume queue go on at `position`: what lies before it is a hole."""
-        self.consume_queue = FlatFile(
-            self.consume_queue.path,
-            FileSegmentType.CONSUME_QUEUE,
-            [],
-            self._make_units,
-            base_offset=position,
-        )
-
-    def _make_data(self, base: int) -> FileSegment:
-        return self._segment(self._metadata(FileSegmentType.COMMIT_LOG, base))
-
-    def _make_units(self, base: int) -> FileSegment:
-        return self._segment(self._metadata(FileSegmentType.CONSUME_QUEUE, base))
-
-    def _metadata(self, type_: FileSegmentType, base: int) -> FileSegmentMetadata:
-        return FileSegmentMetadata(
-            path=f"{self._path}/{type_.name}/{base:020d}",
-            type=type_,
-            base_offset=base,
-            create_ms=self._owner.clock.now_ms(),
+    def _make_segment(self, base: int) -> FileSegment:
+        return self._segment(
+            FileSegmentMetadata(
+                path=f"{self._path}/COMMIT_LOG/{base:020d}",
+                type=FileSegmentType.COMMIT_LOG,
+                base_offset=base,
+                create_ms=self._owner.clock.now_ms(),
+            )
         )
 
     def _segment(self, metadata: FileSegmentMetadata) -> FileSegment:
-        if metadata.type is FileSegmentType.COMMIT_LOG:
-            return FileSegment(
-                metadata,
-                _DataBytes(self._owner, metadata.base_offset),
-                size_max=self._owner.config.segment_size,
-                buffer_max=self._owner.config.chunk_size,
-            )
         return FileSegment(
             metadata,
-            _UnitBytes(self._owner, metadata.base_offset),
-            size_max=_UNBOUNDED,
-            buffer_max=_UNBOUNDED,
+            _ChunkData(self._owner, metadata.base_offset),
+            size_max=self._owner.config.segment_size,
+            buffer_max=self._owner.config.chunk_size,
         )
 
     def describe(self, manifest: Manifest) -> list[FileSegmentMetadata]:
@@ -162,4 +110,3 @@ class ChunkFiles:
 
     def shutdown(self) -> None:
         self.commit_log.shutdown()
-        self.consume_queue.shutdown()
