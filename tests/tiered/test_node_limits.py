@@ -34,7 +34,7 @@ from penstock.tiered.providers import open_provider
 from penstock.tiered.providers.memory import MemoryProvider
 from penstock.tiered.read.fetcher import Fetcher, FetchSettings
 from penstock.tiered.read.reader import TierQuery
-from penstock.tiered.shard_tiers import TierSet
+from penstock.tiered.shard_tiers import ShardTiers
 
 HOUR_MS = 3_600_000
 
@@ -229,7 +229,7 @@ def test_the_scrubber_finds_a_flipped_bit_by_itself(tmp_path: Path) -> None:
     config = TierConfig(url=url, chunk_size=2000, segment_size=10_000)
     clock, registry = ManualClock(), CollectorRegistry()
     metrics = TierMetrics(registry)
-    tiers = TierSet(config, clock=clock, damage=DamageReports(metrics, clock))
+    tiers = ShardTiers(config, clock=clock, damage=DamageReports(metrics, clock))
     tiers.watch(SHARD, ShardConfig(tiering=ShardTiering()))
     flat = tiers.flat(SHARD)
     assert flat is not None

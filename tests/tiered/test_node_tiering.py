@@ -21,7 +21,7 @@ from penstock.testing.manual_clock import ManualClock
 from penstock.tiered.config import TierConfig
 from penstock.tiered.engine import TieredSegmentEngine
 from penstock.tiered.providers import open_provider
-from penstock.tiered.shard_tiers import TierSet
+from penstock.tiered.shard_tiers import ShardTiers
 from penstock.tiered.upload.dispatcher import TieredDispatcher
 
 BORN_MS = 1_700_000_000_000
@@ -143,7 +143,7 @@ def row(n: int) -> Record:
 
 def test_a_topic_says_when_and_in_which_pieces_it_is_uploaded(tmp_path: Path) -> None:
     clock = ManualClock()
-    tiers = TierSet(TierConfig(url=f"memory://{uuid.uuid4().hex}"), clock=clock)
+    tiers = ShardTiers(TierConfig(url=f"memory://{uuid.uuid4().hex}"), clock=clock)
     with open_store(tmp_path / "store") as store:
         dispatcher = TieredDispatcher(store, tiers, interval_ms=60_000, clock=clock)
         eager, patient, large = (ShardId(name, 0) for name in ("eager", "patient", "large"))

@@ -16,7 +16,7 @@ from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
 from penstock.tiered.maintenance.scrubber import ScrubReport, verify_shard
 from penstock.tiered.maintenance.shard_upkeep import GarbageReport
-from penstock.tiered.maintenance.upkeep import flats_of
+from penstock.tiered.maintenance.upkeep import flat_files_of
 from penstock.tiered.providers.contract import remove_leftovers
 from penstock.tiered.rocketmq import admin as rocketmq_admin
 from penstock.tiered.rocketmq.metadata_store import NO_RESERVE_TIME, TopicMetadata
@@ -62,7 +62,7 @@ def shard_status(config: TierConfig) -> list[TierShard]:
     if rocketmq_admin.is_rocketmq(config.url):
         return _rocketmq_status(config)
     found: list[TierShard] = []
-    for flat in flats_of(config, config.open()):
+    for flat in flat_files_of(config, config.open()):
         manifest = flat.manifest.load()
         if manifest is None:
             continue
@@ -73,7 +73,7 @@ def shard_status(config: TierConfig) -> list[TierShard]:
                 start_offset=manifest.start_offset,
                 end_offset=manifest.end_offset,
                 segments=len(manifest.segments),
-                chunks=sum(each.chunks for each in manifest.segments) + len(manifest.chunks),
+                chunks=sum(segment.chunks for segment in manifest.segments) + len(manifest.chunks),
                 size=manifest.object_size,
                 epoch=manifest.epoch,
                 deleted_ranges=len(manifest.deleted),
@@ -131,7 +131,7 @@ def collect_garbage(config: TierConfig) -> GarbageReport:
     unreadable: list[StoreError] = []
     provider = config.open()
     whole.leftovers = remove_leftovers(provider, SystemClock().now_ms() - config.grace_ms)
-    for flat in flats_of(config, provider, unreadable=unreadable):
+    for flat in flat_files_of(config, provider, unreadable=unreadable):
         found = flat.upkeep.collect_garbage()
         whole.deleted += found.deleted
         whole.deleted_size += found.deleted_size
@@ -154,10 +154,10 @@ def rebuild_metadata(config: TierConfig, path: str) -> int:
         for topic in topics:
             if topic.reserve_time != NO_RESERVE_TIME:
                 store.add_topic(topic.topic, topic.reserve_time)
-        for flat in flats_of(config, config.open()):
+        for flat in flat_files_of(config, config.open()):
             found = flat.refresh()
             if found is not None:
-                store.note_queue(flat.shard, found.start_offset, found.end_offset)
+                store.upsert_queue(flat.shard, found.start_offset, found.end_offset)
                 for segment in flat.segments():
                     store.update_file_segment(segment)
                 count += 1
@@ -191,7 +191,7 @@ def pull_shard(
             for run in _runs(page):
                 if not renumber:
                     filled += _fill(store, shard, run[0].offset, FILLED_MAX - filled)
-                store.append_many(shard, [one.as_record() for one in run])
+                store.append_many(shard, [record.as_record() for record in run])
                 count += len(run)
         if not renumber:
             store.delete_before(shard, start)
@@ -303,7 +303,7 @@ def _chosen(
     config: TierConfig, shard: ShardId | None, unreadable: list[StoreError] | None = None
 ) -> Iterator[CompositeFlatFile]:
     found = False
-    for flat in flats_of(config, config.open(), shard, unreadable):
+    for flat in flat_files_of(config, config.open(), shard, unreadable):
         found = True
         yield flat
     if shard is not None and not found and not unreadable:

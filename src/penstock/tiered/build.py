@@ -12,7 +12,7 @@ from penstock.tiered.maintenance.upkeep import TierLimits, TierUpkeep
 from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.providers import check_address
 from penstock.tiered.rocketmq.rocks_metadata import RocksDbMetadataStore
-from penstock.tiered.shard_tiers import TierSet
+from penstock.tiered.shard_tiers import ShardTiers
 from penstock.tiered.upload.dispatcher import TieredDispatcher, UploadLease
 
 
@@ -35,7 +35,7 @@ def build_tiered_engine(
     except TierSetupError as error:
         raise TierSetupError(f"tiering.url: {error}") from error
     metrics = metrics or TierMetrics()
-    tiers = TierSet(
+    tiers = ShardTiers(
         config,
         metadata_store=RocksDbMetadataStore(metadata_path, clock=clock),
         clock=clock,

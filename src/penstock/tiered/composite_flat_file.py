@@ -97,9 +97,9 @@ class CompositeFlatFile:
         self._recorded: dict[str, FileSegmentMetadata] | None = None
         """The rows of the metadata store by path; None before they were read."""
         self._lock: Final = threading.RLock()
-        self.uploading: Final = threading.Lock()
+        self.upload_lock: Final = threading.Lock()
         """Held by whoever appends and commits several messages in a row."""
-        self.deleting: Final = threading.Lock()
+        self.delete_lock: Final = threading.Lock()
         """Held while records are found and deleted: each counts for one caller."""
         self._epoch: int | None = None
         self._staged: list[tuple[ChunkEntry, float]] = []
@@ -166,7 +166,7 @@ class CompositeFlatFile:
         with self._lock:
             found = self.manifest.load()
             if found is not None and found.destroyed_ms is not None:
-                self.upkeep.begin_anew()
+                self.upkeep.start_over()
             self._epoch = self.manifest.acquire(self.kind, epoch)
             self.reset()
             return self._epoch
@@ -261,14 +261,14 @@ class CompositeFlatFile:
 
     def append_many(self, messages: Sequence[bytes]) -> int:
         """Append messages as `append` does, as many as fit into the chunk; return how many."""
-        size = self.append_run(b"".join(messages))
+        size = self.append_range(b"".join(messages))
         count = 0
         while size > 0:
             size -= len(messages[count])
             count += 1
         return count
 
-    def append_run(self, data: bytes) -> int:
+    def append_range(self, data: bytes) -> int:
         """Append whole messages that lie one behind the other, as `append` does each of them, as
         many as fit into the chunk; return how many bytes. No object is made of any of them."""
         with self._lock:
@@ -419,7 +419,7 @@ class CompositeFlatFile:
         found = self.current()
         if self._metadata is None or found is None:
             return
-        self._metadata.note_queue(self.shard, found.start_offset, found.end_offset)
+        self._metadata.upsert_queue(self.shard, found.start_offset, found.end_offset)
         if self._recorded is None:
             rows: list[FileSegmentMetadata] = []
             self._metadata.iterate_file_segment(rows.append, queue=self.shard)

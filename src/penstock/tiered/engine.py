@@ -53,8 +53,8 @@ from penstock.tiered.maintenance.upkeep import TierLimits, TierReport, TierUpkee
 from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.read.cold_batches import read_cold_batches
 from penstock.tiered.read.reader import TierQuery
-from penstock.tiered.shard_tiers import TierSet
-from penstock.tiered.upload.committed_log import StableLog
+from penstock.tiered.shard_tiers import ShardTiers
+from penstock.tiered.upload.committed_log import LsoBoundedLog
 from penstock.tiered.upload.dispatcher import TieredDispatcher
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class TieredSegmentEngine(SegmentEngine):
     def __init__(
         self,
         store: SegmentStore,
-        tiers: TierSet,
+        tiers: ShardTiers,
         dispatcher: TieredDispatcher,
         upkeep: TierUpkeep,
         *,
@@ -93,7 +93,7 @@ class TieredSegmentEngine(SegmentEngine):
             tiers.flat, store.by_key, lambda shard: int(store.bounds(shard).earliest)
         )
         super().__init__(store)
-        dispatcher.log = StableLog(store, lambda: self.limits, self)
+        dispatcher.log = LsoBoundedLog(store, lambda: self.limits, self)
         store.retention.keep_from = dispatcher.keep_from
 
     # Shards
@@ -107,7 +107,7 @@ class TieredSegmentEngine(SegmentEngine):
         if config.tiering is not None and config.tiering.enabled:
             self.store.retention.set_policy(shard, self._hot_window(config))
             self._begin()
-            self.dispatcher.note_all()
+            self.dispatcher.schedule_all()
 
     def _with_uploader(self, config: ShardConfig) -> ShardConfig:
         """Let the shard's configuration, which jobs read, say who uploads it; what an earlier
@@ -154,7 +154,7 @@ class TieredSegmentEngine(SegmentEngine):
             if self._background:
                 self.dispatcher.start()
 
-    def when_begun(self, callback: Callable[[], None]) -> None:
+    def on_first_tier(self, callback: Callable[[], None]) -> None:
         """Call back when the first shard has a tier; now if one has."""
         self._on_begin = callback
         if self._begun:
@@ -169,11 +169,11 @@ class TieredSegmentEngine(SegmentEngine):
         return report
 
     def delete_shard(self, shard: ShardId) -> None:
-        self.dispatcher.forget(shard)
+        self.dispatcher.remove(shard)
         super().delete_shard(shard)
         self._compacted.pop(shard, None)
         try:
-            flat = self.tiers.forget(shard)
+            flat = self.tiers.remove(shard)
             if flat is not None:
                 flat.destroy()
         except (SetupError, LeaseLostError) as error:
@@ -304,7 +304,7 @@ class TieredSegmentEngine(SegmentEngine):
             if records and found and _size(found[0]) > size_left:
                 return records
             records += found
-            size_left -= sum(_size(one) for one in found)
+            size_left -= sum(_size(record) for record in found)
             count_left -= len(found)
             if after < start:
                 return records
@@ -414,8 +414,10 @@ class TieredSegmentEngine(SegmentEngine):
         deleted = 0
         if flat is not None:
             check_key(key)
-            with flat.deleting:
-                cold = [one.offset for one in flat.reader.by_key(key, self._start_of_log(shard))]
+            with flat.delete_lock:
+                cold = [
+                    record.offset for record in flat.reader.by_key(key, self._start_of_log(shard))
+                ]
                 flat.upkeep.delete_ranges((offset, offset + 1) for offset in cold)
             deleted = len(cold)
         return deleted + super().delete_by_key(shard, key)
@@ -425,7 +427,7 @@ class TieredSegmentEngine(SegmentEngine):
         check_offset(offset)
         flat = self._cold(shard)
         if flat is not None and offset < self._start_of_log(shard):
-            with flat.deleting:
+            with flat.delete_lock:
                 found = flat.reader.read(TierQuery(offset, offset + 1, 1)).records
                 flat.upkeep.delete_ranges([(offset, offset + 1)])
             return bool(found)
@@ -434,13 +436,13 @@ class TieredSegmentEngine(SegmentEngine):
     def end_transaction(
         self, shard: ShardId, producer_id: int, start: Offset, *, is_commit: bool
     ) -> int:
-        """Nothing of an open transaction is uploaded while its shard is held up (`StableLog`); what
-        is in the tier all the same is deleted there, too."""
+        """Uploads end before the oldest open transaction (`LsoBoundedLog`); records of it that an
+        earlier version uploaded are deleted in the tier, too."""
         deleted = super().end_transaction(shard, producer_id, start, is_commit=is_commit)
         flat = self._cold(shard)
         if is_commit or flat is None or start >= self._start_of_log(shard):
             return deleted
-        with flat.deleting:
+        with flat.delete_lock:
             first = max(start, self.tiers.bounds(shard)[0])
             cold = self._transacted_cold(flat, producer_id, first, self._start_of_log(shard))
             flat.upkeep.delete_ranges((offset, offset + 1) for offset in cold)
@@ -456,7 +458,7 @@ class TieredSegmentEngine(SegmentEngine):
             last = core.decode_raw(records[-1], 0, 0, False)
             assert isinstance(last, RawRecord), "the tier has checked it"
             offset = last.queue_offset + inner_count(last)
-        return [one for one in found if one >= first]  # a chunk may begin before it
+        return [offset for offset in found if offset >= first]  # a chunk may begin before it
 
     def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
         flat = self.tiers.flat(shard)
@@ -488,7 +490,7 @@ class TieredSegmentEngine(SegmentEngine):
         # A tombstone leaves the log when an earlier pass has removed what it replaces in the tier.
         hot = self._compact_log(shard, rules, until, aborted, tombstones_until=seen_before)
         waits = rules.again(progress.leave_to_log(rules, self._start_of_log(shard)), None)
-        moments = [each for each in (cold.again_ms, hot.again_ms, waits) if each is not None]
+        moments = [moment for moment in (cold.again_ms, hot.again_ms, waits) if moment is not None]
         return Compacted(
             cold.records + hot.records, cold.size + hot.size, min(moments, default=None)
         )
@@ -528,7 +530,7 @@ class TieredSegmentEngine(SegmentEngine):
 
 
 def _least(first: int | None, second: int | None) -> int | None:
-    known = [each for each in (first, second) if each is not None]
+    known = [limit for limit in (first, second) if limit is not None]
     return min(known, default=None)
 
 

@@ -42,7 +42,7 @@ def _name(epoch: int, first_offset: int, kind: str) -> str:
     return f"{epoch:010d}-{first_offset:020d}-{secrets.token_hex(6)}.{kind}"
 
 
-def is_ours(name: str) -> bool:
+def is_penstock_object(name: str) -> bool:
     """Say whether the last part of a key is the name of a chunk or a descriptor."""
     return _OBJECT.fullmatch(name) is not None
 

@@ -22,7 +22,7 @@ from penstock.tiered.rocketmq.metadata_store import TieredMetadataStore
 _CHUNK_SIZES: Final = (4096, 1 << 30)
 
 
-class TierSet:
+class ShardTiers:
     def __init__(
         self,
         config: TierConfig,
@@ -117,7 +117,7 @@ class TierSet:
             return found
         return replace(found, disk_cache_path=f"{found.disk_cache_path}/{len(self._opened)}")
 
-    def forget(self, shard: ShardId) -> CompositeFlatFile | None:
+    def remove(self, shard: ShardId) -> CompositeFlatFile | None:
         """Return the flat file of a shard for the last time. It is forgotten also when its tier
         cannot be opened, which is told."""
         with self._lock:

@@ -25,7 +25,7 @@ from penstock.tiered.engine import TieredSegmentEngine
 from penstock.tiered.maintenance.upkeep import TierLimits, TierUpkeep
 from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.providers import check_address, check_new_address, open_provider
-from penstock.tiered.shard_tiers import TierSet
+from penstock.tiered.shard_tiers import ShardTiers
 
 HOUR_S = 3600
 BROKEN = "s3:/typo"
@@ -188,18 +188,18 @@ def test_a_nodes_own_tier_without_an_address_is_told_at_once(path: str) -> None:
 
 
 def test_a_shard_is_forgotten_also_when_its_tier_cannot_be_opened() -> None:
-    tiers = TierSet(memory_config())
+    tiers = ShardTiers(memory_config())
     tiers.watch(SHARD, ShardConfig(tiering=ShardTiering(url=BROKEN)))
     assert tiers.bounds(SHARD) == (0, 0)
     with pytest.raises(TierSetupError):
-        tiers.forget(SHARD)
+        tiers.remove(SHARD)
     assert tiers.shards() == []
-    assert tiers.forget(SHARD) is None
+    assert tiers.remove(SHARD) is None
 
 
 def test_the_scrubber_goes_on_behind_a_shard_whose_tier_cannot_be_opened(tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    tiers = TierSet(memory_config())
+    tiers = ShardTiers(memory_config())
     for shard in (BEFORE, AFTER):
         tiers.watch(shard, ShardConfig(tiering=ShardTiering(url=BROKEN)))
     tiers.watch(SHARD, ShardConfig(tiering=ShardTiering()))
@@ -219,7 +219,7 @@ def test_the_scrubber_goes_on_behind_a_shard_whose_tier_cannot_be_opened(tmp_pat
 def test_a_damaged_manifest_keeps_no_other_destroyed_shard(tmp_path: Path) -> None:
     config, clock = memory_config(), ManualClock()
     provider = config.open()
-    tiers = TierSet(config, clock=clock)
+    tiers = ShardTiers(config, clock=clock)
     tiers.watch(SHARD, ShardConfig(tiering=ShardTiering()))
     flat = tiers.flat(SHARD)
     assert flat is not None
@@ -229,7 +229,7 @@ def test_a_damaged_manifest_keeps_no_other_destroyed_shard(tmp_path: Path) -> No
         flat.acquire()
         upload(store, flat)
     provider.put_if_absent("earlier/0/manifest", b"no manifest")
-    assert tiers.forget(SHARD) is flat
+    assert tiers.remove(SHARD) is flat
     flat.destroy()
     clock.advance(2 * HOUR_S)
     report = TierUpkeep(tiers).run_once()

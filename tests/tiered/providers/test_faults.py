@@ -27,9 +27,9 @@ from penstock.tiered.config import TierConfig
 from penstock.tiered.lease import DURATION_MS, MetaLease
 from penstock.tiered.maintenance.compaction import rewrite_segments
 from penstock.tiered.providers.memory import MemoryProvider
-from penstock.tiered.providers.retrying import SettlingProvider
+from penstock.tiered.providers.retrying import RetryingProvider
 from penstock.tiered.rocketmq.append_result import AppendResult
-from penstock.tiered.shard_tiers import TierSet
+from penstock.tiered.shard_tiers import ShardTiers
 from penstock.tiered.upload.dispatcher import LEASE_RETRY_S, TieredDispatcher, upload_shard
 
 CONFIG = TierConfig(url="memory://unused", chunk_size=2000, segment_size=6000)
@@ -50,8 +50,8 @@ class Hasty(SystemClock):
 
 
 def flat_on(provider: FaultyProvider, clock: ManualClock | None = None) -> CompositeFlatFile:
-    settling = SettlingProvider(provider, attempts=8, clock=Hasty())
-    return CompositeFlatFile(CONFIG, SHARD, provider=settling, clock=clock)
+    retrying = RetryingProvider(provider, attempts=8, clock=Hasty())
+    return CompositeFlatFile(CONFIG, SHARD, provider=retrying, clock=clock)
 
 
 def test_faults_at_every_fifth_call_lose_nothing(store: SegmentStore) -> None:
@@ -157,7 +157,7 @@ def test_while_the_tier_is_gone_the_log_keeps_what_it_lacks(tmp_path: Path) -> N
     clock = ManualClock()
     with open_store(tmp_path / "store") as store:
         store.create_shard(SHARD)
-        tiers = TierSet(TierConfig(url=f"memory://{name}", chunk_size=2000), clock=clock)
+        tiers = ShardTiers(TierConfig(url=f"memory://{name}", chunk_size=2000), clock=clock)
         tiers.watch(SHARD, ShardConfig(tiering=ShardTiering()))
         flat = tiers.flat(SHARD)
         assert flat is not None
@@ -165,7 +165,7 @@ def test_while_the_tier_is_gone_the_log_keeps_what_it_lacks(tmp_path: Path) -> N
         flat.manifest.provider = flat.provider = provider  # type: ignore[misc]  # a fault is put in
         dispatcher = TieredDispatcher(store, tiers, interval_ms=1000, threads=0, clock=clock)
         fill(store, 40)
-        dispatcher.note_all()
+        dispatcher.schedule_all()
         dispatcher.run_once(force=True)
         assert dispatcher.keep_from(SHARD) == 40
         provider.is_gone = True
@@ -193,14 +193,14 @@ def test_a_shard_of_an_uploader_that_was_killed_is_taken_over_without_another_wr
     ):
         shard = ShardId(meta.create_topic("orders").topic_id, 0)
         store.create_shard(shard)
-        tiers = TierSet(TierConfig(url=f"memory://{uuid.uuid4().hex}"), clock=clock)
+        tiers = ShardTiers(TierConfig(url=f"memory://{uuid.uuid4().hex}"), clock=clock)
         tiers.watch(shard, ShardConfig(tiering=ShardTiering()))
         dispatcher = TieredDispatcher(
             store, tiers, interval_ms=1000, threads=0, lease=MetaLease(meta, clock), clock=clock
         )
         store.append_many(shard, [record(n) for n in range(40)])
         assert MetaLease(meta, clock).hold(shard), "the one that is killed then"
-        dispatcher.note_all()
+        dispatcher.schedule_all()
         assert dispatcher.run_once(force=True) == 1, "once, however it ends"
         assert dispatcher.keep_from(shard) == 0
         assert dispatcher.failures() == {}, "it is another's, which is no failure"
@@ -213,7 +213,7 @@ def test_a_shard_of_an_uploader_that_was_killed_is_taken_over_without_another_wr
 
 def test_a_record_deleted_behind_its_upload_never_comes_back(store: SegmentStore) -> None:
     clock = ManualClock()
-    tiers = TierSet(TierConfig(url=f"memory://{uuid.uuid4().hex}", chunk_size=2000), clock=clock)
+    tiers = ShardTiers(TierConfig(url=f"memory://{uuid.uuid4().hex}", chunk_size=2000), clock=clock)
     tiers.watch(SHARD, ShardConfig(tiering=ShardTiering()))
     dispatcher = TieredDispatcher(store, tiers, threads=0, clock=clock)
     fill(store, 30)

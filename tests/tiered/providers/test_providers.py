@@ -22,9 +22,9 @@ from penstock.errors import (
 from penstock.testing.tier_conformance import TierConformance
 from penstock.tiered import providers
 from penstock.tiered.providers import TierProvider, open_provider
-from penstock.tiered.providers.memory import MemoryProvider, forget_bucket
+from penstock.tiered.providers.memory import MemoryProvider, drop_bucket
 from penstock.tiered.providers.posix import PosixProvider
-from penstock.tiered.providers.retrying import SettlingProvider
+from penstock.tiered.providers.retrying import RetryingProvider
 
 
 class TestMemory(TierConformance):
@@ -32,7 +32,7 @@ class TestMemory(TierConformance):
     def provider(self) -> Iterator[TierProvider]:
         name = uuid.uuid4().hex
         yield open_provider(f"memory://{name}")
-        forget_bucket(name)
+        drop_bucket(name)
 
 
 class TestMemoryPrefix(TierConformance):
@@ -41,7 +41,7 @@ class TestMemoryPrefix(TierConformance):
         name = uuid.uuid4().hex
         MemoryProvider(name).put_if_absent("beside", b"1")
         yield open_provider(f"memory://{name}/some/prefix")
-        forget_bucket(name)
+        drop_bucket(name)
 
 
 class TestFile(TierConformance):
@@ -208,7 +208,7 @@ class _LosesAnswers(MemoryProvider):
 
 def test_a_lost_answer_is_settled_by_reading_back() -> None:
     inner = _LosesAnswers(uuid.uuid4().hex, lost=1)
-    provider = SettlingProvider(inner)
+    provider = RetryingProvider(inner)
     provider.put_if_absent("one", b"mine")
     inner.lost = 1
     version = provider.compare_and_set("m", b"mine", None)
@@ -217,7 +217,7 @@ def test_a_lost_answer_is_settled_by_reading_back() -> None:
 
 def test_a_rival_is_told_from_a_lost_answer() -> None:
     inner = _LosesAnswers(uuid.uuid4().hex, lost=0)
-    provider = SettlingProvider(inner)
+    provider = RetryingProvider(inner)
     inner.put_if_absent("one", b"theirs")
     with pytest.raises(AlreadyExistsError):
         provider.put_if_absent("one", b"mine")

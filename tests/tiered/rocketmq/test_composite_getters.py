@@ -211,7 +211,7 @@ def test_records_of_another_queue_are_refused_and_nothing_is_appended(
         assert flat.append(foreign[0]) is AppendResult.WRONG_QUEUE
         assert flat.append_commit_log(foreign[0]) is AppendResult.WRONG_QUEUE
         assert flat.append_many(foreign) == 0
-        assert flat.append_run(b"".join(foreign)) == 0
+        assert flat.append_range(b"".join(foreign)) == 0
         assert flat.append_many([*own[:3], foreign[3], *own[4:]]) == 3, "up to the first of them"
         flat.reset()
     assert flat.dispatch_offset == 0

@@ -24,7 +24,7 @@ from penstock.tiered.rocketmq.metadata_store import (
     TopicMetadata,
 )
 from penstock.tiered.rocketmq.rocks_metadata import RocksDbMetadataStore
-from penstock.tiered.shard_tiers import TierSet
+from penstock.tiered.shard_tiers import ShardTiers
 
 ORDERS = ShardId("orders", 0)
 
@@ -100,7 +100,7 @@ def test_queues_and_segments_belong_to_their_topic(store: TieredMetadataStore) -
 
 def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     store = RocksDbMetadataStore(str(tmp_path / "meta"))
-    store.note_queue(ORDERS, 1, 2)
+    store.upsert_queue(ORDERS, 1, 2)
     store.close()
     again = RocksDbMetadataStore(str(tmp_path / "meta"))
     found = again.get_queue(ORDERS)
@@ -136,6 +136,7 @@ def test_a_reserve_time_that_keeps_nothing_is_rejected(
 
 def test_a_flat_file_keeps_only_the_rows_of_segments_that_its_manifest_has(tmp_path: Path) -> None:
     config = memory_config(chunk_size=1500, segment_size=3000)
+    rows: list[FileSegmentMetadata] = []
     with open_store(tmp_path / "store") as log:
         log.create_shard(SHARD)
         for start in (0, 40, 80):  # each round in another process, which reads what it finds
@@ -144,7 +145,7 @@ def test_a_flat_file_keeps_only_the_rows_of_segments_that_its_manifest_has(tmp_p
             fill(log, 40, start=start)
             flat.acquire()
             upload(log, flat)
-            rows: list[FileSegmentMetadata] = []
+            rows.clear()
             metadata.iterate_file_segment(rows.append, queue=SHARD)
             assert sorted(rows, key=by_base) == sorted(flat.segments(), key=by_base)
             metadata.close()
@@ -160,7 +161,7 @@ def test_a_destroyed_shard_leaves_no_row_and_its_topic_none_with_the_last(tmp_pa
         flat = CompositeFlatFile(config, SHARD, metadata_store=metadata)
         flat.acquire()
         upload(log, flat)
-        metadata.note_queue(ShardId(SHARD.topic, 1), 0, 1)
+        metadata.upsert_queue(ShardId(SHARD.topic, 1), 0, 1)
         flat.destroy()
         assert metadata.get_topic(SHARD.topic) is not None, "partition 1 is still in the tier"
         metadata.delete_queue(ShardId(SHARD.topic, 1))
@@ -189,7 +190,7 @@ def test_a_shard_tells_its_size_after_a_restart_without_its_tier(
     monkeypatch.setattr(MemoryProvider, "get", get)
     monkeypatch.setattr("penstock.tiered.providers.retrying.ATTEMPTS", 1)
     monkeypatch.setattr("penstock.tiered.providers.retrying.BACKOFF_FIRST_S", 0)
-    tiers = TierSet(config, metadata_store=metadata)
+    tiers = ShardTiers(config, metadata_store=metadata)
     tiers.watch(SHARD, ShardConfig(tiering=ShardTiering()))
     assert tiers.bounds(SHARD) == (0, 40)
     assert tiers.data_size(SHARD) == found.data_size > 0

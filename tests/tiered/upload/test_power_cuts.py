@@ -18,7 +18,7 @@ from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
 from penstock.tiered.maintenance.scrubber import ScrubReport, verify_shard
 from penstock.tiered.providers.posix import PosixProvider
-from penstock.tiered.providers.retrying import SettlingProvider
+from penstock.tiered.providers.retrying import RetryingProvider
 from penstock.tiered.rocketmq.append_result import AppendResult
 
 COUNT = 60
@@ -36,7 +36,7 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 def open_flat(disk: FaultyDisk, window: int = 1) -> CompositeFlatFile:
     clock: Clock = ManualClock()
-    provider = SettlingProvider(PosixProvider("/tier", disk=disk), clock=clock)
+    provider = RetryingProvider(PosixProvider("/tier", disk=disk), clock=clock)
     config = TierConfig(
         url="file:///tier", chunk_size=2000, segment_size=5000, upload_window=window
     )
@@ -121,7 +121,7 @@ def test_a_write_whose_directory_was_not_synced_is_not_acknowledged_by_reading_i
 ) -> None:
     for seed in range(8):
         disk = FaultyDisk(seed)
-        provider = SettlingProvider(PosixProvider("/tier", disk=disk), attempts=2)
+        provider = RetryingProvider(PosixProvider("/tier", disk=disk), attempts=2)
         provider.put_if_absent("a/first", b"makes the directory")
         disk.fail("sync_directory", "*/a", errno.EIO, times=1)
         if write == "put_if_absent":
@@ -134,7 +134,7 @@ def test_a_write_whose_directory_was_not_synced_is_not_acknowledged_by_reading_i
 
 def test_a_directory_that_cannot_be_synced_fails_the_write() -> None:
     disk = FaultyDisk()
-    provider = SettlingProvider(PosixProvider("/tier", disk=disk), attempts=2)
+    provider = RetryingProvider(PosixProvider("/tier", disk=disk), attempts=2)
     provider.put_if_absent("a/first", b"makes the directory")
     disk.fail("sync_directory", "*/a", errno.EIO, times=FOREVER)
     with pytest.raises(TierUnavailableError, match="cannot sync"):

@@ -160,12 +160,12 @@ class _Tier:
     def _choose(self, cluster_id: str | None) -> Catalogue | None:
         found = list_catalogues(self.provider)
         if cluster_id is not None:
-            found = [one for one in found if one.cluster_id == cluster_id]
+            found = [catalogue for catalogue in found if catalogue.cluster_id == cluster_id]
             if not found:
                 raise BadRequestError(f"{self.provider.url} has no catalogue of {cluster_id}")
-        current = [one for one in found if not one.taken_over_by] or found
+        current = [catalogue for catalogue in found if not catalogue.taken_over_by] or found
         if len(current) > 1:
-            names = ", ".join(one.cluster_id for one in current)
+            names = ", ".join(catalogue.cluster_id for catalogue in current)
             raise BadRequestError(
                 f"{self.provider.url} holds topics of {len(current)} clusters ({names}); name one "
                 "with --cluster"
@@ -174,7 +174,7 @@ class _Tier:
 
     def _known_topics(self) -> list[CatalogueTopic]:
         if self.catalogue is not None:
-            return [one for one in self.catalogue.topics if one.topic_id not in self._deleted]
+            return [topic for topic in self.catalogue.topics if topic.topic_id not in self._deleted]
         # A tier of an earlier version: what the ids and the manifests tell.
         partitions: dict[str, int] = {}
         for shard in self.manifests:
@@ -192,7 +192,9 @@ class _Tier:
         ]
 
     def _kind_of(self, topic_id: str) -> QueueKind:
-        return next(one.kind for shard, one in self.manifests.items() if shard.topic == topic_id)
+        return next(
+            manifest.kind for shard, manifest in self.manifests.items() if shard.topic == topic_id
+        )
 
 
 def _build(
@@ -210,7 +212,7 @@ def _build(
                 meta.restore_topic(
                     topic.topic_id, topic.name, topic.namespace, topic.partitions, topic.config
                 )
-        ends = {one.shard: one.next_offset for one in shards}
+        ends = {shard.shard: shard.next_offset for shard in shards}
         groups, moved_back = _restore_offsets(tier, meta, ends)
         old = tier.catalogue
         origin = "" if old is None else old.cluster_id
@@ -295,7 +297,7 @@ def _create_shards(
     shards: list[RestoredShard],
 ) -> None:
     """Create the shards in the log, each beginning where its tier ends."""
-    ends = {one.shard: one.next_offset for one in shards}
+    ends = {shard.shard: shard.next_offset for shard in shards}
     root = f"{path}/segment"
     # Every position depends on the sizes of an existing store, which are in it.
     is_there = holds_store(LocalDisk(), root)
@@ -320,11 +322,16 @@ def _restore_offsets(
     were above the end of their shard."""
     count = moved_back = 0
     for group in () if tier.catalogue is None else tier.catalogue.groups:
-        own = [one for one in group.offsets if one.shard in ends]
-        moved_back += sum(one.offset > ends[one.shard] for one in own)
+        own = [committed for committed in group.offsets if committed.shard in ends]
+        moved_back += sum(committed.offset > ends[committed.shard] for committed in own)
         new = [
-            NewOffset(one.shard, min(one.offset, ends[one.shard]), one.leader_epoch, one.metadata)
-            for one in own
+            NewOffset(
+                committed.shard,
+                min(committed.offset, ends[committed.shard]),
+                committed.leader_epoch,
+                committed.metadata,
+            )
+            for committed in own
         ]
         for first in range(0, len(new), ROWS_MAX):
             meta.reset_offsets(group.namespace, group.group, new[first : first + ROWS_MAX])

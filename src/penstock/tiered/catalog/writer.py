@@ -22,7 +22,7 @@ from penstock.tiered.catalog.catalog import (
     key_of,
     put_catalogue,
 )
-from penstock.tiered.shard_tiers import TierSet
+from penstock.tiered.shard_tiers import ShardTiers
 
 
 class CataloguedMeta(Protocol):
@@ -51,7 +51,7 @@ class CatalogueWriter:
         self._written: dict[str, Catalogue] = {}
         """By the tier's address: what was written last, without its time."""
 
-    def save(self, tiers: TierSet) -> int:
+    def save(self, tiers: ShardTiers) -> int:
         """Write the catalogues that have changed; return how many. One tier that fails keeps none
         of the others waiting; what went wrong is raised at the end, unless the tier cannot be used
         as it is set up, which its shards report."""
@@ -81,7 +81,7 @@ class CatalogueWriter:
             raise failure
         return count
 
-    def _make(self, tiers: TierSet) -> dict[str, Catalogue]:
+    def _make(self, tiers: ShardTiers) -> dict[str, Catalogue]:
         topics: dict[str, list[Topic]] = {}
         for topic in self._meta.list_topics():
             url = _tier_of(topic, tiers)
@@ -103,7 +103,7 @@ class CatalogueWriter:
         }
 
 
-def _tier_of(topic: Topic, tiers: TierSet) -> str | None:
+def _tier_of(topic: Topic, tiers: ShardTiers) -> str | None:
     """Return the address of a topic's tier; None when it has none."""
     policy = topic.config.tiering
     if policy is not None:

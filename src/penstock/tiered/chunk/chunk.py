@@ -104,7 +104,9 @@ class Footer(NamedTuple):
 
     def units_of_hashes(self, hashes: Set[int]) -> list[int]:
         """Return the numbers of the units that may point at a record of one of the keys."""
-        return sorted({unit for each, unit in KEY_ENTRY.iter_unpack(self.keys) if each in hashes})
+        return sorted(
+            {unit for hashed, unit in KEY_ENTRY.iter_unpack(self.keys) if hashed in hashes}
+        )
 
     def check_blocks(self, name: str, first_block: int, data: bytes | memoryview) -> None:
         """Raise `CorruptionError` unless `data`, which begins with a block, is what was written."""

@@ -75,12 +75,12 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @property
     def data_size(self) -> int:
-        sealed = sum(each.data_size for each in self.segments)
-        return sealed + sum(each.data_size for each in self.chunks)
+        sealed = sum(segment.data_size for segment in self.segments)
+        return sealed + sum(chunk.data_size for chunk in self.chunks)
 
     @property
     def object_size(self) -> int:
-        return sum(each.size for each in self.segments) + sum(each.size for each in self.chunks)
+        return sum(part.size for part in self.segments) + sum(part.size for part in self.chunks)
 
 
 # Made here, for msgspec must not look at a type for the first time in two threads at once.
@@ -120,11 +120,11 @@ def describe_segment(name: str, chunks: tuple[ChunkEntry, ...], sealed_ms: int) 
         first_offset=first.first_offset,
         end_offset=last.end_offset,
         position=first.position,
-        data_size=sum(each.data_size for each in chunks),
-        size=sum(each.size for each in chunks),
+        data_size=sum(chunk.data_size for chunk in chunks),
+        size=sum(chunk.size for chunk in chunks),
         chunks=len(chunks),
-        min_ms=min(each.min_ms for each in chunks),
-        max_ms=max(each.max_ms for each in chunks),
+        min_ms=min(chunk.min_ms for chunk in chunks),
+        max_ms=max(chunk.max_ms for chunk in chunks),
         created_ms=first.created_ms,
         sealed_ms=sealed_ms,
     )

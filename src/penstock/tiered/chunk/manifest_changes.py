@@ -134,12 +134,14 @@ def swap_segment(
     if old not in manifest.segments:
         return None
     segments = tuple(
-        each if each != old else new for each in manifest.segments if each != old or new is not None
+        segment if segment != old else new
+        for segment in manifest.segments
+        if segment != old or new is not None
     )
     garbage = (Garbage(name, now_ms) for name in (old.name, *gone))
     return replace(
         manifest,
-        segments=tuple(each for each in segments if each is not None),
+        segments=tuple(segment for segment in segments if segment is not None),
         deleted=_forgotten(manifest, old, forget),
         garbage=(*manifest.garbage, *garbage),
     )
@@ -168,10 +170,10 @@ def swap_chunk(
     None when that is not there any more. `forget` as for `swap_segment`."""
     if old not in manifest.chunks:
         return None
-    chunks = (each if each != old else new for each in manifest.chunks)
+    chunks = (chunk if chunk != old else new for chunk in manifest.chunks)
     return replace(
         manifest,
-        chunks=tuple(each for each in chunks if each is not None),
+        chunks=tuple(chunk for chunk in chunks if chunk is not None),
         deleted=_forgotten(manifest, old, forget),
         garbage=(*manifest.garbage, Garbage(old.name, now_ms)),
     )
@@ -194,7 +196,7 @@ def _without(
 
 
 def forget_garbage(manifest: Manifest, names: frozenset[str]) -> Manifest | None:
-    kept = tuple(each for each in manifest.garbage if each.name not in names)
+    kept = tuple(dead_object for dead_object in manifest.garbage if dead_object.name not in names)
     return None if kept == manifest.garbage else replace(manifest, garbage=kept)
 
 
@@ -202,9 +204,9 @@ def destroy(manifest: Manifest, now_ms: int) -> Manifest | None:
     return None if manifest.destroyed_ms is not None else replace(manifest, destroyed_ms=now_ms)
 
 
-def begin_anew(manifest: Manifest, chunks_of: ChunksOf, now_ms: int) -> Manifest:
+def start_over(manifest: Manifest, chunks_of: ChunksOf, now_ms: int) -> Manifest:
     """Start an empty shard of the same name after the old one was destroyed."""
-    names = [each.name for each in (*manifest.segments,)]
+    names = [segment.name for segment in (*manifest.segments,)]
     names += [chunk.name for chunks in chunks_of.values() for chunk in chunks]
     names += [chunk.name for chunk in manifest.chunks]
     return Manifest(

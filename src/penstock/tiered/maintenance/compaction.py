@@ -36,7 +36,7 @@ from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.object_names import chunk_name
 from penstock.tiered.providers.contract import ObjectMissingError
 from penstock.tiered.read.chunk_stream import FetchedChunk
-from penstock.tiered.upload.relocate import move_record
+from penstock.tiered.upload.relocate import relocate_record
 
 DEAD_RATIO_MIN: Final = 0.5
 _log: Final = get_logger(__name__)
@@ -71,7 +71,9 @@ class TierProgress:
         gone = [at for ms, at in self.tombstones if at < start_of_log and rules.may_go(ms)]
         if gone:
             taken = set(gone)
-            self.tombstones = [one for one in self.tombstones if one[1] not in taken]
+            self.tombstones = [
+                tombstone for tombstone in self.tombstones if tombstone[1] not in taken
+            ]
         if not self.tombstones and self.has_more:
             self.since, self.has_more = 0, False
         return gone
@@ -261,12 +263,12 @@ def _rewrite(flat: CompositeFlatFile, segment: SegmentEntry, deleted: DeletedRan
     collector of garbage may have taken the new chunks for orphans, nothing is changed."""
     begun = flat.clock.monotonic()
     old = flat.manifest.chunks_of(segment)
-    touched = [one for one in old if _has_dead(flat, one, deleted)]
+    touched = [chunk for chunk in old if _has_dead(flat, chunk, deleted)]
     again = {
         chunk.entry.name: _rewrite_chunk(flat, chunk, deleted)
         for chunk in flat.fetcher.stream(flat.manifest.prefix, touched)
     }
-    new = [entry for one in old if (entry := again.get(one.name, one)) is not None]
+    new = [entry for chunk in old if (entry := again.get(chunk.name, chunk)) is not None]
     kept = {entry.name for entry in new}
     gone = [entry.name for entry in old if entry.name not in kept]
     if not gone:
@@ -353,7 +355,7 @@ def _rewrite_chunk(
             continue
         first = start if first is None else first
         raw = bytes(data[at - entry.position : at - entry.position + size])
-        kept.append(move_record(raw, position))
+        kept.append(relocate_record(raw, position))
         position += size
     if not dead:
         return entry

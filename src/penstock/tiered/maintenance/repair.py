@@ -31,10 +31,10 @@ from penstock.tiered.maintenance.repair_sources import (
     sound_records,
 )
 from penstock.tiered.maintenance.scrubber import ScrubReport, verify_chunk
-from penstock.tiered.maintenance.upkeep import flats_of
+from penstock.tiered.maintenance.upkeep import flat_files_of
 from penstock.tiered.object_names import chunk_name
 from penstock.tiered.providers.contract import ObjectMissingError
-from penstock.tiered.upload.relocate import move_record
+from penstock.tiered.upload.relocate import relocate_record
 
 _Failure = CorruptionError | ObjectMissingError
 
@@ -86,7 +86,7 @@ def repair_tier(
     unreadable: list[StoreError] = []
     local = None if data is None else LocalLog(data)
     try:
-        for flat in flats_of(config, config.open(), shard, unreadable):
+        for flat in flat_files_of(config, config.open(), shard, unreadable):
             report.shards += 1
             _ShardRepair(flat, local, report, older=older).run(apply=apply)
     finally:
@@ -134,7 +134,7 @@ class _ShardRepair:
             self._tell([one], applied=apply and self._swap_open(one))
 
     def _tell(self, planned: Iterable[_Planned], *, applied: bool) -> None:
-        self._report.repairs += [replace(one.repair, applied=applied) for one in planned]
+        self._report.repairs += [replace(plan.repair, applied=applied) for plan in planned]
 
     # Finding
 
@@ -183,7 +183,7 @@ class _ShardRepair:
     ) -> tuple[tuple[int, int], ...]:
         """Return the wanted offsets that are neither found nor deleted."""
         deleted = self._flat.reader.deleted(manifest)
-        there = {each for first, (end, _) in records.items() for each in range(first, end)}
+        there = {offset for first, (end, _) in records.items() for offset in range(first, end)}
         singles = (
             (each, each + 1)
             for first, end in wanted
@@ -219,8 +219,12 @@ class _ShardRepair:
 
     def _room(self, manifest: Manifest, entry: ChunkEntry) -> int:
         """Return how many bytes the tiered log has for a chunk, before the next one."""
-        later = (one.position for one in self._known(manifest) if one.position > entry.position)
-        segments = (one.position for one in manifest.segments if one.position > entry.position)
+        later = (
+            chunk.position for chunk in self._known(manifest) if chunk.position > entry.position
+        )
+        segments = (
+            segment.position for segment in manifest.segments if segment.position > entry.position
+        )
         return min((*later, *segments, manifest.position)) - entry.position
 
     # Repairing
@@ -237,7 +241,7 @@ class _ShardRepair:
         position = entry.position
         for first in sorted(planned.records):
             message = planned.records[first][1]
-            parts.append(move_record(message, position))
+            parts.append(relocate_record(message, position))
             position += len(message)
         if not parts:
             return None
@@ -268,8 +272,8 @@ class _ShardRepair:
     def _swap_in_segment(
         self, segment: SegmentEntry, chunks: tuple[ChunkEntry, ...], planned: list[_Planned]
     ) -> bool:
-        again = {one.entry.name: self._write(one) for one in planned}
-        new = [entry for one in chunks if (entry := again.get(one.name, one)) is not None]
+        again = {plan.entry.name: self._write(plan) for plan in planned}
+        new = [entry for chunk in chunks if (entry := again.get(chunk.name, chunk)) is not None]
         lost = [each for one in planned for each in one.repair.lost]
         return self._swap_segment(segment, tuple(new), list(again), lost)
 
@@ -300,7 +304,7 @@ class _ShardRepair:
         self, manifest: Manifest, segment: SegmentEntry, failure: _Failure, *, apply: bool
     ) -> None:
         """Make the list of a sealed segment's chunks again, from the chunks themselves."""
-        dead = {each.name for each in manifest.garbage}
+        dead = {dead_object.name for dead_object in manifest.garbage}
         end = segment.position + segment.data_size
         candidates = sorted(
             (
@@ -316,7 +320,7 @@ class _ShardRepair:
         for entry in candidates:
             if not chunks or entry.first_offset >= chunks[-1].end_offset:
                 chunks.append(replace(entry, created_ms=segment.created_ms))
-        covered = {each.first_offset: (each.end_offset, b"") for each in chunks}
+        covered = {chunk.first_offset: (chunk.end_offset, b"") for chunk in chunks}
         # A list that is as long as it was lacks nothing: what is between its chunks was a hole.
         is_whole = len(chunks) == segment.chunks
         wanted = [] if is_whole else [(segment.first_offset, segment.end_offset)]

@@ -23,10 +23,10 @@ from penstock.meta.offline.read_transactions import read_transactions
 from penstock.record import QueueKind, ShardId
 from penstock.tiered.chunk.chunk import ChunkEntry, Footer, read_footer
 from penstock.tiered.composite_flat_file import CompositeFlatFile
-from penstock.tiered.object_names import is_ours
+from penstock.tiered.object_names import is_penstock_object
 from penstock.tiered.providers.contract import ObjectMissingError
 from penstock.tiered.read.reader import offsets_of
-from penstock.tiered.upload.committed_log import StableLog
+from penstock.tiered.upload.committed_log import LsoBoundedLog
 
 Found = dict[int, tuple[int, bytes]]
 """Records (batches) by their first offset: the end offset, and the bytes."""
@@ -47,7 +47,7 @@ class LocalLog:
             for state in known.open:
                 for one in state.partitions:
                     limits.hold_written(one.shard, state.producer_id, one.first_offset)
-        self._log: Final = StableLog(self._view, lambda: limits, self._view)
+        self._log: Final = LsoBoundedLog(self._view, lambda: limits, self._view)
 
     def records(self, shard: ShardId, kind: QueueKind, first: int, end: int) -> Found:
         """Return what the log still holds of the offsets [first, end)."""
@@ -162,7 +162,7 @@ def other_chunks(flat: CompositeFlatFile, named: set[str]) -> Iterator[ChunkEntr
     what an upload that was cut short left."""
     for info in list(flat.provider.list(flat.manifest.prefix)):
         name = info.key.rpartition("/")[2]
-        if name in named or not name.endswith(".chunk") or not is_ours(name):
+        if name in named or not name.endswith(".chunk") or not is_penstock_object(name):
             continue
         try:
             _, entry = read_footer(info.key, flat.provider.get(info.key).data)

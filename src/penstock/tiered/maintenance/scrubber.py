@@ -21,7 +21,7 @@ from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.maintenance.compaction import records_of
 from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.providers.contract import ObjectMissingError
-from penstock.tiered.shard_tiers import TierSet
+from penstock.tiered.shard_tiers import ShardTiers
 
 
 class ScrubReport(Struct):
@@ -91,7 +91,7 @@ def _name(flat: CompositeFlatFile, entry: ChunkEntry) -> str:
 class Scrubber:
     """Goes round and round over a node's tiers, `slice_size` bytes at each step."""
 
-    def __init__(self, tiers: TierSet, metrics: TierMetrics, slice_size: int) -> None:
+    def __init__(self, tiers: ShardTiers, metrics: TierMetrics, slice_size: int) -> None:
         self._tiers: Final = tiers
         self._metrics: Final = metrics
         self._slice_size: Final = slice_size

@@ -17,7 +17,7 @@ from penstock.tiered.chunk.chunk import ChunkEntry
 from penstock.tiered.chunk.manifest import Manifest, SegmentEntry, describe_segment, encode_segment
 from penstock.tiered.chunk.shard_manifest import ShardManifest
 from penstock.tiered.config import TierConfig
-from penstock.tiered.object_names import is_ours, segment_name
+from penstock.tiered.object_names import is_penstock_object, segment_name
 
 
 class GarbageReport(Struct):
@@ -120,12 +120,12 @@ class CompositeUpkeep:
             if segment.first_offset >= found.start_offset:
                 return
             old = self._manifest.chunks_of(segment)
-            kept = tuple(each for each in old if each.end_offset > found.start_offset)
+            kept = tuple(chunk for chunk in old if chunk.end_offset > found.start_offset)
             if not kept or len(kept) == len(old):
                 continue
             name = self.put_descriptor(found.epoch, kept)
             described = describe_segment(name, kept, segment.sealed_ms)
-            gone = [each.name for each in old[: len(old) - len(kept)]]
+            gone = [chunk.name for chunk in old[: len(old) - len(kept)]]
             self._swap(segment, described, gone)
 
     def _swap(self, old: SegmentEntry, new: SegmentEntry, gone: list[str]) -> None:
@@ -142,19 +142,19 @@ class CompositeUpkeep:
             return 0
         return self._manifest.change(change).start_offset
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """Empty a destroyed shard so that one of its name can be written."""
         now_ms = self._clock.now_ms()
 
         def change(found: Manifest) -> Manifest | None:
             if found.destroyed_ms is None:
                 return None
-            return changes.begin_anew(found, self._chunks_of(found), now_ms)
+            return changes.start_over(found, self._chunks_of(found), now_ms)
 
         self._manifest.change(change)
 
     def _chunks_of(self, manifest: Manifest) -> changes.ChunksOf:
-        return {each.name: self._manifest.chunks_of(each) for each in manifest.segments}
+        return {segment.name: self._manifest.chunks_of(segment) for segment in manifest.segments}
 
     def destroy(self) -> None:
         """Mark the shard destroyed, then remove what may go by now. Again: the rest."""
@@ -174,7 +174,7 @@ class CompositeUpkeep:
     def _remove_all(self) -> None:
         provider = self._manifest.provider
         for info in list(provider.list(self._manifest.prefix)):
-            if is_ours(info.key.rpartition("/")[2]):
+            if is_penstock_object(info.key.rpartition("/")[2]):
                 provider.delete(info.key)
         provider.delete(self._manifest.key)
         self._manifest.load()
@@ -193,13 +193,19 @@ class CompositeUpkeep:
             report.waiting = len(listed) - report.deleted
             return report
         kept = self._referred(manifest)
-        since = {} if manifest is None else {each.name: each.since_ms for each in manifest.garbage}
+        since = (
+            {}
+            if manifest is None
+            else {dead_object.name: dead_object.since_ms for dead_object in manifest.garbage}
+        )
         before_ms = self._clock.expiry_ms() - self._config.grace_ms
         for info in listed:
             name = info.key.rpartition("/")[2]
             if name in kept or info.key == self._manifest.key:
                 continue
-            if not is_ours(name) or info.key.count("/") != self._manifest.prefix.count("/"):
+            if not is_penstock_object(name) or info.key.count("/") != self._manifest.prefix.count(
+                "/"
+            ):
                 report.foreign.append(info.key)
             elif max(info.modified_ms, since.get(name, 0)) > before_ms:
                 report.waiting += 1

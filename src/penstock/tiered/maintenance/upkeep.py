@@ -25,7 +25,7 @@ from penstock.tiered.maintenance.scrubber import Scrubber
 from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.object_names import parse_manifest_key
 from penstock.tiered.providers.contract import TierProvider, remove_leftovers
-from penstock.tiered.shard_tiers import TierSet
+from penstock.tiered.shard_tiers import ShardTiers
 
 _log: Final = get_logger(__name__)
 
@@ -54,7 +54,7 @@ class TierReport(Struct):
 class TierUpkeep:
     def __init__(
         self,
-        tiers: TierSet,
+        tiers: ShardTiers,
         limits: TierLimits | None = None,
         metrics: TierMetrics | None = None,
     ) -> None:
@@ -114,7 +114,7 @@ class TierUpkeep:
         if flat.epoch is not None or (tiering is not None and tiering.uploader == "broker"):
             rewrite_segments(flat)
         if garbage:
-            with flat.uploading:  # what this process has put and not listed yet is no garbage
+            with flat.upload_lock:  # what this process has put and not listed yet is no garbage
                 report = flat.upkeep.collect_garbage()
             self._metrics.deleted_objects.inc(report.deleted)
 
@@ -181,7 +181,7 @@ def shards_in(provider: TierProvider) -> list[ShardId]:
     return sorted(shard for shard in found if shard is not None)
 
 
-def flats_of(
+def flat_files_of(
     config: TierConfig,
     provider: TierProvider,
     only: ShardId | None = None,

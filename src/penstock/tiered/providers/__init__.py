@@ -29,7 +29,7 @@ from penstock.tiered.providers.contract import (
 from penstock.tiered.providers.memory import MemoryProvider
 from penstock.tiered.providers.posix import PosixProvider
 from penstock.tiered.providers.prefixed import PrefixedProvider
-from penstock.tiered.providers.retrying import SettlingProvider
+from penstock.tiered.providers.retrying import RetryingProvider
 
 ROCKETMQ: Final = "rocketmq+file"
 ENTRY_POINTS: Final = "penstock.tier_providers"
@@ -54,7 +54,7 @@ __all__ = [
 
 def open_provider(url: str, options: Mapping[str, str] | None = None) -> TierProvider:
     """Return the provider for a tier's URL; raise `TierSetupError` for one that makes no sense."""
-    return SettlingProvider(_open_plain(url, options or {}))
+    return RetryingProvider(_open_plain(url, options or {}))
 
 
 def _open_plain(url: str, options: Mapping[str, str]) -> TierProvider:

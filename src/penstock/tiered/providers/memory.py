@@ -82,7 +82,7 @@ class MemoryProvider:
         """The objects stay: another handle may use them."""
 
 
-def forget_bucket(name: str) -> None:
+def drop_bucket(name: str) -> None:
     """Drop all objects of `memory://name`."""
     with _BUCKETS_LOCK:
         _BUCKETS.pop(name, None)

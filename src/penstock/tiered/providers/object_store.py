@@ -2,7 +2,7 @@
 
 Credentials and endpoints come from the usual places (environment, profiles, instance roles) or from
 the options given with the URL. One request may take `timeout_s` with all its repeats in obstore;
-what a lost answer means is settled by `settling.py`, for every provider alike.
+what a lost answer means is settled by `retrying.py`, for every provider alike.
 """
 
 from __future__ import annotations

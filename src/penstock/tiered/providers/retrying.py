@@ -37,7 +37,7 @@ BACKOFF_MAX_S: Final = 2.0
 _Found = TypeVar("_Found")
 
 
-class SettlingProvider:
+class RetryingProvider:
     def __init__(
         self, inner: TierProvider, *, attempts: int = ATTEMPTS, clock: Clock | None = None
     ) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree as ET
 
 from penstock.errors import TierSetupError, TierUnavailableError
-from penstock.tiered.object_names import is_ours
+from penstock.tiered.object_names import is_penstock_object
 
 _EMPTY: Final = hashlib.sha256(b"").hexdigest()
 _TIMEOUT_S: Final = 60.0
@@ -55,7 +55,7 @@ class S3Uploads:
         old = [
             one
             for one in self.unfinished()
-            if one.begun_ms < before_ms and is_ours(one.key.rpartition("/")[2])
+            if one.begun_ms < before_ms and is_penstock_object(one.key.rpartition("/")[2])
         ]
         for one in old:
             self._request("DELETE", f"/{quote(one.key)}", {"uploadId": one.id})

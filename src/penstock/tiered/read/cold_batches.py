@@ -42,7 +42,7 @@ def read_cold_batches(
         return None
     deleted = flat.reader.deleted(manifest)
     found = flat.reader.read_raw(TierQuery(offset, until, _BATCHES_PER_READ, max(max_size, 1)))
-    batches = [one for one in _open_each(flat, found, deleted) if one.end > offset]
+    batches = [batch for batch in _open_each(flat, found, deleted) if batch.end > offset]
     if not batches:
         return None
     first = batches[0]
@@ -52,7 +52,7 @@ def read_cold_batches(
         body = first.body if first.is_kafka else b""
         return BatchPage([], 0, start, ForeignBatch(end, body))
     raw = list(takewhile(lambda one: one.is_raw and one.end <= until, batches))
-    parts: list[bytes | memoryview] = [one.body for one in raw]
+    parts: list[bytes | memoryview] = [batch.body for batch in raw]
     return BatchPage(parts, sum(len(part) for part in parts), raw[-1].end)
 
 

@@ -362,7 +362,7 @@ class TierReader:
                 position, size = QUEUE_UNIT.unpack_from(footer.units, unit * footer.unit_size)[:2]
                 if first >= query.until or (position == 0 and size == 0x7FFF_FFFF):
                     continue
-                if not all(each in deleted for each in range(first, end)):
+                if not all(offset in deleted for offset in range(first, end)):
                     yield entry, position, size, (first, end)
 
 

@@ -56,7 +56,7 @@ def queues(tier: RocketMqTier, only: ShardId | None = None) -> Iterator[RocketMq
 
 def size_of(queue: RocketMqQueue) -> int:
     files = (*queue.commit_log.segments, *queue.consume_queue.segments)
-    return sum(one.size for one in files)
+    return sum(file.size for file in files)
 
 
 def offsets_of_file(queue: RocketMqQueue, file: FileSegmentMetadata) -> tuple[int, int]:

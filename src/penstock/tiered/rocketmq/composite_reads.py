@@ -223,4 +223,4 @@ class CompositeReads:
 
 def _is_live(row: _Row, manifest: Manifest, deleted: DeletedRanges) -> bool:
     first = max(row.first, manifest.start_offset)
-    return any(each not in deleted for each in range(first, row.end))
+    return any(offset not in deleted for offset in range(first, row.end))

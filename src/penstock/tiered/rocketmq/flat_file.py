@@ -77,7 +77,7 @@ class FlatFile:
 
     @property
     def max_timestamp_ms(self) -> int:
-        return max((one.metadata.end_ms for one in self._segments), default=0)
+        return max((segment.metadata.end_ms for segment in self._segments), default=0)
 
     @property
     def segments(self) -> list[FileSegmentMetadata]:

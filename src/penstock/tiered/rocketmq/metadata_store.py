@@ -66,7 +66,7 @@ class TieredMetadataStore(Protocol):
 
     def update_queue(self, metadata: QueueMetadata) -> None: ...
 
-    def note_queue(self, queue: ShardId, min_offset: int, max_offset: int) -> None:
+    def upsert_queue(self, queue: ShardId, min_offset: int, max_offset: int) -> None:
         """Add or update a queue."""
         ...
 

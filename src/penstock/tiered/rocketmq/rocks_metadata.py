@@ -140,7 +140,7 @@ class RocksDbMetadataStore:
         with self._lock:
             self._database[_queue_key(metadata.queue)] = msgspec.msgpack.encode(changed)
 
-    def note_queue(self, queue: ShardId, min_offset: int, max_offset: int) -> None:
+    def upsert_queue(self, queue: ShardId, min_offset: int, max_offset: int) -> None:
         self.add_queue(queue, min_offset)
         self.update_queue(QueueMetadata(queue=queue, min_offset=min_offset, max_offset=max_offset))
 

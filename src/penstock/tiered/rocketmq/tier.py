@@ -40,7 +40,7 @@ from penstock.tiered.rocketmq.append_result import AppendResult
 from penstock.tiered.rocketmq.file_segment import FileSegment, FileSegmentMetadata, FileSegmentType
 from penstock.tiered.rocketmq.flat_file import FlatFile
 from penstock.tiered.rocketmq.index import IndexHit, lookup_index
-from penstock.tiered.upload.relocate import move_record
+from penstock.tiered.upload.relocate import relocate_record
 
 INDEX_TOPIC: Final = "rmq_sys_INDEX"
 _FILE: Final = re.compile(r"[0-9a-f]{8}(\d{20})")
@@ -221,7 +221,7 @@ class RocketMqQueue:
         if raw.queue_offset * QUEUE_UNIT.size != self.consume_queue.append_offset:
             return AppendResult.OFFSET_INCORRECT
         position = self._next_position(len(message))
-        result = self.commit_log.append(move_record(message, position), raw.store_timestamp_ms)
+        result = self.commit_log.append(relocate_record(message, position), raw.store_timestamp_ms)
         if result is AppendResult.SUCCESS:
             request = request_of(raw, position)
             unit = QUEUE_UNIT.pack(position, len(message), request.tags_code)

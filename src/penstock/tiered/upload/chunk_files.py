@@ -19,7 +19,7 @@ from penstock.tiered.rocketmq.file_segment import (
     FileSegmentType,
 )
 from penstock.tiered.rocketmq.flat_file import FlatFile
-from penstock.tiered.upload.relocate import move_record
+from penstock.tiered.upload.relocate import relocate_record
 
 if TYPE_CHECKING:
     from penstock.tiered.composite_flat_file import CompositeFlatFile
@@ -55,7 +55,7 @@ class ChunkFiles:
 
     def append_data(self, message: bytes, position: int, timestamp_ms: int) -> AppendResult:
         return self.commit_log.append(
-            move_record(message, position), timestamp_ms, now_ms=self._owner.clock.now_ms()
+            relocate_record(message, position), timestamp_ms, now_ms=self._owner.clock.now_ms()
         )
 
     def _make_segment(self, base: int) -> FileSegment:

@@ -42,7 +42,7 @@ class Log(Protocol):
     ) -> tuple[bytes, int]: ...
 
 
-class StableLog:
+class LsoBoundedLog:
     """Implements `CommittedLog`."""
 
     def __init__(
@@ -77,7 +77,7 @@ def without_aborted(run: bytes, aborted: Ranges) -> bytes:
     """Return a run of batches without those that begin in one of the ranges; markers stay."""
     if not aborted:
         return run
-    return b"".join(one for one in split_run(run) if not _is_dropped(one, aborted))
+    return b"".join(record for record in split_run(run) if not _is_dropped(record, aborted))
 
 
 def _is_dropped(message: bytes, aborted: Ranges) -> bool:

@@ -35,7 +35,7 @@ from penstock.record import ShardId
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.rocketmq.append_result import AppendResult
-from penstock.tiered.shard_tiers import TierSet
+from penstock.tiered.shard_tiers import ShardTiers
 from penstock.tiered.upload.committed_log import first_offset
 
 RETRY_FIRST_S: Final = 1.0
@@ -90,7 +90,7 @@ class TieredDispatcher:
     def __init__(
         self,
         store: SegmentStore,
-        tiers: TierSet,
+        tiers: ShardTiers,
         *,
         interval_ms: int = 60_000,
         threads: int = 2,
@@ -100,7 +100,7 @@ class TieredDispatcher:
     ) -> None:
         self._store: Final = store
         self.log: CommittedLog = store
-        """What is uploaded; an engine that knows of transactions puts a `StableLog` here."""
+        """What is uploaded; an engine that knows of transactions puts a `LsoBoundedLog` here."""
         self._tiers: Final = tiers
         self._interval_s: Final = interval_ms / 1000
         self._lease: Final = lease
@@ -119,14 +119,14 @@ class TieredDispatcher:
         """Called now and then by a thread that has nothing to upload."""
 
     def start(self) -> None:
-        self.note_all()
+        self.schedule_all()
         for thread in self._threads:
             thread.start()
 
-    def note_all(self) -> None:
+    def schedule_all(self) -> None:
         """Look at every shard soon: what came before a restart may not be in the tier."""
         for shard in self._own_shards():
-            self._note(shard, 0)
+            self._schedule(shard, 0)
 
     def _own_shards(self) -> list[ShardId]:
         """Return the shards that this node uploads, and no job of Spark's."""
@@ -157,10 +157,10 @@ class TieredDispatcher:
         except (CorruptionError, FileNotFoundError):
             # A damaged queue file: the upload reads the log, which rebuilds it.
             size = self._tiers.chunk_size_of(shard)
-        self._note(shard, size)
+        self._schedule(shard, size)
         return until
 
-    def _note(self, shard: ShardId, size: int) -> None:
+    def _schedule(self, shard: ShardId, size: int) -> None:
         with self._lock:
             found = self._pending.get(shard)
             if found is None:
@@ -190,7 +190,7 @@ class TieredDispatcher:
             except UnknownShardError:
                 continue  # deleted meanwhile
             except Exception as error:  # noqa: BLE001 - one shard's trouble keeps no other waiting
-                self._note_failure(shard, _Pending(since=self._clock.monotonic()), error)
+                self._record_failure(shard, _Pending(since=self._clock.monotonic()), error)
                 failed[shard.name] = str(error)
         return failed
 
@@ -225,10 +225,10 @@ class TieredDispatcher:
         except (ClosedError, UnknownShardError):
             return  # deleted, or the store is closing: there is nothing to upload to
         except Exception as error:  # noqa: BLE001 - the thread is needed for the other shards
-            self._note_failure(shard, pending, error)
+            self._record_failure(shard, pending, error)
         else:
             if not is_mine:
-                self._note_again(shard, pending, LEASE_RETRY_S)
+                self._schedule_retry(shard, pending, LEASE_RETRY_S)
             elif pending.failures:
                 _log.info("tier_reached_again", shard=shard.name)
         finally:
@@ -244,7 +244,7 @@ class TieredDispatcher:
             return True
         if self._lease is not None and not self._lease.hold(shard):
             return False
-        with flat.uploading:
+        with flat.upload_lock:
             self._metrics.uploaded_bytes.inc(self._upload(flat))
         return True
 
@@ -261,15 +261,15 @@ class TieredDispatcher:
             flat.reset()
             raise
 
-    def _note_failure(self, shard: ShardId, before: _Pending, error: Exception) -> None:
+    def _record_failure(self, shard: ShardId, before: _Pending, error: Exception) -> None:
         failures = before.failures + 1
         pause_s = min(RETRY_FIRST_S * 2 ** (failures - 1), RETRY_MAX_S)
         if failures == 1:
             _log.warning("tier_upload_failed", shard=shard.name, reason=str(error))
         self._metrics.upload_failures.inc()
-        self._note_again(shard, before, pause_s, failures, str(error))
+        self._schedule_retry(shard, before, pause_s, failures, str(error))
 
-    def _note_again(
+    def _schedule_retry(
         self, shard: ShardId, before: _Pending, pause_s: float, failures: int = 0, reason: str = ""
     ) -> None:
         """Note for later what was to be uploaded, besides what has come meanwhile."""
@@ -284,7 +284,11 @@ class TieredDispatcher:
     def failures(self) -> dict[ShardId, str]:
         """Return the shards that could not be uploaded the last time, and why."""
         with self._lock:
-            return {shard: one.reason for shard, one in self._pending.items() if one.failures}
+            return {
+                shard: pending.reason
+                for shard, pending in self._pending.items()
+                if pending.failures
+            }
 
     def keep_from(self, shard: ShardId) -> int | None:
         """Return from which offset on the log is needed, because the tier lacks it. Whatever is
@@ -302,7 +306,7 @@ class TieredDispatcher:
             return 0
         return flat.commit_offset
 
-    def forget(self, shard: ShardId) -> None:
+    def remove(self, shard: ShardId) -> None:
         with self._lock:
             self._pending.pop(shard, None)
 
@@ -347,7 +351,7 @@ def upload_shard(store: CommittedLog, flat: CompositeFlatFile) -> int:
 def _append(flat: CompositeFlatFile, run: bytes) -> None:
     """Append a run of records; a chunk that is full begins its way to the tier."""
     while run:
-        taken = flat.append_run(run)
+        taken = flat.append_range(run)
         if taken == 0:
             _stage(flat)
             taken = _append_first(flat, run)

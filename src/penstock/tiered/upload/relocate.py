@@ -22,7 +22,7 @@ _AT: Final = RECORD_HEAD.position_of("position")
 _END: Final = _AT + 8
 
 
-def move_record(record: bytes | memoryview, position: int) -> bytes:
+def relocate_record(record: bytes | memoryview, position: int) -> bytes:
     """Return the bytes of a whole, checked record as they read at `position`."""
     if len(record) < RECORD_HEAD.size:
         raise BadRequestError(f"{len(record)} bytes are no record of a log")
