@@ -126,7 +126,7 @@ def verify_tier(
 
 def collect_garbage(config: TierConfig) -> GarbageReport:
     """Delete what nothing refers to, in all shards; what is not ours is only listed. A manifest
-    that cannot be read, and so nothing of its shard may go, is told when all others are done."""
+    that cannot be read, and so nothing of its shard may go, is raised when all others are done."""
     whole = GarbageReport()
     unreadable: list[StoreError] = []
     provider = config.open()
@@ -177,11 +177,11 @@ def pull_shard(
     """Copy a shard from the tier into a new store directory, which RocketMQ could open, too;
     return how many records.
 
-    Records keep their offsets. A log has no hole, so what was deleted, and what lies before the
-    tier's first offset, is filled with empty records that are deleted at once; with more of them
-    than `FILLED_MAX`, or when that is not wanted, `renumber` lets the copy begin at 0."""
-    told = progress or (lambda _done, _total: None)
-    start, pages = _rocketmq_pages(config, shard, told) or _pages(config, shard, told)
+    Records keep their offsets. A log has no hole, so what was deleted, and what is before the
+    tier's first offset, is filled with empty records, which are deleted. With more of them than
+    `FILLED_MAX`, or when that is not wanted, `renumber` lets the copy begin at 0."""
+    report = progress or (lambda _done, _total: None)
+    start, pages = _rocketmq_pages(config, shard, report) or _pages(config, shard, report)
     count = filled = 0
     with SegmentStore.open(directory, SegmentSettings()) as store:
         if store.shards():

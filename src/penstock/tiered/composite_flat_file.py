@@ -4,7 +4,7 @@
                            commit_consume_queue: the manifest refers to it   = index, commit offset
 
 So data is there before its index, and the index before the commit offset; after a crash at any
-point only objects remain that nothing refers to. Whoever appends holds an epoch (`acquire`); when
+point only objects remain that nothing refers to. A writer holds an epoch (`acquire`); when
 another takes the shard over, the next commit raises `LeaseLostError` and changes nothing. Reading
 needs no epoch. All of it is synchronous and needs no node: Spark workers use it as brokers do.
 """
@@ -98,7 +98,7 @@ class CompositeFlatFile:
         """The rows of the metadata store by path; None before they were read."""
         self._lock: Final = threading.RLock()
         self.upload_lock: Final = threading.Lock()
-        """Held by whoever appends and commits several messages in a row."""
+        """Held by a thread that appends and commits several messages in a row."""
         self.delete_lock: Final = threading.Lock()
         """Held while records are found and deleted: each counts for one caller."""
         self._epoch: int | None = None
@@ -139,12 +139,12 @@ class CompositeFlatFile:
 
     @property
     def max_offset(self) -> int:
-        """The offset behind the last one appended, committed or not."""
+        """The offset after the last one appended, committed or not."""
         return max(self._dispatch_offset, self.commit_offset)
 
     @property
     def commit_offset(self) -> int:
-        """The offset behind the last one that readers of the tier see."""
+        """The offset after the last one that readers of the tier see."""
         found = self.current()
         return 0 if found is None else found.end_offset
 
@@ -162,7 +162,7 @@ class CompositeFlatFile:
 
     def acquire(self, epoch: int | None = None) -> int:
         """Take the shard for appending, under the epoch of a lease, or the next free one. What was
-        appended and not committed before is forgotten."""
+        appended and not committed before is dropped."""
         with self._lock:
             found = self.manifest.load()
             if found is not None and found.destroyed_ms is not None:
@@ -179,7 +179,7 @@ class CompositeFlatFile:
             self.reset()
 
     def reset(self) -> None:
-        """Forget everything that is not committed; the manifest says where to go on."""
+        """Drop everything that is not committed; the manifest says where to continue."""
         with self._lock:
             self._window.abandon()
             found = self.current()
@@ -269,7 +269,7 @@ class CompositeFlatFile:
         return count
 
     def append_range(self, data: bytes) -> int:
-        """Append whole messages that lie one behind the other, as `append` does each of them, as
+        """Append whole messages, stored back to back, as `append` does each of them, as
         many as fit into the chunk; return how many bytes. No object is made of any of them."""
         with self._lock:
             if self._closed or not data:
@@ -292,7 +292,7 @@ class CompositeFlatFile:
             return len(placed)
 
     def _append_first(self, data: bytes) -> int:
-        """Append the first of several messages: it is too large for a chunk, or lies far behind."""
+        """Append the first of several messages: larger than a chunk, or after a wide gap."""
         size = int.from_bytes(data[:4], "big")
         return size if self.append(bytes(data[:size])) is AppendResult.SUCCESS else 0
 
@@ -343,7 +343,7 @@ class CompositeFlatFile:
                 return
             late_s = self.config.grace_ms / 2000
             if late_s and self.clock.monotonic() - ready[0][1] > late_s:
-                # The collector of garbage may have taken the chunks for orphans meanwhile.
+                # The garbage collector may have deleted the chunks as orphans meanwhile.
                 self.reset()
                 raise TierUnavailableError(
                     f"a chunk of {self.shard.name!r} waited too long for its manifest; "
@@ -368,7 +368,7 @@ class CompositeFlatFile:
             ).start()
 
     def _commit_quietly(self) -> None:
-        """What fails here is still buffered, and told by the next commit that waits."""
+        """What fails here is still buffered, and raised by the next commit that waits."""
         try:
             self.commit(sync=True)
         except StoreError:
@@ -383,7 +383,7 @@ class CompositeFlatFile:
             self.reset()
 
     def put_chunk(self, position: int, data: bytes) -> None:
-        """Upload records that lie at `position` of the tiered log; called by the commit log."""
+        """Upload records that start at `position` of the tiered log; called by the commit log."""
         epoch = self._check_epoch()
         raw = core.decode_raw(data, position, position, False)
         assert isinstance(raw, RawRecord), "what was appended is a record"
@@ -472,8 +472,8 @@ class CompositeFlatFile:
         if boundary_type is BoundaryType.LOWER:
             found = self.reader.offset_by_time(timestamp)
             return self.commit_offset if found is None else found
-        behind = self.reader.offset_by_time(timestamp + 1)
-        end = self.commit_offset if behind is None else behind
+        younger = self.reader.offset_by_time(timestamp + 1)
+        end = self.commit_offset if younger is None else younger
         found = self.reads.last_before(end)
         return self.min_offset if found is None else found
 
@@ -483,8 +483,8 @@ class CompositeFlatFile:
         return [] if found is None else self._files.describe(found)
 
     def live_records(self, chunk: FetchedChunk, manifest: Manifest) -> list[StoredRecord]:
-        """Return the records of a fetched chunk that are not deleted; a warning tells of those that
-        cannot be taken apart."""
+        """Return the records of a fetched chunk that are not deleted; a warning names those that
+        cannot be decoded."""
         entry, footer = chunk.entry, chunk.footer
         if not footer.units:
             return []
@@ -517,7 +517,7 @@ class CompositeFlatFile:
             self._files.shutdown()
 
     def destroy(self) -> None:
-        """Delete the shard: nobody reads it from now on; its objects go after the grace period,
+        """Delete the shard: reads end now; its objects go after the grace period,
         with this call or a later one."""
         self.shutdown()
         self.upkeep.destroy()
@@ -531,7 +531,7 @@ class CompositeFlatFile:
 
 
 def request_of(raw: RawRecord, position: int) -> DispatchRequest:
-    """Return what the consume queue is told of a record that lies at `position`."""
+    """Return what the consume queue needs to know of a record at `position`."""
     return DispatchRequest(
         queue_offset=raw.queue_offset,
         position=position,
@@ -547,7 +547,7 @@ def _decode(message: bytes) -> RawRecord:
     raw = core.decode_raw(message, 0, 0, False)
     if isinstance(raw, Damage) or raw.size != len(message):
         reason = raw.reason if isinstance(raw, Damage) else "more bytes than one record"
-        raise BadRequestError(f"no record of a commit log: {reason}")
+        raise BadRequestError(f"not a record of a commit log: {reason}")
     return raw
 
 

@@ -1,4 +1,4 @@
-"""The segment engine with a tier behind it: one shard, without a seam.
+"""The segment engine with a tier: log and tier read as one shard.
 
     offsets    tier start … tier end
                        local earliest … commit       the log is the hot window; where both hold an
@@ -6,7 +6,7 @@
 
 A shard begins where its tier does. Reads that begin before the log's first offset are answered by
 the tier and go on in the log; keys and times are looked for in both. Deletes reach the tier's
-manifest before the log lets go of the records concerned.
+manifest before the log removes the records concerned.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ class TieredSegmentEngine(SegmentEngine):
 
     def _read_cold(self, shard: ShardId, query: TierQuery) -> list[StoredRecord]:
         """Read from the tier, and go on in the log when the tier's part is exhausted. When the log
-        lets go of more meanwhile, the tier has it."""
+        removes more meanwhile, the tier has it."""
         records: list[StoredRecord] = []
         offset, size_left = query.offset, min(query.max_size, _FAR)
         count_left = min(query.max_records, _FAR)
@@ -295,7 +295,7 @@ class TieredSegmentEngine(SegmentEngine):
             except _FAILURES:
                 if not records:
                     raise
-                return records  # what was read first; who goes on from there is told
+                return records  # the next read begins at the failure and raises it
             if after is None:
                 if self._start_of_log(shard) > max(offset, start):
                     continue
@@ -514,7 +514,7 @@ class TieredSegmentEngine(SegmentEngine):
         kept_ms = kept_in_tier_ms(config, flat)
         if kept_ms is None:
             return earliest
-        # Looked for behind what the other limits have removed: a young record there is gone.
+        # After the other limits: a young record that they removed does not count.
         oldest = max(0, flat.clock.expiry_ms() - kept_ms)
         try:
             young = self.get_offset_by_timestamp(shard, oldest, AdapterOffsetStrategy.LATEST)

@@ -5,7 +5,7 @@
     <topic>/<partition>/<epoch>-<first offset>-<nonce>.segment
 
 The nonce makes every name unique: a writer that lost its lease can never meet a name of the next.
-Anything that is not named like this is somebody else's: it is reported and left alone.
+Anything that is not named like this is foreign: it is reported and left alone.
 """
 
 from __future__ import annotations

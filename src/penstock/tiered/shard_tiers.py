@@ -118,8 +118,8 @@ class ShardTiers:
         return replace(found, disk_cache_path=f"{found.disk_cache_path}/{len(self._opened)}")
 
     def remove(self, shard: ShardId) -> CompositeFlatFile | None:
-        """Return the flat file of a shard for the last time. It is forgotten also when its tier
-        cannot be opened, which is told."""
+        """Remove a shard and return its flat file. It is removed also when its tier cannot be
+        opened, which is raised."""
         with self._lock:
             config = self._configs.pop(shard, None)
             flat = self._flats.pop(shard, None)

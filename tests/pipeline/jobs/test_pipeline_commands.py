@@ -69,7 +69,7 @@ def test_no_command_begins_without_the_extra(
             "the directory of the plot does not exist",
         ),
         (("offload", "{sample}"), "has no tier of its own; name one"),
-        (("offload", "{sample}", "--tier", "tape:/x"), "'tape:/x' is no address of a tier"),
+        (("offload", "{sample}", "--tier", "tape:/x"), "'tape:/x' is not the address of a tier"),
         (("offload", "nowhere", "--tier", "file:///x"), "nowhere is no store"),
         (("stats", "{sample}", "-t", "order"), "did you mean 'orders'?"),
         (("export", "nowhere", "out"), "nowhere is no store"),

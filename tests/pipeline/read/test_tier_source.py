@@ -151,7 +151,7 @@ def test_tags_and_columns_are_chosen(spark: SparkSession, sample: Path, tier: Pa
         ({"assign": '{"orders": [7]}'}, "topic 'orders' of .* has no partition 7"),
         ({"startingOffsets": '{"orders": {"0": 999}}'}, r"holds \[0, 300\)"),
         ({"tier": "memory://here"}, "is in the memory of one process"),
-        ({"tier": "tape:7"}, "is no address of a tier"),
+        ({"tier": "tape:7"}, "is not the address of a tier"),
         ({"tier": "file:///no/such/tier"}, "there is no such directory"),
         ({"teir": "x"}, "did you mean 'tier'"),
     ],

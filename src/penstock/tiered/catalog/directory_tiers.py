@@ -60,7 +60,7 @@ class TopicTier(Struct, frozen=True, kw_only=True):
 
 
 def own_tier_url(path: str) -> str | None:
-    """Return the address of the node's own tier; None when nothing in the directory tells."""
+    """Return the address of the node's own tier; None when the directory does not say."""
     directory = f"{os.path.abspath(path)}/{TIER_DIRECTORY}"
     try:
         with open(f"{path}/{TIER_URL}", "rb") as file:

@@ -175,7 +175,7 @@ class _Tier:
     def _known_topics(self) -> list[CatalogueTopic]:
         if self.catalogue is not None:
             return [topic for topic in self.catalogue.topics if topic.topic_id not in self._deleted]
-        # A tier of an earlier version: what the ids and the manifests tell.
+        # A tier of an earlier version: what the ids and the manifests say.
         partitions: dict[str, int] = {}
         for shard in self.manifests:
             count = partitions.get(shard.topic, 0)
@@ -340,6 +340,6 @@ def _restore_offsets(
 
 
 def _name_of(topic_id: str) -> str:
-    """Return what an id still tells of a topic's name."""
+    """Return the part of a topic's name that its id has."""
     name, between, rest = topic_id.rpartition("-")
     return name if between and parse_ulid(rest) is not None else topic_id

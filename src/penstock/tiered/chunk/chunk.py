@@ -133,7 +133,7 @@ def key_hash(key: bytes) -> int:
 def derive_units(
     shard: ShardId, kind: QueueKind, data: bytes | bytearray, position: int, offset: int
 ) -> bytes:
-    """Return the queue units of the records in `data`, which lie at `position` of the tiered log
+    """Return the queue units of the records in `data`, which start at `position` of the tiered log
     and whose first has `offset`; offsets without a record get empty units."""
     appender = core.Appender(bytes(8), bytes(8), len(data))
     number = KIND_BATCH if kind is QueueKind.BATCH else KIND_SIMPLE
@@ -161,8 +161,8 @@ class ChunkRange(NamedTuple):
 def build_chunk(
     shard: ShardId, kind: QueueKind, name: str, data: bytes, units: bytes, where: ChunkRange
 ) -> tuple[bytes, ChunkEntry]:
-    """Return the object for records that lie at their place, every one of them read back and
-    checked, and its entry for the manifest. One that is whole and cannot be taken apart is in it
+    """Return the object for records that have their final positions, each of them read back and
+    checked, and its entry for the manifest. One that is whole and cannot be decoded is in it
     like any other, and has no keys."""
     unit_size = BATCH_UNIT.size if kind is QueueKind.BATCH else QUEUE_UNIT.size
     units_offset = _units_offset(data, where)

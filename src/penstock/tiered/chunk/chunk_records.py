@@ -1,7 +1,7 @@
 """What the units of a chunk point at: read, or indexed by key and time, all of it checked.
 
-A record that is whole may hold what nobody can take apart, as an opaque batch does. That is no
-damage: it has no keys and is passed over, and all others are read and indexed as ever. Its time is
+A record that is whole may hold content that cannot be decoded, as an opaque batch does. That is
+not damage: it has no keys and is skipped, and all others are read and indexed as ever. Its time is
 that of the record.
 """
 
@@ -45,8 +45,8 @@ def read_units(
     read: UnitsRead,
     pass_over: Callable[[UnreadableContentError], None] | None = None,
 ) -> list[StoredRecord]:
-    """Return every record that the units point at, expired ones too. `pass_over` is told of what
-    cannot be taken apart."""
+    """Return every record that the units point at, expired ones too. `pass_over` is called for what
+    cannot be decoded."""
     records, damage = _read(shard, kind, read)
     if damage is None:
         return records

@@ -83,7 +83,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return sum(part.size for part in self.segments) + sum(part.size for part in self.chunks)
 
 
-# Made here, for msgspec must not look at a type for the first time in two threads at once.
+# Made here, for msgspec must not look at a type for the first time in two threads at a time.
 _manifests: Final = msgspec.msgpack.Decoder(Manifest)
 _segments: Final = msgspec.msgpack.Decoder(tuple[ChunkEntry, ...])
 

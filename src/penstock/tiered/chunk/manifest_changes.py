@@ -1,6 +1,6 @@
 """What can happen to a manifest, as functions from one to the next.
 
-They are pure, so that a change can be made again on what somebody else has put meanwhile. Objects
+They are pure, so that a change can be made again on what another writer has put meanwhile. Objects
 that lose their last reference become garbage with the moment at which that happened; they are
 deleted only after the grace period, counted from then.
 """
@@ -51,7 +51,7 @@ def advance(manifest: Manifest, offset: int) -> Manifest:
 
 
 def seal(manifest: Manifest, segment: SegmentEntry) -> Manifest:
-    """Put the chunks of the open segment behind its descriptor."""
+    """Replace the chunks of the open segment by its descriptor."""
     return replace(manifest, segments=(*manifest.segments, segment), chunks=())
 
 
@@ -68,7 +68,7 @@ def delete_ranges(manifest: Manifest, ranges: Iterable[tuple[int, int]]) -> Mani
 def truncate_before(
     manifest: Manifest, offset: int, chunks_of: ChunksOf, now_ms: int
 ) -> Manifest | None:
-    """Let the tier begin at `offset`; chunks that lie before it become garbage."""
+    """Let the tier begin at `offset`; chunks before it become garbage."""
     offset = min(offset, manifest.end_offset)
     if offset <= manifest.start_offset:
         return None
@@ -182,7 +182,7 @@ def swap_chunk(
 def _without(
     ranges: Iterable[tuple[int, int]], holes: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Yield ranges without what lies in the holes; both ascend."""
+    """Yield ranges without the holes; both ascend."""
     for start, end in ranges:
         at = start
         for hole_start, hole_end in holes:

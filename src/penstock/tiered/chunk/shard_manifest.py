@@ -1,9 +1,9 @@
 """The manifest of one shard as its readers and writers use it.
 
 A change is a function of the manifest that is there: it is applied, put by compare-and-set, and
-applied anew to what somebody else has put meanwhile. An uploader names its epoch with every change;
-when another has taken a higher one, `LeaseLostError` ends its work. Of two that take the same
-epoch, the compare-and-set lets exactly one have it.
+applied again to what another writer has put meanwhile. An uploader names its epoch with every
+change; when another has taken a higher one, `LeaseLostError` ends its work. Of two that take the
+same epoch, the compare-and-set lets exactly one have it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ShardManifest:
         return None if loaded is None else loaded[0]
 
     def known(self) -> Manifest | None:
-        """Return the manifest as it was last seen, read if nobody looked yet: a shard that has
+        """Return the manifest as it was last seen, read if it was not read yet: a shard that has
         none is not asked for it again and again."""
         if self._loaded is None and not self._was_looked_at:
             return self.load()
@@ -82,8 +82,8 @@ class ShardManifest:
 
     def acquire(self, kind: QueueKind, epoch: int | None = None, *, take_over: bool = False) -> int:
         """Take the shard for uploading, under `epoch` (that of a lease) or the next free one;
-        create the manifest if there is none. With `take_over` it becomes this owner's, whoever
-        had it. Returns the epoch."""
+        create the manifest if there is none. With `take_over` it becomes this owner's, also when
+        another cluster had it. Returns the epoch."""
         with self._lock:
             self.load()
 
@@ -171,7 +171,7 @@ class ShardManifest:
         return chunks
 
     def chunks_from(self, offset: int, manifest: Manifest | None = None) -> Iterator[ChunkEntry]:
-        """Yield the chunks that end behind `offset`, ascending."""
+        """Yield the chunks that end after `offset`, ascending."""
         found = manifest or self.current
         if found is None:
             return

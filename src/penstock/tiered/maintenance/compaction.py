@@ -53,7 +53,7 @@ class TierProgress:
 
     def __init__(self) -> None:
         self.since = 0
-        """What lies below has no two records of a key."""
+        """Offsets below have at most one record per key."""
         self.tombstones: list[tuple[int, int]] = []
         """When the store got each, and its offset, ascending."""
         self.has_more = False
@@ -79,7 +79,7 @@ class TierProgress:
         return gone
 
     def leave_to_log(self, rules: CompactionRules, start_of_log: int) -> int | None:
-        """Forget those that the log has removed by itself; return when the store got the last of
+        """Drop those that the log has removed by itself; return when the store got the last of
         the others."""
         self.tombstones = [
             (ms, at) for ms, at in self.tombstones if at < start_of_log or not rules.may_go(ms)
@@ -100,7 +100,7 @@ def delete_superseded(
     tombstones that were kept for long enough. Records from `until` on, and `aborted` ones, replace
     nothing; the latter go.
 
-    What lies below the progress has no two records of a key: only records behind it are read, and
+    Offsets below the progress have at most one record per key: only later records are read, and
     older ones are looked for by the hashes of their keys, so that a chunk without any of these keys
     costs its footer at most. Memory holds each new key once."""
     manifest = flat.current()
@@ -320,7 +320,7 @@ def _epoch(flat: CompositeFlatFile) -> int:
 
 
 def _has_dead(flat: CompositeFlatFile, entry: ChunkEntry, deleted: DeletedRanges) -> bool:
-    """Say whether a chunk has bytes of dead records; its footer tells."""
+    """Say whether a chunk has bytes of dead records; by its footer."""
     if not deleted.overlapping(entry.first_offset, entry.end_offset):
         return False
     footer = flat.fetcher.footer(flat.manifest.prefix, entry)

@@ -1,4 +1,4 @@
-"""Damaged and missing objects of tiers, told once each: counted, logged, and listed for operators.
+"""Damaged and missing objects of tiers: each is counted, logged and listed once.
 
 A reader that meets one raises an error every time; the log has one line for each object and hour,
 however many readers there are.
@@ -16,7 +16,7 @@ from penstock.platform.log import get_logger
 from penstock.tiered.metrics import TierMetrics
 
 OBJECTS_MAX: Final = 1024
-"""Objects that are remembered; the one noted longest ago is forgotten first."""
+"""Objects that are remembered; the oldest is dropped first."""
 LOG_INTERVAL_S: Final = 3600.0
 
 _log: Final = get_logger(__name__)

@@ -80,7 +80,7 @@ def repair_tier(
     apply: bool = False,
 ) -> RepairReport:
     """Check everything; `data` is the directory of the node whose log may still hold records.
-    With `older`, records of older generations are used even where nothing tells whether they were
+    With `older`, records of older generations are used even where it is unknown whether they were
     deleted since."""
     report = RepairReport()
     unreadable: list[StoreError] = []
@@ -195,7 +195,7 @@ class _ShardRepair:
     def _generations(
         self, manifest: Manifest, entry: ChunkEntry, *, has_footer: bool
     ) -> Iterator[ChunkEntry]:
-        """Yield chunks that held the same offsets. Without its footer, a chunk does not tell which
+        """Yield chunks that held the same offsets. Without its footer, it is unknown which
         records compaction or a deletion had removed from it: older ones would bring them back."""
         if self._others is None:
             self._others = list(other_chunks(self._flat, self._named(manifest)))

@@ -113,7 +113,7 @@ class Scrubber:
                 if self._step_shard(shard, report):
                     return report
             except Exception:
-                # The next step goes on behind it: else none of those would ever be verified.
+                # The next step continues after it: later chunks must be verified, too.
                 self._shard, self._offset = following, 0
                 raise
         self._shard, self._offset = None, 0

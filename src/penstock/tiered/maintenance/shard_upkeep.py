@@ -168,7 +168,7 @@ class CompositeUpkeep:
             self._remove_all()
 
     def _remove_all_if_alone(self) -> None:
-        """A destruction that was cut short behind the manifest left at most old objects."""
+        """A destruction that was interrupted after the manifest left at most old objects."""
         self.collect_garbage()
 
     def _remove_all(self) -> None:
@@ -185,7 +185,7 @@ class CompositeUpkeep:
         """Delete objects of this shard that nothing has referred to for the grace period."""
         report = GarbageReport()
         listed = list(self._manifest.provider.list(self._manifest.prefix))
-        # The manifest is read behind the list: what it refers to now is kept whatever was listed.
+        # The manifest is read after the list: what it refers to now is kept whatever was listed.
         manifest = self._manifest.load()
         if manifest is not None and manifest.destroyed_ms is not None:
             self.destroy()

@@ -104,7 +104,7 @@ class TierUpkeep:
         if flat is None or config is None:
             return
         if flat.epoch is None:
-            flat.refresh()  # somebody else uploads: what they added is to be seen here, too
+            flat.refresh()  # another process uploads: reads of this one must see what it added
         if flat.current() is None:
             return
         if config.cleanup.deletes:
@@ -114,12 +114,12 @@ class TierUpkeep:
         if flat.epoch is not None or (tiering is not None and tiering.uploader == "broker"):
             rewrite_segments(flat)
         if garbage:
-            with flat.upload_lock:  # what this process has put and not listed yet is no garbage
+            with flat.upload_lock:  # what this process has put and not listed yet is not garbage
                 report = flat.upkeep.collect_garbage()
             self._metrics.deleted_objects.inc(report.deleted)
 
     def _remove_dead(self, report: TierReport, provider: TierProvider) -> None:
-        """Remove what deleted topics and cut uploads left behind, after their grace period."""
+        """Remove what deleted topics and interrupted uploads left, after their grace period."""
         with closing(self._tiers.config.fetcher(provider)) as fetcher:
             for shard in shards_in(provider):
                 flat = CompositeFlatFile(

@@ -109,7 +109,9 @@ def check_new_address(url: str) -> None:
         raise TierSetupError(f"{redact(url)!r}: the address of a tier has no such characters")
     check_address(url)
     if _parse(url).scheme.lower() in _OWN and ("?" in url or "#" in url):
-        raise TierSetupError(f"{redact(url)}: the address of a tier has no part behind ? or #")
+        raise TierSetupError(
+            f"{redact(url)}: the address of a tier must not have a query (?) or a fragment (#)"
+        )
 
 
 def _parse(url: str) -> SplitResult:
@@ -143,6 +145,6 @@ def _unknown(url: str) -> TierSetupError:
             "store"
         )
     return TierSetupError(
-        f"{redact(url)!r} is no address of a tier; use file:///directory, s3://bucket/prefix, "
+        f"{redact(url)!r} is not the address of a tier; use file:///directory, s3://bucket/prefix, "
         "gs://bucket/prefix, az://container/prefix or memory://name"
     )

@@ -1,4 +1,4 @@
-"""What a tier is made of: named objects behind one narrow interface.
+"""What a tier is made of: named objects with one narrow interface.
 
 Everything above it (chunks, manifests, garbage collection) uses these seven calls and nothing else,
 so that memory, a directory and an object store behave alike. `penstock.testing.tier_conformance`
@@ -24,7 +24,7 @@ from penstock.errors import StoreError, TierUnavailableError
 
 class ObjectMissingError(StoreError, LookupError):
     def __init__(self, url: str, key: str) -> None:
-        super().__init__(f"{url}: there is no object {key!r}")
+        super().__init__(f"{url}: object {key!r} does not exist")
         self.key = key
 
 

@@ -142,7 +142,7 @@ class ObjectStoreProvider:
         return ObjectInfo(key, found["size"], round(found["last_modified"].timestamp() * 1000))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Object stores list below whole parts of a key; what lies beside is left out here."""
+        """Object stores list below whole parts of a key; other keys are left out here."""
         found: list[ObjectInfo] = []
         directory = prefix.rpartition("/")[0]
         with self._errors(prefix):
@@ -176,7 +176,7 @@ class ObjectStoreProvider:
         try:
             yield
         except self._missing as error:
-            # A missing bucket is no missing object, and a compare-and-set lost its object.
+            # A missing bucket is not a missing object, and a compare-and-set lost its object.
             if _is_bucket_missing(error):
                 raise TierSetupError(f"{self.url}: there is no such bucket") from error
             if conditional:
@@ -187,7 +187,7 @@ class ObjectStoreProvider:
                 raise StaleWriteError(f"{self.url}: {key!r} was created already") from error
             raise AlreadyExistsError(f"{self.url}: there is an object {key!r}") from error
         except self._stale as error:
-            raise StaleWriteError(f"{self.url}: {key!r} was changed by somebody else") from error
+            raise StaleWriteError(f"{self.url}: another writer has changed {key!r}") from error
         except self._refused as error:
             raise TierSetupError(f"{self.url}: {_sentence(error)}") from error
         except self._any as error:

@@ -1,4 +1,4 @@
-"""Uploads in parts that nobody will finish: S3 keeps the parts of a killed writer, and bills them.
+"""Multipart uploads left unfinished by killed writers: S3 keeps their parts, and bills them.
 
 obstore begins and ends such uploads, but does not list them. So these two requests are made here,
 signed (AWS Signature Version 4) with the access key of the options or the environment. Without

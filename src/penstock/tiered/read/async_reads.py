@@ -1,6 +1,6 @@
 """Runs reads of a tier in a few threads, for callers that must not wait.
 
-A future can be cancelled at any time, also while its read is under way: the caller is free at once,
+A future can be cancelled at any time, also while its read is under way: the caller does not wait,
 and the thread drops the outcome (a read over several chunks ends before the next one). At most
 `pending_max` reads are open at a time; further ones fail with `BusyError`.
 """
@@ -54,7 +54,7 @@ class AsyncReads:
     ) -> None:
         if future.cancelled():
             self._take(number)
-            future.set_running_or_notify_cancel()  # tells those that wait for it
+            future.set_running_or_notify_cancel()  # wakes the threads that wait for it
             return
         try:
             found = read(future.cancelled)

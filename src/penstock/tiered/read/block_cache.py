@@ -24,7 +24,6 @@ class BlockCache(Generic[_Value]):
         self._sizes: dict[object, int] = {}
         self.size = 0
         self.hits = 0
-        self.misses = 0
 
     def start(
         self, key: object, load: Callable[[], _Value], executor: Executor | None = None
@@ -37,7 +36,6 @@ class BlockCache(Generic[_Value]):
                 self._entries.move_to_end(key)
                 self.hits += 1
                 return found
-            self.misses += 1
             future: Future[_Value] = Future()
             self._entries[key] = future
         if executor is None:

@@ -3,11 +3,11 @@
     under way   at most `window` requests of about 4 MB each, across chunks
     in memory   fewer than half as many; what has come counts until its reader asks for the next
 
-A tier that is far away gets the whole window: all of it is latency. One that answers at once, such
-as files in the page cache, gets little of it: what lies about only takes memory, which costs more
-when it is first touched than the copy into it does. There the reader's own thread and one helper
-take requests from one queue, whoever is free: a thread that must be woken costs as much as a copy,
-so neither waits for the other while there is anything to get.
+A tier that is far away gets the whole window: all of it is latency. A near one, such as files in
+the page cache, gets little of it: idle answers only take memory, which costs more when it is first
+touched than the copy into it does. There the reader's own thread and one helper take requests from
+one queue: a thread that must be woken costs as much as a copy, so neither waits for the other while
+there is anything to get.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ _Item = TypeVar("_Item")
 
 
 class Upcoming(Generic[_Item]):
-    """What to ask for next. When that cannot be told, the reader gets the error in its place,
-    behind what it was told of."""
+    """What to ask for next. When that fails, the reader gets the error in its place, after the
+    chunks before it."""
 
     def __init__(self, items: Iterable[_Item]) -> None:
         self._items: Final = iter(items)
@@ -178,7 +178,7 @@ class ChunkStream:
         self._under_way = 0
         self._asked: Final[deque[_Asked]] = deque()
         self._open: Final[SimpleQueue[_Asked | None]] = SimpleQueue()
-        """Requests to a near tier that nobody has begun, in order; None ends the helper."""
+        """Requests to a near tier that no thread has begun, in order; None ends the helper."""
         self._claimed: _Asked | None = None
         """One of these that the reader took for itself, and has not begun for want of memory."""
         self._has_helper = False
@@ -228,7 +228,7 @@ class ChunkStream:
         return head.done.result()
 
     def _get_one(self, head: _Asked) -> bool:
-        """Get what nobody has begun in this thread, if the tier is near; say whether there was
+        """Get what no thread has begun in this thread, if the tier is near; say whether there was
         any. Only this thread gives memory back, so it waits for it only when it is `head`'s turn,
         which has its share for sure."""
         try:
@@ -245,7 +245,7 @@ class ChunkStream:
         return True
 
     def _help(self) -> None:
-        """Get what nobody has begun, until the stream ends."""
+        """Get what no thread has begun, until the stream ends."""
         while (one := self._open.get()) is not None:
             self._run(one)
 
@@ -283,7 +283,7 @@ class ChunkStream:
 
     def _fill(self) -> None:
         """Ask for more: as many as the window has room for, and half as many again while the
-        first of them keeps those behind it waiting."""
+        first of them keeps those after it waiting."""
         with self._lock:
             while self._under_way < self._size and len(self._asked) < self._size * 3 // 2:
                 span = self._spans.peek()

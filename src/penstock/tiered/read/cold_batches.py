@@ -36,7 +36,7 @@ def read_cold_batches(
 ) -> BatchPage | None:
     """Return the batches from that of `offset` on which end at or below `until`, the first one
     whatever its size; None when the tier has none of them. Other records, and what is left of a
-    batch, are told as foreign."""
+    batch, are marked as foreign."""
     manifest = flat.current()
     if manifest is None:
         return None

@@ -102,7 +102,7 @@ class Fetcher:
         return footer
 
     def read(self, prefix: str, entry: ChunkEntry, start: int, end: int) -> FetchedRange:
-        """Return at least the bytes [start, end) of the tiered log, which lie in one chunk."""
+        """Return at least the bytes [start, end) of the tiered log, all of one chunk."""
         key = prefix + entry.name
         first, last = start - entry.position, end - entry.position
         assert 0 <= first < last <= entry.data_size, "a unit points out of its chunk"

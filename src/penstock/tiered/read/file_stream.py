@@ -4,7 +4,7 @@ What bounds such a stream is the processor: a copy out of the page cache and the
 threads share each file's pieces, one of them the reader's own and neither with the interpreter, and
 buffers are few: what is read again and again into the same memory stays in the processor's cache.
 
-    in memory   the chunk that its reader has, and the one behind it
+    in memory   the chunk that its reader has, and the next one
 
 A file that cannot be read so is asked of the provider, which tries again and says what is wrong.
 """

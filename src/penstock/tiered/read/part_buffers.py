@@ -1,7 +1,7 @@
 """Memory for what streams by: a few buffers, used again and again.
 
 Bytes that are allocated by eight threads and freed by another stay with the allocator's arenas, and
-a process grows to twice what it asks for. A buffer that somebody still looks at when it comes back
+a process grows to twice what it asks for. A buffer that is still in use when it comes back
 is left to them.
 
 A request gets its buffer when its answer begins, and in the order of the stream: so the requests

@@ -4,8 +4,8 @@ Nothing here changes anything. A manifest that names an object which is gone is 
 read anew, once, before the reader gives up. A damaged or missing object raises `TierDamageError`
 (`chunk_access.py`); what comes before it in a page is returned first.
 
-A record that is whole and cannot be taken apart is no damage: whoever reads records is told by
-`UnreadableContentError`, and whoever looks for a key or a tag passes over it.
+A record that is whole and cannot be decoded is not damage: reads of records raise
+`UnreadableContentError`, and lookups by key or tag skip it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Page:
 
 
 class _Units(NamedTuple):
-    """Units of a chunk from one offset on, and where their records lie."""
+    """Units of a chunk from one offset on, and where their records are."""
 
     units: bytes
     offset: int
@@ -142,7 +142,7 @@ class TierReader:
 
     def _read_ahead(self, offset: int, manifest: Manifest) -> None:
         chunks = self._manifest.chunks_from(offset, manifest)
-        with suppress(*FAILURES):  # told when it is its turn
+        with suppress(*FAILURES):  # raised when it is its turn
             self._fetcher.read_ahead(self._manifest.prefix, chunks)
 
     def _step(
@@ -209,8 +209,8 @@ class TierReader:
     def _behind_failure(
         self, read: UnitsRead, manifest: Manifest, query: TierQuery, damage: Damage
     ) -> int:
-        """Return where to go on behind a record that cannot be taken apart; raise when it is
-        damaged, or when whoever asks wants it."""
+        """Return where to continue after a record that cannot be decoded; raise when it is
+        damaged, or when the caller wants the error."""
         failure = find_unreadable(self._shard, manifest.kind, read, damage)
         if failure is None:
             raise CorruptionError(
@@ -295,7 +295,7 @@ class TierReader:
         return None
 
     def _times(self, offset: int, until: int) -> Iterator[tuple[int, int]]:
-        """Yield offsets and timestamps; messages that nobody can take apart have that of their
+        """Yield offsets and timestamps; messages that cannot be decoded have that of their
         batch."""
         while offset < until:
             try:

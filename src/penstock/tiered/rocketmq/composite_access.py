@@ -12,7 +12,7 @@ from penstock.tiered.rocketmq.append_result import AppendResult, BoundaryType
 
 
 class DispatchRequest(Struct, frozen=True, kw_only=True):
-    """What the consume queue is told of one record of the commit log."""
+    """What the consume queue needs to know of one record of the commit log."""
 
     queue_offset: int
     position: int
@@ -32,11 +32,11 @@ class CompositeAccess(Protocol):
         ...
 
     def append_commit_log(self, message: bytes, commit: bool = False) -> AppendResult:
-        """Append a message to the commit log; with `commit`, persist it at once."""
+        """Append a message to the commit log; with `commit`, persist it immediately."""
         ...
 
     def append_consume_queue(self, request: DispatchRequest, commit: bool = False) -> AppendResult:
-        """Append a message to the consume queue; with `commit`, persist it at once."""
+        """Append a message to the consume queue; with `commit`, persist it immediately."""
         ...
 
     def commit_commit_log(self) -> None:

@@ -2,7 +2,7 @@
 
 Offsets below the start of the tier and from its end on are refused. A deleted message is never
 returned: its unit reads as an empty one (`PRE_BLANK`), and its bytes of the commit log are zeros
-when they lie between messages that are there; a range without any live message is refused.
+when they are between live messages; a range without any live message is refused.
 """
 
 from __future__ import annotations

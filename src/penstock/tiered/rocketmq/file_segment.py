@@ -146,11 +146,6 @@ class FileSegment:
     def _is_too_much(self, size: int) -> bool:
         return self._append_position > 0 and self._append_position + size > self._size_max
 
-    def pending(self) -> bytes:
-        """Return what was appended and is not committed."""
-        with self._appending:
-            return b"".join(self._buffer)
-
     def commit(self) -> int:
         """Put what is buffered into the storage; return how many bytes. Appends go on meanwhile;
         when it raises, everything is still buffered."""
@@ -165,12 +160,6 @@ class FileSegment:
                 del self._buffer[:count]
                 self._commit_position += len(data)
             return len(data)
-
-    def discard(self) -> None:
-        """Forget what is not committed."""
-        with self._committing, self._appending:
-            self._buffer.clear()
-            self._append_position = self._commit_position
 
     def read(self, position: int, size: int) -> bytes:
         """Return committed bytes; raise `BadRequestError` outside of them."""
@@ -188,10 +177,6 @@ class FileSegment:
                 self._metadata = replace(
                     self._metadata, status=FileSegmentStatus.SEALED, seal_ms=now_ms
                 )
-
-    def mark_deleted(self) -> None:
-        with self._appending:
-            self._metadata = replace(self._metadata, status=FileSegmentStatus.DELETED)
 
     def close(self) -> None:
         with self._appending:

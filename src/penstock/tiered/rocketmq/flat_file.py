@@ -2,7 +2,7 @@
 
 Only the last segment takes appends; all before it are sealed. Offsets of a flat file are bytes from
 the very beginning; the first segments may be gone. Reading has no side effects: only `append` makes
-segments, only `clean_expired` and `destroy` take them away, and both may be repeated.
+segments. Expired segments are removed by the owner of the layout (the manifest, in chunks).
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class FlatFile:
         self._segments: list[FileSegment] = sorted(segments, key=lambda one: one.base_offset)
         self._make: Final = make
         self._base_offset = base_offset
-        self._expired: list[FileSegment] = []
         self._lock: Final = threading.Lock()
         self._closed = False
 
@@ -71,15 +70,6 @@ class FlatFile:
         return found
 
     @property
-    def min_timestamp_ms(self) -> int:
-        first = next(iter(self._segments), None)
-        return 0 if first is None else first.metadata.begin_ms
-
-    @property
-    def max_timestamp_ms(self) -> int:
-        return max((segment.metadata.end_ms for segment in self._segments), default=0)
-
-    @property
     def segments(self) -> list[FileSegmentMetadata]:
         with self._lock:
             return [segment.metadata for segment in self._segments]
@@ -111,23 +101,9 @@ class FlatFile:
             self._segments.append(segment)
             return segment.append(data, timestamp_ms)
 
-    def pending(self) -> bytes:
-        with self._lock:
-            return b"".join(segment.pending() for segment in self._segments)
-
     def commit(self) -> int:
         """Commit every segment that holds something back, in order; return how many bytes."""
         return sum(segment.commit() for segment in self._waiting())
-
-    def seal_last(self, now_ms: int) -> None:
-        last = self._last
-        if last is not None:
-            last.seal(now_ms)
-
-    def discard(self) -> None:
-        """Forget everything that is not committed."""
-        for segment in list(self._segments):
-            segment.discard()
 
     # Reading
 
@@ -148,48 +124,10 @@ class FlatFile:
         for segment in reversed(self._segments):
             if segment.base_offset <= offset:
                 return segment
-        raise BadRequestError(f"{self.path} begins at {self.min_offset}, behind {offset}")
-
-    # Going
-
-    def clean_expired(self, expire_timestamp_ms: int) -> list[FileSegmentMetadata]:
-        """Take sealed segments whose records are all older out of the file; they are destroyed by
-        `destroy_expired`."""
-        with self._lock:
-            gone: list[FileSegmentMetadata] = []
-            while self._segments:
-                first = self._segments[0]
-                young = first.metadata.end_ms >= expire_timestamp_ms
-                if young or not first.is_sealed or first.commit_position < first.append_position:
-                    break
-                self._base_offset = first.append_offset
-                self._expired.append(self._segments.pop(0))
-                first.mark_deleted()
-                gone.append(first.metadata)
-            return gone
-
-    def destroy_expired(self, destroy: Callable[[FileSegmentMetadata], None]) -> int:
-        """Destroy what was taken out, oldest first; what fails is tried again the next time."""
-        destroyed = 0
-        while self._expired:
-            destroy(self._expired[0].metadata)
-            self._expired.pop(0)
-            destroyed += 1
-        return destroyed
+        raise BadRequestError(f"{self.path} begins at byte {self.min_offset}, after {offset}")
 
     def shutdown(self) -> None:
         with self._lock:
             self._closed = True
             for segment in self._segments:
                 segment.close()
-
-    def destroy(self, destroy: Callable[[FileSegmentMetadata], None]) -> None:
-        """Destroy all segments, the newest last: half-way through, what is left is a shorter file.
-        Again: what is left."""
-        self.shutdown()
-        self.destroy_expired(destroy)
-        while self._segments:
-            self._segments[0].mark_deleted()
-            destroy(self._segments[0].metadata)
-            with self._lock:
-                self._base_offset = self._segments.pop(0).append_offset

@@ -71,7 +71,7 @@ class TieredMetadataStore(Protocol):
         ...
 
     def delete_queue(self, queue: ShardId) -> None:
-        """Forget a queue and its file segments. Again: nothing."""
+        """Delete a queue and its file segments; nothing if it is gone."""
         ...
 
     def get_file_segment(self, segment: FileSegmentMetadata) -> FileSegmentMetadata | None:
@@ -93,11 +93,11 @@ class TieredMetadataStore(Protocol):
         ...
 
     def delete_file_segment(self, segment: FileSegmentMetadata | ShardId) -> None:
-        """Forget one segment, or all of a queue. Again: nothing."""
+        """Delete one segment, or all of a queue; nothing if they are gone."""
         ...
 
     def destroy(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
         ...
 
     def close(self) -> None: ...

@@ -24,7 +24,7 @@ from penstock.tiered.rocketmq.metadata_store import (
 
 _MAX_ID: Final = b"m"
 
-# Made here, for msgspec must not look at a type for the first time in two threads at once.
+# Made here, for msgspec must not look at a type for the first time in two threads at a time.
 _topics: Final = msgspec.msgpack.Decoder(TopicMetadata)
 _queues: Final = msgspec.msgpack.Decoder(QueueMetadata)
 _segments: Final = msgspec.msgpack.Decoder(FileSegmentMetadata)
@@ -101,7 +101,7 @@ class RocksDbMetadataStore:
             self._database[_topic_key(topic)] = msgspec.msgpack.encode(changed)
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic, its queues and their segments, in one write. Again: nothing."""
+        """Delete a topic, its queues and their segments, in one write; nothing if it is gone."""
         queues: list[QueueMetadata] = []
         self.iterate_queue(topic, queues.append)
         with self._lock:
@@ -229,5 +229,5 @@ def _segments_key(queue: ShardId) -> bytes:
 
 
 def _segment_key(segment: FileSegmentMetadata) -> bytes:
-    """Paths begin with the shard's prefix, so that the segments of a queue lie together."""
+    """Paths begin with the shard's prefix, so that the segments of a queue are adjacent."""
     return f"s{segment.path}/{int(segment.type)}/{segment.base_offset:020d}".encode()

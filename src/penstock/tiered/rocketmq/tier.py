@@ -58,7 +58,7 @@ def cluster_name(cluster: str) -> str:
 
 
 class _PosixBytes:
-    """A growing file; what is past its committed size was never told to anybody."""
+    """A growing file; bytes past its committed size were never acknowledged."""
 
     def __init__(self, path: str) -> None:
         self._path: Final = path
@@ -132,7 +132,7 @@ class RocketMqQueue:
     def _open(self, type_: FileSegmentType) -> FlatFile:
         directory = f"{self._path}/{type_.name}"
         whole = QUEUE_UNIT.size if type_ is FileSegmentType.CONSUME_QUEUE else 1
-        # A unit that a crash cut short was never told to anybody.
+        # A unit that a crash cut short was never acknowledged.
         found = [
             self._segment(type_, base, os.path.getsize(path) // whole * whole)
             for base, path in _files(directory)
@@ -152,7 +152,7 @@ class RocketMqQueue:
 
     @property
     def max_offset(self) -> int:
-        """What the consume queue holds; more may lie in the commit log after a crash."""
+        """What the consume queue holds; the commit log may have more after a crash."""
         return self.consume_queue.commit_offset // QUEUE_UNIT.size
 
     # Reading
@@ -168,7 +168,7 @@ class RocketMqQueue:
         position, size, _ = self.unit(offset)
         raw = self.raw_at(position, size)
         if (raw.topic, raw.queue_id, raw.queue_offset) != (*self.shard, offset):
-            raise CorruptionError(self._path, position=position, reason="another record lies here")
+            raise CorruptionError(self._path, position=position, reason="another record is here")
         return raw
 
     def raw_at(self, position: int, size: int) -> RawRecord:
@@ -183,7 +183,7 @@ class RocketMqQueue:
         return raw
 
     def read(self, offset: int, max_records: int = 1000) -> list[StoredRecord]:
-        """Return records from `offset` on, ascending, at most up to one that cannot be taken apart,
+        """Return records from `offset` on, ascending, at most up to one that cannot be decoded,
         which raises `UnreadableContentError` when it is the first."""
         first = max(offset, self.min_offset)
         found: list[StoredRecord] = []

@@ -5,7 +5,7 @@
 
 A tier is read without the node that knows of transactions, so it ends before the oldest open one,
 and the records of aborted ones are holes in it, as deleted ones are. The markers stay: a client of
-Kafka's that is told of an aborted transaction looks for its end.
+Kafka's that got the list of aborted transactions looks for their ends.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LsoBoundedLog:
         self._batches: Final = batches
 
     def bounds(self, shard: ShardId) -> Bounds:
-        # The end first: who wrote before it in a transaction has held the shard up before.
+        # The end first: a transaction with records before it is in the limits by now.
         found = self._log.bounds(shard)
         stable = self._limits().stable_until(shard.name)
         if stable is None or stable >= found.commit:
@@ -69,7 +69,7 @@ class LsoBoundedLog:
         limits = self._limits()
         if not run or not limits.touches(shard.name):
             return run, after
-        # What was aborted before `end` is told before the bound moves there.
+        # An abort before `end` is in the limits before the bound moves past it.
         return without_aborted(run, limits.hidden(shard, offset, after, self._batches)), after
 
 

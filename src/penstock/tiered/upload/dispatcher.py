@@ -69,7 +69,7 @@ class CommittedLog(Protocol):
     def state(self, shard: ShardId) -> ShardState: ...
 
     def read_run(self, shard: ShardId, offset: int, *, max_size: int) -> tuple[bytes, int]:
-        """Return whole records (batches) one behind the other as the log holds them, checked,
+        """Return whole records (batches) back to back as the log holds them, checked,
         without deleted ones, and the offset to go on at."""
         ...
 
@@ -100,7 +100,7 @@ class TieredDispatcher:
     ) -> None:
         self._store: Final = store
         self.log: CommittedLog = store
-        """What is uploaded; an engine that knows of transactions puts a `LsoBoundedLog` here."""
+        """What is uploaded; an engine with transactions sets a `LsoBoundedLog`."""
         self._tiers: Final = tiers
         self._interval_s: Final = interval_ms / 1000
         self._lease: Final = lease
@@ -254,7 +254,7 @@ class TieredDispatcher:
                 flat.acquire()
             return upload_shard(self.log, flat)
         except StaleWriteError:
-            # Somebody else has uploaded: the next attempt begins where that one ended.
+            # Another uploader was faster: the next attempt begins where it ended.
             flat.release()
             raise
         except StoreError:
@@ -292,7 +292,7 @@ class TieredDispatcher:
 
     def keep_from(self, shard: ShardId) -> int | None:
         """Return from which offset on the log is needed, because the tier lacks it. Whatever is
-        wrong with the tier, the log is kept; uploads and upkeep tell of it."""
+        wrong with the tier, the log is kept; uploads and upkeep report it."""
         try:
             flat = self._tiers.flat(shard)
             if flat is None:
@@ -324,7 +324,7 @@ def upload_shard(store: CommittedLog, flat: CompositeFlatFile) -> int:
     how many bytes. The flat file must be acquired.
 
     Whole runs of the log go up as they are: chunks are put a few at a time, and the manifest
-    refers to `CHUNKS_PER_COMMIT` of them at once."""
+    refers to `CHUNKS_PER_COMMIT` of them in one change."""
     uploaded = 0
     while True:
         bounds = store.bounds(flat.shard)
@@ -334,12 +334,12 @@ def upload_shard(store: CommittedLog, flat: CompositeFlatFile) -> int:
         run, after = store.read_run(flat.shard, begin, max_size=flat.config.chunk_size)
         if run:
             if not flat.is_initialized and first_offset(run) > begin:
-                # The tier begins where the log does, also when what lay there is not for it.
+                # The tier begins where the log does, also when the first records are not uploaded.
                 flat.advance(begin)
             _append(flat, run)
             uploaded += len(run)
         elif after <= begin:
-            break  # cut off meanwhile
+            break  # truncated meanwhile
         else:
             flat.commit(sync=True)
             flat.advance(min(after, int(bounds.commit)))
@@ -370,7 +370,7 @@ def _append_first(flat: CompositeFlatFile, run: bytes) -> int:
     size = int.from_bytes(run[:4], "big")
     result = flat.append(run[:size])
     if result is AppendResult.OFFSET_INCORRECT:
-        raise StaleWriteError(f"{flat.shard.name!r} was cut while it was uploaded")
+        raise StaleWriteError(f"{flat.shard.name!r} was truncated during its upload")
     if result is AppendResult.WRONG_QUEUE:
         raise CorruptionError(
             flat.shard.name, position=0, reason="the log gave a record of another queue"

@@ -1,4 +1,4 @@
-"""A record of some log, as it reads at another position.
+"""Copies a record of a log to another position.
 
 Only the position changes, and the record's checksum with it, by linearity: it is never computed
 anew over bytes that were not verified.
@@ -25,7 +25,9 @@ _END: Final = _AT + 8
 def relocate_record(record: bytes | memoryview, position: int) -> bytes:
     """Return the bytes of a whole, checked record as they read at `position`."""
     if len(record) < RECORD_HEAD.size:
-        raise BadRequestError(f"{len(record)} bytes are no record of a log")
+        raise BadRequestError(
+            f"{len(record)} bytes are not a record: its header alone has {RECORD_HEAD.size}"
+        )
     copied = bytearray(record)
     new = position.to_bytes(8, "big", signed=True)
     trailer = len(copied) - CHECKSUM_SIZE
