@@ -22,12 +22,9 @@ from penstock.codec.format import (
     KIND_SIMPLE,
     QUEUE_UNIT,
     RECORD_HEAD,
-    TAGS,
     Damage,
     RawRecord,
-    tag_code,
 )
-from penstock.codec.properties import inner_range, lookup
 from penstock.codec.select import core
 from penstock.engine.segment.read.unreadable import UnitsRead
 from penstock.errors import (
@@ -54,7 +51,7 @@ from penstock.tiered.read.chunk_stream import FetchedChunk
 from penstock.tiered.read.fetcher import Fetcher
 from penstock.tiered.read.reader import TierReader
 from penstock.tiered.rocketmq.append_result import AppendResult, BoundaryType
-from penstock.tiered.rocketmq.composite_access import DispatchRequest
+from penstock.tiered.rocketmq.composite_access import DispatchRequest, offset_count
 from penstock.tiered.rocketmq.composite_reads import CompositeReads
 from penstock.tiered.rocketmq.file_segment import FileSegmentMetadata
 from penstock.tiered.rocketmq.flat_file import FlatFile
@@ -257,7 +254,7 @@ class CompositeFlatFile:
         return (raw.topic, raw.queue_id) == self.shard
 
     def _count(self, raw: RawRecord) -> int:
-        return 1 if self.kind is QueueKind.SIMPLE else _count(raw)
+        return 1 if self.kind is QueueKind.SIMPLE else offset_count(raw)
 
     def append_many(self, messages: Sequence[bytes]) -> int:
         """Append messages as `append` does, as many as fit into the chunk; return how many."""
@@ -530,27 +527,9 @@ class CompositeFlatFile:
                 self._metadata.delete_topic(self.shard.topic)
 
 
-def request_of(raw: RawRecord, position: int) -> DispatchRequest:
-    """Return what the consume queue needs to know of a record at `position`."""
-    return DispatchRequest(
-        queue_offset=raw.queue_offset,
-        position=position,
-        size=raw.size,
-        tags_code=tag_code(lookup(raw.properties).get(TAGS, "")),
-        count=_count(raw),
-        timestamp_ms=raw.born_timestamp_ms,
-        store_timestamp_ms=raw.store_timestamp_ms,
-    )
-
-
 def _decode(message: bytes) -> RawRecord:
     raw = core.decode_raw(message, 0, 0, False)
     if isinstance(raw, Damage) or raw.size != len(message):
         reason = raw.reason if isinstance(raw, Damage) else "more bytes than one record"
         raise BadRequestError(f"not a record of a commit log: {reason}")
     return raw
-
-
-def _count(raw: RawRecord) -> int:
-    found = inner_range(lookup(raw.properties))
-    return 1 if found is None else found[1]

@@ -41,7 +41,6 @@ from penstock.errors import (
     BadRequestError,
     CorruptionError,
     SetupError,
-    UnreadableContentError,
 )
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId, StoredRecord
@@ -53,6 +52,7 @@ from penstock.tiered.maintenance.upkeep import TierLimits, TierReport, TierUpkee
 from penstock.tiered.metrics import TierMetrics
 from penstock.tiered.read.cold_batches import read_cold_batches
 from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.read.two_tier_reader import READ_FAILURES, TwoTierReader
 from penstock.tiered.shard_tiers import ShardTiers
 from penstock.tiered.upload.committed_log import LsoBoundedLog
 from penstock.tiered.upload.dispatcher import TieredDispatcher
@@ -63,8 +63,6 @@ if TYPE_CHECKING:
 SPARK_BY_SETTING: Final = "spark by setting"
 """The uploader of a shard whose topic leaves it to the node, which leaves it to Spark."""
 _FAR: Final = 1 << 60
-_FAILURES: Final = (CorruptionError, UnreadableContentError)
-"""Why a read ends before a record."""
 _log: Final = get_logger(__name__)
 
 
@@ -92,6 +90,7 @@ class TieredSegmentEngine(SegmentEngine):
         self.index_service: Final = IndexService(
             tiers.flat, store.by_key, lambda shard: int(store.bounds(shard).earliest)
         )
+        self._pages: Final = TwoTierReader(store, tiers, self._metrics)
         super().__init__(store)
         dispatcher.log = LsoBoundedLog(store, lambda: self.limits, self)
         store.retention.keep_from = dispatcher.keep_from
@@ -216,26 +215,26 @@ class TieredSegmentEngine(SegmentEngine):
             self._check_cold(shard, query)
             if not isinstance(isolation, Isolation):
                 raise BadRequestError(f"isolation must be an Isolation, not {isolation!r}")
-            return self._read_cold(shard, query)
+            return self._pages.read(shard, query)
         try:
             records = super().read_by_offset(
                 shard, offset, max_records=max_records, max_size=max_size, isolation=isolation
             )
-        except _FAILURES:
+        except READ_FAILURES:
             # Retention moved the log's start past `offset`, and its new first record is damaged.
             if not self._is_before_log(shard, offset):
                 raise
-            return self._read_cold(shard, query)
+            return self._pages.read(shard, query)
         if (records and records[0].offset == offset) or not self._is_before_log(shard, offset):
             return records
-        return self._read_cold(shard, query)  # retention moved the log's start meanwhile
+        return self._pages.read(shard, query)  # retention moved the log's start meanwhile
 
     def read_columns(self, shard: ShardId, wanted: ColumnQuery) -> list[pa.RecordBatch] | None:
         if not self._only_log_answers(shard, wanted.offset):
             return None
         try:
             batches = super().read_columns(shard, wanted)
-        except _FAILURES:
+        except READ_FAILURES:
             if self._only_log_answers(shard, wanted.offset):
                 raise
             return None
@@ -260,12 +259,12 @@ class TieredSegmentEngine(SegmentEngine):
         if is_tiered and self._is_before_log(shard, start_offset):
             self._check_cold(shard, query)
             check_text(tag, "tag")
-            return self._read_cold(shard, query)
+            return self._pages.read(shard, query)
         records = super().read_by_tag(
             shard, tag, start_offset=start_offset, max_records=max_records, max_size=max_size
         )
         if is_tiered and self._is_before_log(shard, start_offset):
-            return self._read_cold(shard, query)  # retention moved the log's start meanwhile
+            return self._pages.read(shard, query)  # retention moved the log's start meanwhile
         return records
 
     def _is_before_log(self, shard: ShardId, offset: object) -> bool:
@@ -278,57 +277,6 @@ class TieredSegmentEngine(SegmentEngine):
         check_offset(query.offset)
         check_limit(query.max_records, "max_records")
         check_limit(query.max_size, "max_size")
-
-    def _read_cold(self, shard: ShardId, query: TierQuery) -> list[StoredRecord]:
-        """Read from the tier, and go on in the log when the tier's part is exhausted. When the log
-        removes more meanwhile, the tier has it."""
-        records: list[StoredRecord] = []
-        offset, size_left = query.offset, min(query.max_size, _FAR)
-        count_left = min(query.max_records, _FAR)
-        while size_left > 0 and count_left > 0:
-            start = self._start_of_log(shard)
-            wanted = query._replace(
-                offset=offset, until=start, max_records=count_left, max_size=size_left
-            )
-            try:
-                found, after = self._read_one_tier(shard, wanted)
-            except _FAILURES:
-                if not records:
-                    raise
-                return records  # the next read begins at the failure and raises it
-            if after is None:
-                if self._start_of_log(shard) > max(offset, start):
-                    continue
-                over = records and found and _size(found[0]) > size_left
-                return records if over else records + found
-            if records and found and _size(found[0]) > size_left:
-                return records
-            records += found
-            size_left -= sum(_size(record) for record in found)
-            count_left -= len(found)
-            if after < start:
-                return records
-            offset = after
-        return records
-
-    def _read_one_tier(
-        self, shard: ShardId, query: TierQuery
-    ) -> tuple[list[StoredRecord], int | None]:
-        """Return records of the tier and where to go on; of the log, and None."""
-        flat = self._cold(shard)
-        if flat is not None and query.offset < min(query.until, self.tiers.bounds(shard)[1]):
-            self._metrics.cold_reads.inc()
-            page = flat.reader.read(query)
-            at_end = page.next_offset >= self.tiers.bounds(shard)[1]
-            return page.records, query.until if at_end else page.next_offset
-        page_of_log = self.store.read_page(
-            shard,
-            query.offset,
-            max_records=query.max_records,
-            max_size=query.max_size,
-            tag=query.tag,
-        )
-        return page_of_log.records, None
 
     def bounds(self, shard: ShardId) -> tuple[int, int]:
         if self._cold(shard) is None:
@@ -532,7 +480,3 @@ class TieredSegmentEngine(SegmentEngine):
 def _least(first: int | None, second: int | None) -> int | None:
     known = [limit for limit in (first, second) if limit is not None]
     return min(known, default=None)
-
-
-def _size(record: StoredRecord) -> int:
-    return 100 + len(record.value or b"") + len(record.key or b"")

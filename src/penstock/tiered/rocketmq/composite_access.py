@@ -8,6 +8,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from penstock.codec.format import TAGS, RawRecord, tag_code
+from penstock.codec.properties import inner_range, lookup
 from penstock.tiered.rocketmq.append_result import AppendResult, BoundaryType
 
 
@@ -86,3 +88,22 @@ class CompositeAccess(Protocol):
     def destroy(self) -> None:
         """Delete everything. Safe to repeat, also when it was interrupted."""
         ...
+
+
+def request_of(raw: RawRecord, position: int) -> DispatchRequest:
+    """Return what the consume queue needs to know of a record at `position`."""
+    return DispatchRequest(
+        queue_offset=raw.queue_offset,
+        position=position,
+        size=raw.size,
+        tags_code=tag_code(lookup(raw.properties).get(TAGS, "")),
+        count=offset_count(raw),
+        timestamp_ms=raw.born_timestamp_ms,
+        store_timestamp_ms=raw.store_timestamp_ms,
+    )
+
+
+def offset_count(raw: RawRecord) -> int:
+    """Return how many offsets a record takes; more than 1 for a batch."""
+    inner = inner_range(lookup(raw.properties))
+    return 1 if inner is None else inner[1]

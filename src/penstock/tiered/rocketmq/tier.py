@@ -35,8 +35,8 @@ from penstock.errors import (
 )
 from penstock.platform.local_disk import DIRECTORY_MODE, FILE_MODE
 from penstock.record import ShardId, StoredRecord
-from penstock.tiered.composite_flat_file import request_of
 from penstock.tiered.rocketmq.append_result import AppendResult
+from penstock.tiered.rocketmq.composite_access import request_of
 from penstock.tiered.rocketmq.file_segment import FileSegment, FileSegmentMetadata, FileSegmentType
 from penstock.tiered.rocketmq.flat_file import FlatFile
 from penstock.tiered.rocketmq.index import IndexHit, lookup_index

@@ -1,0 +1,82 @@
+"""Pages of records that begin in the tier and may end in the log."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.engine.segment.store import SegmentStore
+from penstock.errors import CorruptionError, UnreadableContentError
+from penstock.record import ShardId, StoredRecord
+from penstock.tiered.metrics import TierMetrics
+from penstock.tiered.read.reader import TierQuery
+from penstock.tiered.shard_tiers import ShardTiers
+
+READ_FAILURES: Final = (CorruptionError, UnreadableContentError)
+"""Why a read ends before a record."""
+_RECORD_OVERHEAD: Final = 100
+_UNLIMITED: Final = 1 << 60
+
+
+class TwoTierReader:
+    def __init__(self, store: SegmentStore, tiers: ShardTiers, metrics: TierMetrics) -> None:
+        self._store: Final = store
+        self._tiers: Final = tiers
+        self._metrics: Final = metrics
+
+    def read(self, shard: ShardId, query: TierQuery) -> list[StoredRecord]:
+        """Read from the tier, and continue in the log where the tier ends. Offsets that retention
+        removes from the log meanwhile are read from the tier."""
+        records: list[StoredRecord] = []
+        offset, size_left = query.offset, min(query.max_size, _UNLIMITED)
+        count_left = min(query.max_records, _UNLIMITED)
+        while size_left > 0 and count_left > 0:
+            start = self._start_of_log(shard)
+            rest = query._replace(
+                offset=offset, until=start, max_records=count_left, max_size=size_left
+            )
+            try:
+                found, after = self._read_one_tier(shard, rest)
+            except READ_FAILURES:
+                if not records:
+                    raise
+                return records  # the next read begins at the failure and raises it
+            if after is None:
+                if self._start_of_log(shard) > max(offset, start):
+                    continue
+                over = records and found and _size(found[0]) > size_left
+                return records if over else records + found
+            if records and found and _size(found[0]) > size_left:
+                return records
+            records += found
+            size_left -= sum(_size(record) for record in found)
+            count_left -= len(found)
+            if after < start:
+                return records
+            offset = after
+        return records
+
+    def _read_one_tier(
+        self, shard: ShardId, query: TierQuery
+    ) -> tuple[list[StoredRecord], int | None]:
+        """Return records of the tier and the offset to continue at; of the log, and None."""
+        flat = self._tiers.flat(shard) if query.until > 0 else None
+        if flat is not None and query.offset < min(query.until, self._tiers.bounds(shard)[1]):
+            self._metrics.cold_reads.inc()
+            page = flat.reader.read(query)
+            at_end = page.next_offset >= self._tiers.bounds(shard)[1]
+            return page.records, query.until if at_end else page.next_offset
+        page_of_log = self._store.read_page(
+            shard,
+            query.offset,
+            max_records=query.max_records,
+            max_size=query.max_size,
+            tag=query.tag,
+        )
+        return page_of_log.records, None
+
+    def _start_of_log(self, shard: ShardId) -> int:
+        return int(self._store.bounds(shard).earliest)
+
+
+def _size(record: StoredRecord) -> int:
+    return _RECORD_OVERHEAD + len(record.value or b"") + len(record.key or b"")
