@@ -289,6 +289,7 @@ class TieredSegmentEngine(SegmentEngine):
         start = self._start_of_log(shard)
         flat = self._cold(shard)
         if offset < start and flat is not None:
+            self._metrics.cold_reads.inc()
             page = read_cold_batches(flat, offset, min(start, until), max_size)
             if page is not None:
                 return page
@@ -306,10 +307,10 @@ class TieredSegmentEngine(SegmentEngine):
         flat = self._cold(shard)
         start = self._start_of_log(shard)
         if flat is not None and offset < start:
-            query = TierQuery(offset, start, max_records, max_size)
-            found = flat.reader.read_raw(query)
-            if found:
-                return found
+            self._metrics.cold_reads.inc()
+            records = flat.reader.read_raw(TierQuery(offset, start, max_records, max_size))
+            if records:
+                return records
         return self.store.read_raw(shard, offset, max_records=max_records, max_size=max_size)
 
     def read_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:

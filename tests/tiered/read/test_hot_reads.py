@@ -126,3 +126,12 @@ def test_a_cold_read_refuses_bad_limits_as_a_hot_one_does(engine: TieredSegmentE
         with pytest.raises(BadRequestError, match="max_size"):
             engine.read_by_tag(SHARD, "even", start_offset=offset, max_size=-1)
     assert engine.read_by_offset(SHARD, Offset(0), isolation=Isolation.COMMITTED)
+
+
+def test_every_read_that_goes_to_the_tier_is_counted(engine: TieredSegmentEngine) -> None:
+    counter = engine._metrics.cold_reads
+    engine.read_by_offset(SHARD, Offset(10), max_records=5)
+    engine.read_raw(SHARD, 10, max_records=5, max_size=1 << 20)
+    engine.read_batches(SHARD, 10, HOT, 1 << 20)
+    engine.read_by_offset(SHARD, Offset(COLD), max_records=5)
+    assert counter._value.get() == 3
