@@ -581,9 +581,7 @@ class Node:
             metrics=self._tier_metrics,
             clock=self.clock,
         )
-        engine.on_first_tier(
-            partial(note_tier_url, self._disk, self.path, self.settings.tiering.url)
-        )
+        engine.when_tiered(partial(note_tier_url, self._disk, self.path, self.settings.tiering.url))
         catalogue = CatalogueWriter(self.meta, self.clock, self.offset_manager.flush)
         engine.tier_upkeep.save_catalogue = partial(catalogue.save, engine.tiers)
         return engine

@@ -153,7 +153,7 @@ class TieredSegmentEngine(SegmentEngine):
             if self._background:
                 self.dispatcher.start()
 
-    def on_first_tier(self, callback: Callable[[], None]) -> None:
+    def when_tiered(self, callback: Callable[[], None]) -> None:
         """Call back when the first shard has a tier; now if one has."""
         self._on_begin = callback
         if self._begun:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tests.tiered.cold_engines import ColdHarness
@@ -122,7 +123,7 @@ def test_a_cold_read_refuses_bad_limits_as_a_hot_one_does(engine: TieredSegmentE
         with pytest.raises(BadRequestError, match="max_records"):
             engine.read_by_offset(SHARD, offset, max_records=-1)
         with pytest.raises(BadRequestError, match="isolation"):
-            engine.read_by_offset(SHARD, offset, isolation="all")  # type: ignore[arg-type]
+            engine.read_by_offset(SHARD, offset, isolation=cast("Isolation", "all"))
         with pytest.raises(BadRequestError, match="max_size"):
             engine.read_by_tag(SHARD, "even", start_offset=offset, max_size=-1)
     assert engine.read_by_offset(SHARD, Offset(0), isolation=Isolation.COMMITTED)
