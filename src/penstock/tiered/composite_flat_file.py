@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final
 
+from msgspec.structs import replace
+
 from penstock.codec.format import (
     BATCH_UNIT,
     KIND_BATCH,
@@ -420,7 +422,8 @@ class CompositeFlatFile:
         if self._recorded is None:
             rows: list[FileSegmentMetadata] = []
             self._metadata.iterate_file_segment(rows.append, queue=self.shard)
-            self._recorded = {row.path: row for row in rows}
+            # The manifest has no update times.
+            self._recorded = {row.path: replace(row, update_ms=0) for row in rows}
         segments = {segment.path: segment for segment in self._files.describe(found)}
         for path, row in self._recorded.items():
             if path not in segments:

@@ -147,7 +147,8 @@ def test_a_flat_file_keeps_only_the_rows_of_segments_that_its_manifest_has(tmp_p
             upload(log, flat)
             rows.clear()
             metadata.iterate_file_segment(rows.append, queue=SHARD)
-            assert sorted(rows, key=by_base) == sorted(flat.segments(), key=by_base)
+            kept = [replace(row, update_ms=0) for row in rows]
+            assert sorted(kept, key=by_base) == sorted(flat.segments(), key=by_base)
             metadata.close()
     assert len(rows) > 3
 
