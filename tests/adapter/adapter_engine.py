@@ -1,18 +1,14 @@
 """The conformance suite's view of an adapter: a `StorageEngine` whose every call crosses it.
 
 The suite names shards as it likes; here they are made known as the meta service would, by updates
-of the cache, and what has no coroutine (altering, sealing) goes to the handler.
+of the cache. Shards are created, listed and deleted by the handler.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
-
-from tests.meta.simulated_database import SimulatedDatabase
 
 from penstock.adapter.engine_adapter import EngineStorageAdapter
 from penstock.codec.validation import check_shard
@@ -32,16 +28,10 @@ from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.routing.storage_cache import StorageCacheManager
 from penstock.meta.client import Segment, Shard, Topic, TopicConfig, Update
-from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.metadata.commands import SegmentPut, ShardDeleted, ShardPut, TopicPut
-from penstock.offsets.config import CACHE_FAMILY
-from penstock.offsets.manager import OffsetManager
-from penstock.platform.blocking_pool import BlockingPool
 from penstock.record import Offset, Producer, Record, ShardId, StoredRecord
 from penstock.testing.conformance import EngineHarness
 from penstock.testing.conformance.engines import ENGINES
-
-T = TypeVar("T")
 
 NODE = 1
 STORAGE_TYPES = {"memory": "EngineMemory", "rocksdb": "EngineRocksDB", "segment": "EngineSegment"}
@@ -98,7 +88,7 @@ def segment_of(
 
 
 class AdapterEngine:
-    """Implements `StorageEngine` by an adapter on an event loop in a thread of its own."""
+    """Implements `StorageEngine` by an adapter."""
 
     def __init__(self, engine: StorageEngine, storage_type: str) -> None:
         self._engine = engine
@@ -107,30 +97,13 @@ class AdapterEngine:
         self._handler = StorageEngineHandler(
             self._cache, EngineSet({storage_type: lambda: engine}), node_id=NODE
         )
-        meta = StandaloneMetaClient(SimulatedDatabase())
-        offsets = OffsetManager(meta, SimulatedDatabase(families=(CACHE_FAMILY,)))
-        self._meta = meta
-        self._pool = BlockingPool(threads=4)
-        self._adapter = EngineStorageAdapter(self._handler, storage_type, offsets, self._pool)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._adapter = EngineStorageAdapter(self._handler, storage_type)
         self._naming = threading.Lock()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-        self._pool.close()
-        self._meta.close()
 
     def make_known(self, shard: ShardId, config: ShardConfig) -> None:
         topic = topic_of(shard, self._storage_type, config)
         events = (TopicPut(topic), ShardPut(shard_of(shard)), SegmentPut(segment_of(shard)))
         self._cache.apply(Update(1, events))
-
-    def _run(self, call: Coroutine[None, None, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
     def _name(self, shard: ShardId) -> str:
         check_shard(shard)
@@ -143,7 +116,7 @@ class AdapterEngine:
     def create_shard(self, shard: ShardId, config: ShardConfig) -> None:
         name = self._name(shard)
         with self._naming:
-            self._run(self._adapter.create_shard(name, config))
+            self._handler.create_shard(shard, self._storage_type, config)
             if name not in self._cache.shards:
                 self.make_known(shard, config)
 
@@ -152,26 +125,25 @@ class AdapterEngine:
         self._handler.alter_shard(shard, self._storage_type, config)
 
     def delete_shard(self, shard: ShardId) -> None:
-        name = self._name(shard)
+        self._name(shard)
         with self._naming:
             self._engine.list_shard()  # a closed one refuses
             self._cache.apply(Update(1, (ShardDeleted(shard.topic, shard.partition),)))
-            self._run(self._adapter.delete_shard(name))
+            self._handler.delete_shard(shard, self._storage_type)
 
     def list_shard(self, topic: str | None = None) -> list[ShardId]:
-        names = self._run(self._adapter.list_shard(topic))
-        return [ShardId.parse(name) for name in names]
+        return self._handler.list_shard(self._storage_type, topic)
 
     def seal_shard(self, shard: ShardId) -> None:
-        self._handler.seal_shard(self._name(shard))
+        self._adapter.seal_shard(self._name(shard))
 
     def write(self, shard: ShardId, record: Record, *, producer: Producer | None = None) -> Written:
-        return self._run(self._adapter.write(self._name(shard), record, producer=producer))
+        return self._adapter.write(self._name(shard), record, producer=producer)
 
     def batch_write(
         self, shard: ShardId, records: Sequence[Record], *, producer: Producer | None = None
     ) -> Written:
-        return self._run(self._adapter.batch_write(self._name(shard), records, producer=producer))
+        return self._adapter.batch_write(self._name(shard), records, producer=producer)
 
     def read_by_offset(
         self,
@@ -182,14 +154,12 @@ class AdapterEngine:
         max_size: int = SIZE_PER_READ,
         isolation: Isolation = Isolation.COMMITTED,
     ) -> list[StoredRecord]:
-        return self._run(
-            self._adapter.read_by_offset(
-                self._name(shard),
-                offset,
-                max_records=max_records,
-                max_size=max_size,
-                isolation=isolation,
-            )
+        return self._adapter.read_by_offset(
+            self._name(shard),
+            offset,
+            max_records=max_records,
+            max_size=max_size,
+            isolation=isolation,
         )
 
     def read_by_tag(
@@ -201,18 +171,16 @@ class AdapterEngine:
         max_records: int = RECORDS_PER_READ,
         max_size: int = SIZE_PER_READ,
     ) -> list[StoredRecord]:
-        return self._run(
-            self._adapter.read_by_tag(
-                self._name(shard),
-                tag,
-                start_offset=start_offset,
-                max_records=max_records,
-                max_size=max_size,
-            )
+        return self._adapter.read_by_tag(
+            self._name(shard),
+            tag,
+            start_offset=start_offset,
+            max_records=max_records,
+            max_size=max_size,
         )
 
     def read_by_key(self, shard: ShardId, key: bytes) -> StoredRecord | None:
-        return self._run(self._adapter.read_by_key(self._name(shard), key))
+        return self._adapter.read_by_key(self._name(shard), key)
 
     def query_by_key(
         self,
@@ -223,37 +191,33 @@ class AdapterEngine:
         end_ms: int | None = None,
         limit: int = 64,
     ) -> list[StoredRecord]:
-        return self._run(
-            self._adapter.query_by_key(
-                self._name(shard), key, begin_ms=begin_ms, end_ms=end_ms, limit=limit
-            )
+        return self._adapter.query_by_key(
+            self._name(shard), key, begin_ms=begin_ms, end_ms=end_ms, limit=limit
         )
 
     def delete_by_key(self, shard: ShardId, key: bytes) -> int:
-        return self._run(self._adapter.delete_by_key(self._name(shard), key))
+        return self._adapter.delete_by_key(self._name(shard), key)
 
     def delete_by_offset(self, shard: ShardId, offset: Offset) -> bool:
-        return self._run(self._adapter.delete_by_offset(self._name(shard), offset))
+        return self._adapter.delete_by_offset(self._name(shard), offset)
 
     def delete_records_before(self, shard: ShardId, offset: Offset) -> Offset:
-        return self._run(self._adapter.delete_records_before(self._name(shard), offset))
+        return self._adapter.delete_records_before(self._name(shard), offset)
 
     def get_offset_by_timestamp(
         self, shard: ShardId, timestamp_ms: int, strategy: AdapterOffsetStrategy
     ) -> Offset:
-        return self._run(
-            self._adapter.get_offset_by_timestamp(self._name(shard), timestamp_ms, strategy)
-        )
+        return self._adapter.get_offset_by_timestamp(self._name(shard), timestamp_ms, strategy)
 
     def compact(self, shard: ShardId) -> Compacted:
-        return self._run(self._adapter.compact(self._name(shard)))
+        return self._adapter.compact(self._name(shard))
 
     def apply_retention(self, shard: ShardId) -> Offset:
         """What the handler's upkeep calls."""
         return self._engine.apply_retention(shard)
 
     def shard_info(self, shard: ShardId) -> ShardInfo:
-        return self._run(self._adapter.shard_info(self._name(shard)))
+        return self._adapter.shard_info(self._name(shard))
 
     def close(self) -> None:
         self._engine.close()
@@ -284,13 +248,9 @@ class AdapterHarness(EngineHarness):
         return self._behind(self._inner.crash())
 
     def close(self) -> None:
-        if self._outer is not None:
-            self._outer.stop()
         self._inner.close()
 
     def _behind(self, engine: StorageEngine) -> StorageEngine:
-        if self._outer is not None:
-            self._outer.stop()
         self._outer = AdapterEngine(engine, self._storage_type)
         for shard in engine.list_shard():
             self._outer.make_known(shard, self.base_config)

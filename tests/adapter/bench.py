@@ -11,7 +11,7 @@ from typing import Self
 from tests.meta.simulated_database import SimulatedDatabase
 
 from penstock.adapter.driver_manager import StorageDriverManager
-from penstock.adapter.topic_storage import TopicStorage
+from penstock.adapter.engine_adapter import DriverList
 from penstock.adapter.topics.admin import TopicAdmin
 from penstock.adapter.topics.cache import BrokerCacheManager
 from penstock.adapter.topics.offsets import TopicOffsets
@@ -82,8 +82,8 @@ class Bench:
         self.handler = StorageEngineHandler(
             self.storage_cache, self.engines, node_id=self.meta.node_id, clock=self.clock
         )
-        self.routes = TopicRoutes(self.broker_cache, self.storage_cache)
-        self.topics = TopicStorage(self.handler, self.routes)
+        self.drivers = DriverList(self.handler)
+        self.routes = TopicRoutes(self.broker_cache, self.storage_cache, self.drivers)
         self.offsets = TopicOffsets(self.offset_manager, self.routes)
         self.admin = TopicAdmin(
             self.meta, self.handler, self.broker_cache, self.routes, self.offset_manager
@@ -91,7 +91,13 @@ class Bench:
         self.pool = BlockingPool(threads=4)
         self.groups = GroupCoordinator(self.clock)
         self.manager = StorageDriverManager(
-            self.topics, self.admin, self.broker_cache, self.offsets, self.pool, self.groups
+            self.drivers,
+            self.routes,
+            self.admin,
+            self.broker_cache,
+            self.offsets,
+            self.pool,
+            self.groups,
         )
         self.meta.watch(0, self.take_over)
 

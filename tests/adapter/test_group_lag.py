@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
+from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.adapter.group_lag import lag_of
-from penstock.adapter.topic_storage import TopicStorage
 from penstock.engine.contract import ShardInfo
 from penstock.errors import CorruptionError, DeadlineError, NotLeaderError, StoreError
 from penstock.record import Offset, ShardId
@@ -22,14 +22,13 @@ class Partitions:
         self.asked: list[int] = []
         self.errors: dict[int | None, StoreError] = {}
         self.routes = SimpleNamespace(find=lambda _topic, _namespace: self)
-        self.handler = SimpleNamespace(find=self.find)
 
     def shard(self, partition: int) -> str:
         return f"t_{partition}"
 
-    def find(self, shard: str) -> SimpleNamespace:
+    def open_shard(self, shard: str) -> SimpleNamespace:
         leader = self.leaders[int(shard.removeprefix("t_"))]
-        return SimpleNamespace(meta=SimpleNamespace(leader=leader))
+        return SimpleNamespace(entry=SimpleNamespace(meta=SimpleNamespace(leader=leader)))
 
     def shard_info(self, _topic: str, partition: int, *, namespace: str) -> ShardInfo:
         assert namespace == "default"
@@ -42,7 +41,7 @@ class Partitions:
 
 def lag(partitions: Partitions) -> tuple[dict[int, int], dict[int, str]]:
     offsets = {("orders", partition): Offset(1 + partition) for partition in partitions.leaders}
-    known, problems = lag_of(cast("TopicStorage", partitions), offsets, "default")
+    known, problems = lag_of(cast("StorageDriverManager", partitions), offsets, "default")
     return {at[1]: one for at, one in known.items()}, {at[1]: one for at, one in problems.items()}
 
 

@@ -32,12 +32,12 @@ class Restless:
     def use(self, choose: random.Random) -> None:
         name = choose.choice(NAMES)
         batch = [Record(name.encode(), key=b"k")] * choose.randint(1, 5)
-        places = self.bench.topics.batch_write(name, batch)
+        places = self.bench.manager.batch_write(name, batch)
         self.writes += 1
         partition, offset = places[0]
-        for record in self.bench.topics.read_by_offset(name, partition, Offset(0)):
+        for record in self.bench.manager.read_by_offset(name, partition, Offset(0)):
             assert record.value == name.encode(), "another topic's record"
-        newest = self.bench.topics.read_by_key(name, b"k")
+        newest = self.bench.manager.read_by_key(name, b"k")
         assert newest is None or newest.value == name.encode()
         self.bench.offsets.commit_offset("g", {(name, partition): offset})
 

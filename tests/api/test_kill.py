@@ -73,12 +73,12 @@ class Model:
             case "delete":
                 return not exists
             case "grow":
-                return node.topics.routes.find(name).partitions == int(rest[0])
+                return node.driver_manager.routes.find(name).partitions == int(rest[0])
             case "commit":
                 found = node.offsets.get_offset_by_group("g").get((name, int(rest[0])))
                 return found == int(rest[1])
             case _:
-                latest = node.topics.shard_info(name, int(rest[0])).latest
+                latest = node.driver_manager.shard_info(name, int(rest[0])).latest
                 return latest > len(self.stored(name, int(rest[0])))
 
     def stored(self, name: str, partition: int) -> list[str]:
@@ -88,7 +88,7 @@ class Model:
         assert {topic.name for topic in node.broker_cache.list_topics()} == set(self.topics)
         shards: set[str] = set()
         for name, model in self.topics.items():
-            route = node.topics.routes.find(name)
+            route = node.driver_manager.routes.find(name)
             assert route.partitions == model.partitions
             shards.update(route.shards)
             for partition in range(route.partitions):
@@ -106,16 +106,16 @@ class Model:
 
     def check_partition(self, node: Node, name: str, partition: int) -> None:
         expected = self.stored(name, partition)
-        info = node.topics.shard_info(name, partition)
+        info = node.driver_manager.shard_info(name, partition)
         assert (info.earliest, info.commit, info.latest) == (0, len(expected), len(expected))
-        found = node.topics.read_by_offset(
+        found = node.driver_manager.read_by_offset(
             name, partition, info.earliest, max_records=1 << 20, max_size=1 << 30
         )
         assert [(r.offset, (r.value or b"").decode()) for r in found] == list(enumerate(expected))
         if expected:
-            newest = node.topics.read_by_key(name, expected[-1].encode())
+            newest = node.driver_manager.read_by_key(name, expected[-1].encode())
             assert newest is not None
-        entry = node.handler.find(node.topics.routes.find(name).shards[partition])
+        entry = node.handler.find(node.driver_manager.routes.find(name).shards[partition])
         ends = [0, *(segment.end_offset for segment in entry.segments)]
         assert [segment.start_offset for segment in entry.segments] == ends[:-1]
 

@@ -214,7 +214,7 @@ def test_a_start_finishes_what_a_crash_interrupted(directory: Path) -> None:
         shards = node.engines.get("EngineRocksDB").list_shard()
         assert {shard.topic for shard in shards} == {altered.topic_id}
         with pytest.raises(penstock.StoreError, match="the limit is 5"):
-            node.topics.write("altered", penstock.Record(b"sixsix"))
+            node.driver_manager.write("altered", penstock.Record(b"sixsix"))
 
 
 @pytest.mark.parametrize("by", ["start", "alter"])
@@ -226,16 +226,16 @@ def test_a_growth_that_was_cut_short_is_finished(
         if by == "alter":
             assert isinstance(node.meta, StandaloneMetaClient)
             cut_short(node.meta, topic.topic_id, monkeypatch)
-            assert node.topics.routes.find("orders").partitions == 2
+            assert node.driver_manager.routes.find("orders").partitions == 2
             node.admin.alter_topic("orders", partitions=4)
-            assert node.topics.routes.find("orders").partitions == 4
+            assert node.driver_manager.routes.find("orders").partitions == 4
     if by == "start":
         meta = StandaloneMetaClient.open(str(directory / "meta"))
         cut_short(meta, topic.topic_id, monkeypatch)
         meta.close()
     with Node(str(directory)) as node:
-        assert node.topics.routes.find("orders").partitions == 4
-        assert node.topics.write("orders", penstock.Record(b"v"), partition=3) == (3, 0)
+        assert node.driver_manager.routes.find("orders").partitions == 4
+        assert node.driver_manager.write("orders", penstock.Record(b"v"), partition=3) == (3, 0)
 
 
 def cut_short(meta: StandaloneMetaClient, topic_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,15 +283,15 @@ def test_segments_roll_in_a_running_node(directory: Path) -> None:
         node.admin.create_topic_full("orders", 1, {"storage": "segment"})
         shard = ShardId(node.broker_cache.get_topic("orders").topic_id, 0)
         for _ in range(300):
-            node.topics.batch_write("orders", [penstock.Record(bytes(100))] * 10)
+            node.driver_manager.batch_write("orders", [penstock.Record(bytes(100))] * 10)
             if len(node.meta.list_segments(shard)) > 3:
                 break
             time.sleep(0.005)
         assert len(node.meta.list_segments(shard)) > 3
     with Node(str(directory), settings) as node:
         assert len(node.handler.find(shard.name).segments) > 3
-        info = node.topics.shard_info("orders", 0)
-        page = node.topics.read_by_offset("orders", 0, info.earliest, max_records=10_000)
+        info = node.driver_manager.shard_info("orders", 0)
+        page = node.driver_manager.read_by_offset("orders", 0, info.earliest, max_records=10_000)
         assert [record.offset for record in page] == list(range(info.latest))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 from tests.adapter.bench import Bench, until
@@ -86,14 +87,16 @@ def test_a_cancelled_write_is_there_whole_or_not_at_all() -> None:
 
         async def run() -> None:
             batch = [Record(b"v")] * 2_000
-            call = asyncio.ensure_future(bench.manager.batch_write("orders", batch))
+            call = asyncio.ensure_future(
+                bench.manager.run_blocking(partial(bench.manager.batch_write, "orders", batch))
+            )
             await until(begun.is_set)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
-            assert bench.topics.shard_info("orders", 0).latest == 0
+            assert bench.manager.shard_info("orders", 0).latest == 0
             gate.set()
             await until(lambda: bench.pool.calls == 0)
-            assert bench.topics.shard_info("orders", 0).latest == 2_000
+            assert bench.manager.shard_info("orders", 0).latest == 2_000
 
         asyncio.run(run())

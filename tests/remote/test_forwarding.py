@@ -11,6 +11,8 @@ import grpc
 import pytest
 from msgspec.structs import replace
 
+from penstock.adapter.engine_adapter import DriverList
+from penstock.adapter.shard_drivers import ShardDrivers
 from penstock.engine.contract import AdapterOffsetStrategy, Cleanup, Isolation, ShardConfig
 from penstock.engine.engine_set import EngineSet
 from penstock.engine.handler import StorageEngineHandler
@@ -30,6 +32,7 @@ from penstock.meta.client import TopicConfig, Update
 from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.meta.state.metadata.commands import ShardPut
 from penstock.meta.state.model import Shard
+from penstock.platform.clock_guard import GuardedClock
 from penstock.record import Offset, Producer, Record, ShardId
 from penstock.remote import forwarding, wire
 from penstock.remote import shards_pb2 as pb
@@ -52,7 +55,10 @@ class Pair:
         self.engine = MemoryStorageEngine()
         self.there = self._handler(THERE, self.engine)
         self.rpc = grpc.server(ThreadPoolExecutor(4))
-        self.rpc.add_generic_rpc_handlers((shard_handlers(self.there),))
+        clock = GuardedClock(self.there.clock)
+        self.rpc.add_generic_rpc_handlers(
+            (shard_handlers(ShardDrivers(DriverList(self.there)), clock),)
+        )
         port = self.rpc.add_insecure_port("127.0.0.1:0")
         self.rpc.start()
         self.meta.register_node("", listeners={"storage": f"127.0.0.1:{port}"})

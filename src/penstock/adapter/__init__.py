@@ -1,4 +1,6 @@
-"""A topic becomes a shard: what brokers and programs call.
+"""The storage adapter: topics become shards, and every front end reaches the engines through here.
 
-See `StorageDriverManager` (coroutines) and `TopicStorage` (the same operations, synchronous).
+`StorageDriverManager` resolves a topic to a route and its driver (`EngineStorageAdapter`), which
+delegates to the engine handler. `topics` has the metadata of topics: routes, options, partitioning,
+administration, offsets by topic.
 """

@@ -1,20 +1,22 @@
-"""`StorageDriverManager`: what brokers call, by topic name, as coroutines.
+"""`StorageDriverManager`: the way in to the storage of a node, for every front end.
 
-    topic name ──▶ topic (BrokerCacheManager) ──▶ driver by storage type (created once, kept)
-                       │
-                       └──▶ shard by partition: given, in turn, or by key ──▶ driver
+    embedded, gRPC   topic name ──▶ route (topic, driver, shards; kept until the topic changes)
+                                      └──▶ driver (`EngineStorageAdapter`) ──▶ engine handler
+    Kafka            topic, partition ──▶ shard handle (entry, driver), kept per partition
+                                      └──▶ driver ──▶ engine handler
 
-`core` has the same operations synchronously; both share routes, counter and engines. Operations on
-one shard go through its driver, which decides what runs on the event loop; operations over all
-shards of a topic take one thread for all of them, not one each.
+Methods are synchronous and may be called from any thread. A front end with an event loop runs what
+may wait for a device through `run_blocking`.
+
+Reads by key and tag cover all partitions of a topic. Records with one key are stored in one
+partition when the topic's partitioner is `key` (and its partitions never grew); otherwise they may
+be in several, and "newest" goes by the store's timestamp.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.adapter.batch_parts import (
     check_all_written,
@@ -23,149 +25,81 @@ from penstock.adapter.batch_parts import (
     check_records_are_records,
     cycle_to,
 )
-from penstock.adapter.engine_adapter import MEMORY, EngineStorageAdapter
+from penstock.adapter.engine_adapter import DriverList
 from penstock.adapter.locations import Locations, Message
-from penstock.adapter.protocol import StorageAdapter
-from penstock.adapter.topic_storage import TopicStorage
-from penstock.adapter.topics.admin import TopicAdmin, TopicDescription, WantedTopic
+from penstock.adapter.record_watch import RecordPositions, RecordWatch
+from penstock.adapter.shard_drivers import ShardDrivers
+from penstock.adapter.topics.admin import TopicAdmin
 from penstock.adapter.topics.cache import BrokerCacheManager
-from penstock.adapter.topics.offsets import TopicOffsets, TopicPartition
+from penstock.adapter.topics.offsets import TopicOffsets
 from penstock.adapter.topics.partitioning import (
+    MessageSequence,
+    Parts,
     choose_all_by_key,
+    choose_by_key,
     group_by_partition,
     offsets_by_choice,
+    offsets_in_turn,
     split_in_turn,
 )
-from penstock.adapter.topics.routes import TopicRoute
-from penstock.adapter.topics.shard_name import build_storage_name
+from penstock.adapter.topics.routes import TopicRoute, TopicRoutes
+from penstock.codec.validation import check_limit
 from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
     AdapterOffsetStrategy,
+    ColumnQuery,
     Compacted,
     Isolation,
     ShardInfo,
     Written,
 )
-from penstock.engine.handler import StorageEngineHandler
-from penstock.errors import StoreError
+from penstock.errors import PartialWriteError, StoreError
 from penstock.groups.coordinator import GroupCoordinator
-from penstock.meta.client import DEFAULT_NAMESPACE, Topic
+from penstock.meta.client import DEFAULT_NAMESPACE
 from penstock.offsets.manager import OffsetManager
 from penstock.platform.blocking_pool import BlockingPool
 from penstock.record import Location, Offset, Producer, Record, StoredRecord
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 T = TypeVar("T")
 
 
-class StorageDriverManager:
+class StorageDriverManager(ShardDrivers):
     def __init__(
         self,
-        core: TopicStorage,
+        driver_list: DriverList,
+        routes: TopicRoutes,
         admin: TopicAdmin,
         broker_cache: BrokerCacheManager,
         offsets: TopicOffsets,
         pool: BlockingPool,
         groups: GroupCoordinator,
     ) -> None:
-        self.core: Final = core
-        self.admin: Final = admin
+        super().__init__(driver_list)
         self.broker_cache: Final = broker_cache
-        self.groups: Final = groups
-        self.offsets: Final = offsets
         self.offset_manager: Final[OffsetManager] = offsets.manager
-        self.engine_storage_handler: Final[StorageEngineHandler] = core.handler
-        self.driver_list: Final[dict[str, StorageAdapter]] = {}
-        """By storage type."""
+        self.routes: Final = routes
+        self.admin: Final = admin
+        self.offsets: Final = offsets
+        self.groups: Final = groups
+        self._sequence: Final = MessageSequence()
         self._pool: Final = pool
-        self._building: Final = threading.Lock()
 
     @property
     def message_seq(self) -> int:
-        """How many messages went round, or could have: those of topics with one partition, and
-        those whose partition was named, are not counted."""
-        return self.core.sequence.value
+        """How many messages were written without a partition that the caller named."""
+        return self._sequence.value
 
     async def run_blocking(self, call: Callable[[], T]) -> T:
-        """Run a call that may wait for a device in the pool that this manager uses itself."""
+        """Run a call that may wait for a device in the node's pool of threads."""
         return await self._pool.run(call)
-
-    # Drivers and topics
-
-    def build_driver(self, topic: str, *, namespace: str = DEFAULT_NAMESPACE) -> StorageAdapter:
-        """Return the driver of a topic's storage type; the first use makes it."""
-        return self._driver(self.broker_cache.get_topic(topic, namespace))
-
-    @staticmethod
-    def build_storage_name(topic_id: str, partition: int) -> str:
-        """Return the name of a shard: `{topic_id}_{partition}`."""
-        return build_storage_name(topic_id, partition)
-
-    async def create_topic_full(
-        self,
-        topic: str,
-        partitions: int = 1,
-        options: Mapping[str, object] | None = None,
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-        request_id: str = "",
-    ) -> Topic:
-        """Create a topic; it can be written to when this returns. See `TopicAdmin`."""
-        return await self._pool.run(
-            partial(
-                self.admin.create_topic_full,
-                topic,
-                partitions,
-                options,
-                namespace=namespace,
-                request_id=request_id,
-            )
-        )
-
-    async def create_topics(
-        self, wanted: Sequence[WantedTopic], *, namespace: str = DEFAULT_NAMESPACE
-    ) -> list[Topic | StoreError]:
-        """Create several topics at once; see `TopicAdmin`."""
-        return await self._pool.run(partial(self.admin.create_topics, wanted, namespace=namespace))
-
-    async def create_storage_resource(
-        self, topic: str, *, namespace: str = DEFAULT_NAMESPACE
-    ) -> None:
-        """Create the shards that a topic still lacks."""
-        known = self.broker_cache.get_topic(topic, namespace)
-        await self._pool.run(partial(self.admin.create_storage_resource, known))
-
-    async def alter_topic(
-        self,
-        topic: str,
-        *,
-        partitions: int | None = None,
-        options: Mapping[str, object] | None = None,
-        expected_revision: int | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> Topic:
-        return await self._pool.run(
-            partial(
-                self.admin.alter_topic,
-                topic,
-                partitions=partitions,
-                options=options,
-                expected_revision=expected_revision,
-                namespace=namespace,
-            )
-        )
-
-    async def delete_topic(self, topic: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
-        await self._pool.run(partial(self.admin.delete_topic, topic, namespace=namespace))
-
-    async def describe_topic(
-        self, topic: str, *, namespace: str = DEFAULT_NAMESPACE
-    ) -> TopicDescription:
-        return await self._pool.run(partial(self.admin.describe_topic, topic, namespace=namespace))
 
     # Writing
 
-    async def write(
+    def write(
         self,
         topic: str,
         record: Record,
@@ -175,14 +109,42 @@ class StorageDriverManager:
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Location:
         """Append one record; return where it went."""
-        route = self.core.routes.find(topic, namespace)
+        route = self.routes.find(topic, namespace)
+        if partition is not None:
+            name = route.shard(partition)
+        elif route.partitions == 1:
+            self._sequence.advance(1)
+            partition, name = 0, route.shards[0]
+        else:
+            check_no_producer(producer)
+            partition = _choose(self._sequence.advance(1), route, record)
+            name = route.shards[partition]
+        return Location(partition, route.driver.write(name, record, producer=producer).first)
+
+    def write_at_once(
+        self,
+        topic: str,
+        record: Record,
+        *,
+        partition: int | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> Location | None:
+        """Append one record if that takes microseconds; None: nothing was written, and
+        `message_seq` did not advance."""
+        route = self.routes.find(topic, namespace)
+        if route.may_wait:
+            return None
+        is_named = partition is not None
         if partition is None:
-            partition = self.core.choose(route, record, producer)
-        driver = self._driver(route.topic)
-        written = await driver.write(route.shard(partition), record, producer=producer)
+            partition = _choose(self._sequence.value, route, record)
+        written = route.driver.write_at_once(route.shard(partition), record)
+        if written is None:
+            return None
+        if not is_named:
+            self._sequence.advance(1)
         return Location(partition, written.first)
 
-    async def batch_write(
+    def batch_write(
         self,
         topic: str,
         records: Sequence[Record],
@@ -191,44 +153,79 @@ class StorageDriverManager:
         producer: Producer | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Locations:
-        """Append records; see `TopicStorage.batch_write`."""
-        route = self.core.routes.find(topic, namespace)
+        """Append records, each to a partition of its own choice unless `partition` is given; per
+        shard all or none. Returns where they went, in their order. Raises `PartialWriteError`
+        when some shards took theirs and others did not."""
+        route = self.routes.find(topic, namespace)
         check_batch(records)
-        driver, sequence = self._driver(route.topic), self.core.sequence
-        if partition is None and route.partitions == 1:
+        if partition is None and route.partitions > 1:
+            return self._batch_write_split(route, records, producer)
+        if partition is None:
+            self._sequence.advance(len(records))
             partition = 0
-        if partition is not None:
-            name = route.shard(partition)
-            written = await driver.batch_write(name, records, producer=producer)
-            return Locations((partition,), written.offsets)
+        name = route.shard(partition)
+        written = route.driver.batch_write(name, records, producer=producer)
+        return Locations((partition,), written.offsets)
+
+    def _batch_write_split(
+        self, route: TopicRoute, records: Sequence[Record], producer: Producer | None
+    ) -> Locations:
         check_no_producer(producer)
         if route.by_key:
-            check_records_are_records(records)
-            chosen = choose_all_by_key(records, sequence, route.partitions, route.turns)
-            parts = group_by_partition(records, chosen)
-        else:
-            parts = split_in_turn(records, sequence.take(len(records)), route.turns)
-            chosen = cycle_to([one for one, _ in parts], len(records))
-        results: dict[int, Written | StoreError] = {}
-        for one, part in parts:
+            return self._write_by_key(route, records)
+        first = self._sequence.advance(len(records))
+        parts = split_in_turn(records, first, route.turns)
+        results = _write_parts(route, parts)
+        partitions = [partition for partition, _ in parts]
+        chosen = cycle_to(partitions, len(records))
+        firsts = check_all_written(route.topic.name, chosen, results)
+        offsets = offsets_in_turn([firsts[partition] for partition in partitions], len(records))
+        return Locations(chosen, offsets)
+
+    def batch_write_topics(
+        self, batch: Sequence[tuple[str, Record]], *, namespace: str = DEFAULT_NAMESPACE
+    ) -> list[Location]:
+        """Append records to several topics; per shard all or none. Returns where they went, in
+        their order; see `batch_write` for failures."""
+        check_batch(batch)
+        by_topic: dict[str, list[int]] = {}
+        for position, (topic, _) in enumerate(batch):
+            by_topic.setdefault(topic, []).append(position)
+        # An unknown topic raises before anything is written.
+        for topic in by_topic:
+            self.routes.find(topic, namespace)
+        locations: list[Location | None] = [None] * len(batch)
+        errors: dict[tuple[str, int], StoreError] = {}
+        for topic, positions in by_topic.items():
+            records = [batch[position][1] for position in positions]
+            written_to: Sequence[Location | None] = [None] * len(records)
             try:
-                results[one] = await driver.batch_write(route.shards[one], part)
+                written_to = self.batch_write(topic, records, namespace=namespace)
+            except PartialWriteError as error:
+                written_to = error.locations
+                errors.update({(topic, partition): e for partition, e in _by_partition(error)})
             except StoreError as error:
-                results[one] = error
+                errors[topic, -1] = error
+            for position, location in zip(positions, written_to, strict=True):
+                locations[position] = location
+        written = [location for location in locations if location is not None]
+        if errors and not written:
+            raise next(iter(errors.values()))
+        if errors:
+            raise PartialWriteError(locations, errors)
+        return written
+
+    def _write_by_key(self, route: TopicRoute, records: Sequence[Record]) -> Locations:
+        check_records_are_records(records)
+        first = self._sequence.advance(len(records))
+        chosen = choose_all_by_key(records, first, route.partitions, route.turns)
+        results = _write_parts(route, group_by_partition(records, chosen))
         firsts = check_all_written(route.topic.name, chosen, results)
         return Locations(chosen, list(offsets_by_choice(chosen, firsts)))
 
-    async def batch_write_topics(
-        self, batch: Sequence[tuple[str, Record]], *, namespace: str = DEFAULT_NAMESPACE
-    ) -> list[Location]:
-        """Append records to several topics; see `TopicStorage.batch_write_topics`."""
-        return await self._pool.run(
-            partial(self.core.batch_write_topics, batch, namespace=namespace)
-        )
-
     # Reading
 
-    async def read_by_offset(
+    def read_by_offset(
         self,
         topic: str,
         partition: int,
@@ -239,16 +236,26 @@ class StorageDriverManager:
         isolation: Isolation = Isolation.COMMITTED,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[StoredRecord]:
-        route = self.core.routes.find(topic, namespace)
-        return await self._driver(route.topic).read_by_offset(
-            route.shard(partition),
-            offset,
-            max_records=max_records,
-            max_size=max_size,
-            isolation=isolation,
+        """Return records of one partition from `offset` on."""
+        route = self.routes.find(topic, namespace)
+        name = route.shard(partition)
+        return route.driver.read_by_offset(
+            name, offset, max_records=max_records, max_size=max_size, isolation=isolation
         )
 
-    async def read_by_tag(
+    def read_columns(
+        self,
+        topic: str,
+        partition: int,
+        query: ColumnQuery,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[pa.RecordBatch] | None:
+        """Return records of one partition as Arrow columns; None where only rows can be had."""
+        route = self.routes.find(topic, namespace)
+        return route.driver.read_columns(route.shard(partition), query)
+
+    def read_by_tag(
         self,
         topic: str,
         tag: str,
@@ -259,25 +266,44 @@ class StorageDriverManager:
         max_size: int = SIZE_PER_READ,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Message]:
-        call = partial(
-            self.core.read_by_tag,
-            topic,
-            tag,
-            partition=partition,
-            start_offset=start_offset,
-            max_records=max_records,
-            max_size=max_size,
-            namespace=namespace,
-        )
-        return await self._over_all(topic, namespace, call)
+        """Return records that carry exactly `tag`, of one partition or partition after partition,
+        `max_records` and about `max_size` in all. `start_offset` may differ by partition: to read
+        on, pass what follows the last record of each."""
+        check_limit(max_records, "max_records")
+        check_limit(max_size, "max_size")
+        route = self.routes.find(topic, namespace)
+        messages: list[Message] = []
+        left_size = max_size
+        for number in _partitions(route, partition):
+            start = start_offset
+            if isinstance(start, Mapping):
+                start = start.get(number, Offset(0))
+            page = route.driver.read_by_tag(
+                route.shards[number],
+                tag,
+                start_offset=start,
+                max_records=max_records - len(messages),
+                max_size=left_size,
+            )
+            messages += [Message(topic, number, record) for record in page]
+            left_size -= sum(len(record.value or b"") for record in page)
+            if len(messages) >= max_records or left_size <= 0:
+                break
+        return messages
 
-    async def read_by_key(
+    def read_by_key(
         self, topic: str, key: bytes, *, namespace: str = DEFAULT_NAMESPACE
     ) -> Message | None:
-        call = partial(self.core.read_by_key, topic, key, namespace=namespace)
-        return await self._over_all(topic, namespace, call)
+        """Return the newest live record of `key`, or None."""
+        newest: Message | None = None
+        route = self.routes.find(topic, namespace)
+        for partition, name in enumerate(route.shards):
+            record = route.driver.read_by_key(name, key)
+            if record is not None and (newest is None or _age(record) > _age(newest.record)):
+                newest = Message(topic, partition, record)
+        return newest
 
-    async def query_message_by_key(
+    def query_message_by_key(
         self,
         topic: str,
         key: bytes,
@@ -287,18 +313,20 @@ class StorageDriverManager:
         limit: int = 64,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Message]:
-        call = partial(
-            self.core.query_message_by_key,
-            topic,
-            key,
-            begin_ms=begin_ms,
-            end_ms=end_ms,
-            limit=limit,
-            namespace=namespace,
-        )
-        return await self._over_all(topic, namespace, call)
+        """Return the live records of `key` in a range of time, newest first."""
+        route = self.routes.find(topic, namespace)
+        messages = [
+            Message(topic, partition, record)
+            for partition, name in enumerate(route.shards)
+            for record in route.driver.query_by_key(
+                name, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit
+            )
+        ]
+        # The sort is stable: within a partition the order stays that of the offsets.
+        messages.sort(key=lambda message: message.record.store_timestamp_ms, reverse=True)
+        return messages[:limit]
 
-    async def get_offset_by_timestamp(
+    def get_offset_by_timestamp(
         self,
         topic: str,
         timestamp_ms: int,
@@ -306,84 +334,113 @@ class StorageDriverManager:
         *,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> dict[int, Offset]:
-        call = partial(
-            self.core.get_offset_by_timestamp, topic, timestamp_ms, strategy, namespace=namespace
-        )
-        return await self._over_all(topic, namespace, call)
+        """Return, for each partition, the offset of the first record that is not older."""
+        route = self.routes.find(topic, namespace)
+        return {
+            partition: route.driver.get_offset_by_timestamp(name, timestamp_ms, strategy)
+            for partition, name in enumerate(route.shards)
+        }
 
-    async def shard_info(
+    def shard_info(
         self, topic: str, partition: int, *, namespace: str = DEFAULT_NAMESPACE
     ) -> ShardInfo:
-        route = self.core.routes.find(topic, namespace)
-        return await self._driver(route.topic).shard_info(route.shard(partition))
+        """Return the bounds of a partition, as readers of committed records see them."""
+        route = self.routes.find(topic, namespace)
+        return route.driver.stable_info(route.shard(partition))
+
+    def wait_for_records(
+        self,
+        positions: Mapping[tuple[str, int], Offset],
+        seconds: float,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> bool:
+        """Wait until one of the partitions, by topic and number, has a record at or after its
+        offset; return whether one has."""
+        handler = self._engine_storage_handler
+        watched = RecordPositions(handler, self._shards_at(positions, namespace))
+        if watched.has_records():
+            return True
+        return handler.wait_for_append(watched.shards, watched.has_news, seconds)
+
+    def watch_records(
+        self,
+        positions: Mapping[tuple[str, int], Offset],
+        wake: Callable[[], None],
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> RecordWatch:
+        """Call `wake` when one of the partitions may have a record at or after its offset: for a
+        caller that must not wait in its thread."""
+        handler = self._engine_storage_handler
+        return RecordWatch(handler, self._shards_at(positions, namespace), wake)
+
+    def _shards_at(
+        self, positions: Mapping[tuple[str, int], Offset], namespace: str
+    ) -> dict[str, Offset]:
+        return {
+            self.routes.find(topic, namespace).shard(partition): offset
+            for (topic, partition), offset in positions.items()
+        }
+
+    def end_waits(self) -> None:
+        """End all waits for records, now and from now on: for a node that is about to stop."""
+        self._engine_storage_handler.end_waits()
 
     # Deleting
 
-    async def delete_by_key(
-        self, topic: str, key: bytes, *, namespace: str = DEFAULT_NAMESPACE
-    ) -> int:
-        call = partial(self.core.delete_by_key, topic, key, namespace=namespace)
-        return await self._over_all(topic, namespace, call)
+    def delete_by_key(self, topic: str, key: bytes, *, namespace: str = DEFAULT_NAMESPACE) -> int:
+        """Delete every record of `key`; return how many there were."""
+        route = self.routes.find(topic, namespace)
+        return sum(route.driver.delete_by_key(name, key) for name in route.shards)
 
-    async def delete_by_offset(
+    def delete_by_offset(
         self, topic: str, partition: int, offset: Offset, *, namespace: str = DEFAULT_NAMESPACE
     ) -> bool:
-        route = self.core.routes.find(topic, namespace)
-        return await self._driver(route.topic).delete_by_offset(route.shard(partition), offset)
+        """Delete one record; return whether it was there."""
+        route = self.routes.find(topic, namespace)
+        return route.driver.delete_by_offset(route.shard(partition), offset)
 
-    async def delete_records_before(
+    def delete_records_before(
         self, topic: str, partition: int, offset: Offset, *, namespace: str = DEFAULT_NAMESPACE
     ) -> Offset:
-        route = self.core.routes.find(topic, namespace)
-        name = route.shard(partition)
-        return await self._driver(route.topic).delete_records_before(name, offset)
+        """Delete the records of a partition before `offset`; return its new earliest offset."""
+        route = self.routes.find(topic, namespace)
+        return route.driver.delete_records_before(route.shard(partition), offset)
 
-    async def compact(self, topic: str, *, namespace: str = DEFAULT_NAMESPACE) -> Compacted:
-        return await self._pool.run(partial(self.core.compact, topic, namespace=namespace))
-
-    # Consumers' offsets, by topic and partition
-
-    async def commit_offset(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, int],
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-        enable_cache: bool | None = None,
-    ) -> None:
-        """Commit the next offsets to read of a group, all or none."""
-        await self._pool.run(
-            partial(
-                self.offsets.commit_offset,
-                group,
-                offsets,
-                namespace=namespace,
-                enable_cache=enable_cache,
-            )
+    def compact(self, topic: str, *, namespace: str = DEFAULT_NAMESPACE) -> Compacted:
+        """Remove superseded records of a topic with `cleanup = "compact"`."""
+        route = self.routes.find(topic, namespace)
+        results = [route.driver.compact(name) for name in route.shards]
+        return Compacted(
+            sum(result.records for result in results), sum(result.size for result in results)
         )
 
-    async def get_offset_by_group(
-        self, group: str, topics: Sequence[str] | None = None, *, namespace: str = DEFAULT_NAMESPACE
-    ) -> dict[TopicPartition, Offset]:
-        """Return what a group has committed; partitions without an offset are left out."""
-        call = partial(self.offsets.get_offset_by_group, group, topics, namespace=namespace)
-        return await self._pool.run(call)
 
-    # Inside
+def _choose(number: int, route: TopicRoute, record: Record) -> int:
+    """Return the partition of the message with this number in `message_seq`."""
+    if route.partitions == 1:
+        return 0
+    key = record.key if route.by_key and isinstance(record, Record) else None
+    return choose_by_key(key, number, route.partitions, route.turns)
 
-    def _driver(self, topic: Topic) -> StorageAdapter:
-        storage_type = topic.config.storage_type
-        driver = self.driver_list.get(storage_type)
-        if driver is None:
-            with self._building:
-                driver = self.driver_list.get(storage_type)
-                if driver is None:
-                    driver = self.driver_list[storage_type] = EngineStorageAdapter(
-                        self.engine_storage_handler, storage_type, self.offset_manager, self._pool
-                    )
-        return driver
 
-    async def _over_all(self, topic: str, namespace: str, call: Callable[[], T]) -> T:
-        route: TopicRoute = self.core.routes.find(topic, namespace)
-        in_memory = route.topic.config.storage_type == MEMORY
-        return call() if in_memory else await self._pool.run(call)
+def _write_parts(route: TopicRoute, parts: Parts) -> dict[int, Written | StoreError]:
+    by_shard = [(route.shards[partition], part) for partition, part in parts]
+    results = route.driver.batch_write_parts(by_shard)
+    return {partition: result for (partition, _), result in zip(parts, results, strict=True)}
+
+
+def _by_partition(error: PartialWriteError) -> list[tuple[int, StoreError]]:
+    return [(place, cause) for place, cause in error.errors.items() if isinstance(place, int)]
+
+
+def _partitions(route: TopicRoute, partition: int | None) -> Sequence[int]:
+    if partition is None:
+        return range(route.partitions)
+    route.shard(partition)
+    return (partition,)
+
+
+def _age(record: StoredRecord) -> tuple[int, int]:
+    return record.store_timestamp_ms, record.timestamp_ms

@@ -1,243 +1,76 @@
-"""`EngineStorageAdapter`: `StorageAdapter` over the engines of this node.
+"""`EngineStorageAdapter`: the driver of one storage type over the engines of the cluster.
 
-The engines are synchronous. What only touches memory runs at once, on the event loop; what may
-wait for a device goes to a bounded pool of threads:
-
-    memory     everything at once
-    rocksdb    everything in the pool
-    segment    at once: writes without a sync, reads near the end of a shard (its pages are the ones
-               just written). In the pool: the rest
-    another node's shard    in the pool
-
-One adapter serves one storage type; the driver manager keeps one for each (`driver_list`).
+It implements `StorageAdapter` by delegating to `StorageEngineHandler`. The operations are the
+handler's own bound methods, taken once, so that the driver adds no call to a write or a read. What
+differs between storage types for a caller, namely what may wait for a device, is decided here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
-from penstock.engine.contract import (
-    RECORDS_PER_READ,
-    SIZE_PER_READ,
-    AdapterOffsetStrategy,
-    Compacted,
-    Isolation,
-    ShardConfig,
-    ShardInfo,
-    Written,
-)
 from penstock.engine.handler import StorageEngineHandler
 from penstock.engine.routing.storage_cache import ShardEntry
-from penstock.errors import BadRequestError
-from penstock.meta.client import DEFAULT_NAMESPACE, CommittedOffset
-from penstock.offsets.manager import OffsetManager
-from penstock.offsets.strategy import OffsetCommit
-from penstock.platform.blocking_pool import BlockingPool
-from penstock.record import Flush, Offset, Producer, Record, ShardId, StoredRecord
-
-T = TypeVar("T")
 
 MEMORY: Final = "EngineMemory"
-SEGMENT: Final = "EngineSegment"
-
-INLINE_BATCH_MAX: Final = 1_000
-"""Records of a batch that are appended on the event loop: about a millisecond."""
-HOT_RECORDS: Final = 10_000
-"""Records before the end of a shard that count as still in memory."""
+ROCKSDB: Final = "EngineRocksDB"
+_ASYNC: Final = "ASYNC_FLUSH"
 
 
 class EngineStorageAdapter:
-    def __init__(
-        self,
-        handler: StorageEngineHandler,
-        storage_type: str,
-        offset_manager: OffsetManager,
-        pool: BlockingPool,
-    ) -> None:
+    def __init__(self, handler: StorageEngineHandler, storage_type: str) -> None:
         self.storage_type: Final = storage_type
-        self._handler: Final = handler
-        self._offsets: Final = offset_manager
-        self._pool: Final = pool
-        self._in_memory: Final = storage_type == MEMORY
-        self._in_segments: Final = storage_type == SEGMENT
+        # Shards
+        self.open_shard: Final = handler.open_shard
+        self.alter_shard: Final = handler.alter_shard
+        self.seal_shard: Final = handler.seal_shard
+        self.check_led: Final = handler.check_led
+        self.shard_info: Final = handler.shard_info
+        self.stable_info: Final = handler.stable_info
+        # Writing
+        self.write: Final = handler.write
+        self.write_at_once: Final = handler.write_at_once
+        self.batch_write: Final = handler.batch_write
+        self.batch_write_parts: Final = handler.batch_write_parts
+        # Reading
+        self.read_by_offset: Final = handler.read_by_offset
+        self.read_columns: Final = handler.read_columns
+        self.read_by_tag: Final = handler.read_by_tag
+        self.read_by_key: Final = handler.read_by_key
+        self.query_by_key: Final = handler.query_by_key
+        self.get_offset_by_timestamp: Final = handler.get_offset_by_timestamp
+        # Deleting
+        self.delete_by_key: Final = handler.delete_by_key
+        self.delete_by_offset: Final = handler.delete_by_offset
+        self.delete_records_before: Final = handler.delete_records_before
+        self.compact: Final = handler.compact
+        # Kafka batches and transactions
+        self.bounds: Final = handler.bounds
+        self.epoch_end: Final = handler.epoch_end
+        self.write_batch: Final = handler.write_batch
+        self.batch_reader: Final = handler.batch_reader
+        self.end_transaction: Final = handler.end_transaction
 
-    # Shards
+    def write_may_wait(self, flush: str) -> bool:
+        """Say whether a write to a topic with this flush mode may wait for a device."""
+        return flush != _ASYNC or self.storage_type == ROCKSDB
 
-    async def create_shard(self, shard_name: str, config: ShardConfig) -> None:
-        shard = ShardId.parse(shard_name)
-        await self._call(partial(self._handler.create_shard, shard, self.storage_type, config))
-
-    async def delete_shard(self, shard_name: str) -> None:
-        shard = ShardId.parse(shard_name)
-        await self._call(partial(self._handler.delete_shard, shard, self.storage_type))
-
-    async def list_shard(self, topic_id: str | None = None) -> list[str]:
-        found = await self._call(partial(self._handler.list_shard, self.storage_type, topic_id))
-        return [shard.name for shard in found]
-
-    async def shard_info(self, shard_name: str) -> ShardInfo:
-        return await self._call(partial(self._handler.shard_info, shard_name))
-
-    # Writing
-
-    async def write(
-        self, shard_name: str, record: Record, *, producer: Producer | None = None
-    ) -> Written:
-        handler = self._handler
-        if self.takes_at_once(handler.find(shard_name), 1):
-            return handler.write(shard_name, record, producer=producer)
-        return await self._pool.run(partial(handler.write, shard_name, record, producer=producer))
-
-    async def batch_write(
-        self, shard_name: str, records: Sequence[Record], *, producer: Producer | None = None
-    ) -> Written:
-        handler = self._handler
-        if not isinstance(records, Sequence):
-            raise BadRequestError(f"records must be a sequence, not {type(records).__name__}")
-        if self.takes_at_once(handler.find(shard_name), len(records)):
-            return handler.batch_write(shard_name, records, producer=producer)
-        call = partial(handler.batch_write, shard_name, records, producer=producer)
-        return await self._pool.run(call)
-
-    # Reading
-
-    async def read_by_offset(
-        self,
-        shard_name: str,
-        offset: Offset,
-        *,
-        max_records: int = RECORDS_PER_READ,
-        max_size: int = SIZE_PER_READ,
-        isolation: Isolation = Isolation.COMMITTED,
-    ) -> list[StoredRecord]:
-        call = partial(
-            self._handler.read_by_offset,
-            shard_name,
-            offset,
-            max_records=max_records,
-            max_size=max_size,
-            isolation=isolation,
-        )
-        if self.gives_at_once(self._handler.find(shard_name), offset):
-            return call()
-        return await self._pool.run(call)
-
-    async def read_by_tag(
-        self,
-        shard_name: str,
-        tag: str,
-        *,
-        start_offset: Offset = Offset(0),
-        max_records: int = RECORDS_PER_READ,
-        max_size: int = SIZE_PER_READ,
-    ) -> list[StoredRecord]:
-        return await self._call(
-            partial(
-                self._handler.read_by_tag,
-                shard_name,
-                tag,
-                start_offset=start_offset,
-                max_records=max_records,
-                max_size=max_size,
-            )
-        )
-
-    async def read_by_key(self, shard_name: str, key: bytes) -> StoredRecord | None:
-        return await self._call(partial(self._handler.read_by_key, shard_name, key))
-
-    async def query_by_key(
-        self,
-        shard_name: str,
-        key: bytes,
-        *,
-        begin_ms: int = 0,
-        end_ms: int | None = None,
-        limit: int = 64,
-    ) -> list[StoredRecord]:
-        return await self._call(
-            partial(
-                self._handler.query_by_key,
-                shard_name,
-                key,
-                begin_ms=begin_ms,
-                end_ms=end_ms,
-                limit=limit,
-            )
-        )
-
-    async def get_offset_by_timestamp(
-        self, shard_name: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
-    ) -> Offset:
-        return await self._call(
-            partial(self._handler.get_offset_by_timestamp, shard_name, timestamp_ms, strategy)
-        )
-
-    # Deleting
-
-    async def delete_by_key(self, shard_name: str, key: bytes) -> int:
-        return await self._call(partial(self._handler.delete_by_key, shard_name, key))
-
-    async def delete_by_offset(self, shard_name: str, offset: Offset) -> bool:
-        return await self._call(partial(self._handler.delete_by_offset, shard_name, offset))
-
-    async def delete_records_before(self, shard_name: str, offset: Offset) -> Offset:
-        return await self._call(partial(self._handler.delete_records_before, shard_name, offset))
-
-    async def compact(self, shard_name: str) -> Compacted:
-        return await self._pool.run(partial(self._handler.compact, shard_name))
-
-    # Consumers' offsets
-
-    async def get_offset_by_group(
-        self, group: str, *, namespace: str = DEFAULT_NAMESPACE
-    ) -> dict[str, CommittedOffset]:
-        call = partial(self._offsets.get_offsets, group, namespace=namespace)
-        found = await self._pool.run(call)
-        return {shard.name: committed for shard, committed in found.items()}
-
-    async def commit_offset(
-        self,
-        group: str,
-        offsets: Mapping[str, int],
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-        enable_cache: bool | None = None,
-    ) -> None:
-        found = [self._handler.find(name) for name in offsets]
-        commits = {
-            entry.id: OffsetCommit(Offset(offset))
-            for entry, offset in zip(found, offsets.values(), strict=True)
-        }
-
-        def commit() -> None:
-            self._offsets.commit_offsets(
-                group, commits, namespace=namespace, enable_cache=enable_cache
-            )
-            # Deleted meanwhile: see `TopicOffsets`.
-            for topic_id in {entry.id.topic for entry in found if entry.meta is None}:
-                self._offsets.forget_topic(topic_id)
-
-        await self._pool.run(commit)
-
-    # At once, or in the pool
-
-    def takes_at_once(self, entry: ShardEntry, count: int) -> bool:
-        """Say whether a write cannot wait for anything but memory. A shard that was never written
-        to since the start has its engine opened first, in the pool."""
-        if count > INLINE_BATCH_MAX or entry.writer is None:
+    def read_may_wait(self, entry: ShardEntry, offset: int) -> bool:
+        """Say whether a read at `offset` may wait for a device. Only for shards of Kafka batches
+        does the segment engine know which positions are in memory."""
+        if self.storage_type == MEMORY:
             return False
-        if self._in_memory:
-            return True
-        return self._in_segments and entry.topic.config.flush is Flush.ASYNC
+        reader = self.batch_reader(entry) if entry.topic.holds_batches else None
+        return reader is None or not reader.is_hot(entry.id, offset)
 
-    def gives_at_once(self, entry: ShardEntry, offset: object) -> bool:
-        if entry.reader is None or not isinstance(offset, int):
-            return False
-        return self._in_memory or (
-            self._in_segments and 0 < entry.end_offset <= offset + HOT_RECORDS
-        )
 
-    async def _call(self, call: Callable[[], T]) -> T:
-        return call() if self._in_memory else await self._pool.run(call)
+class DriverList(dict[str, EngineStorageAdapter]):
+    """The drivers by storage type; the first look-up of a type makes its driver."""
+
+    def __init__(self, handler: StorageEngineHandler) -> None:
+        super().__init__()
+        self.handler: Final = handler
+
+    def __missing__(self, storage_type: str) -> EngineStorageAdapter:
+        # `setdefault` is one step: two threads that miss together get the same driver.
+        return self.setdefault(storage_type, EngineStorageAdapter(self.handler, storage_type))

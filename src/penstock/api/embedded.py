@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.adapter.group_lag import lag_of
 from penstock.adapter.locations import Message
 from penstock.adapter.record_watch import RecordWatch
-from penstock.adapter.topic_storage import TopicStorage
-from penstock.adapter.topics.admin import TopicAdmin
-from penstock.adapter.topics.cache import BrokerCacheManager
-from penstock.adapter.topics.offsets import TopicOffsets
 from penstock.api.backend import TopicPartition
 from penstock.api.fork_guard import belongs_to_this_process
 from penstock.api.live_groups import LiveGroups
@@ -40,13 +37,7 @@ class RunningNode(Protocol):
     @property
     def settings(self) -> Settings: ...
     @property
-    def topics(self) -> TopicStorage: ...
-    @property
-    def admin(self) -> TopicAdmin: ...
-    @property
-    def offsets(self) -> TopicOffsets: ...
-    @property
-    def broker_cache(self) -> BrokerCacheManager: ...
+    def driver_manager(self) -> StorageDriverManager: ...
     @property
     def meta(self) -> MetaClient: ...
     @property
@@ -67,9 +58,9 @@ class EmbeddedBackend:
 
     def __init__(self, node: RunningNode) -> None:
         self._node: Final = node
-        self._topics: Final = node.topics
-        self._admin: Final = node.admin
-        self._offsets: Final = node.offsets
+        self._drivers: Final = node.driver_manager
+        self._admin: Final = node.driver_manager.admin
+        self._offsets: Final = node.driver_manager.offsets
         self._router: Final = GroupRouter(node.groups)
         self._groups: Final = LiveGroups(self._router)
         belongs_to_this_process(self)
@@ -108,14 +99,14 @@ class EmbeddedBackend:
         return _topic_info(found.topic, parts)
 
     def list_topics(self, namespace: str | None) -> list[TopicInfo]:
-        return [_topic_info(topic) for topic in self._node.broker_cache.list_topics(namespace)]
+        return [_topic_info(topic) for topic in self._drivers.broker_cache.list_topics(namespace)]
 
     def locate_topic(self, namespace: str, topic: str) -> tuple[str, int]:
-        route = self._topics.routes.find(topic, namespace)
+        route = self._drivers.routes.find(topic, namespace)
         return route.topic.topic_id, route.partitions
 
     def partition_info(self, namespace: str, topic: str, partition: int) -> PartitionInfo:
-        return _partition_info(self._topics.shard_info(topic, partition, namespace=namespace))
+        return _partition_info(self._drivers.shard_info(topic, partition, namespace=namespace))
 
     # Records
 
@@ -127,14 +118,14 @@ class EmbeddedBackend:
         partition: int | None,
         producer: Producer | None,
     ) -> Location:
-        return self._topics.write(
+        return self._drivers.write(
             topic, record, partition=partition, producer=producer, namespace=namespace
         )
 
     def write_at_once(
         self, namespace: str, topic: str, record: Record, partition: int | None
     ) -> Location | None:
-        return self._topics.write_at_once(topic, record, partition=partition, namespace=namespace)
+        return self._drivers.write_at_once(topic, record, partition=partition, namespace=namespace)
 
     def write_many(
         self,
@@ -144,14 +135,14 @@ class EmbeddedBackend:
         partition: int | None,
         producer: Producer | None,
     ) -> Sequence[Location]:
-        return self._topics.batch_write(
+        return self._drivers.batch_write(
             topic, records, partition=partition, producer=producer, namespace=namespace
         )
 
     def write_topics(
         self, namespace: str, batch: Sequence[tuple[str, Record]]
     ) -> Sequence[Location]:
-        return self._topics.batch_write_topics(batch, namespace=namespace)
+        return self._drivers.batch_write_topics(batch, namespace=namespace)
 
     def read(
         self,
@@ -162,7 +153,7 @@ class EmbeddedBackend:
         max_records: int,
         max_size: int,
     ) -> list[StoredRecord]:
-        return self._topics.read_by_offset(
+        return self._drivers.read_by_offset(
             topic,
             partition,
             offset,
@@ -174,7 +165,7 @@ class EmbeddedBackend:
     def read_columns(
         self, namespace: str, topic: str, partition: int, wanted: ColumnQuery
     ) -> list[pa.RecordBatch] | None:
-        return self._topics.read_columns(topic, partition, wanted, namespace=namespace)
+        return self._drivers.read_columns(topic, partition, wanted, namespace=namespace)
 
     def read_by_tag(
         self,
@@ -186,7 +177,7 @@ class EmbeddedBackend:
         max_records: int,
         max_size: int,
     ) -> list[Message]:
-        return self._topics.read_by_tag(
+        return self._drivers.read_by_tag(
             topic,
             tag,
             partition=partition,
@@ -197,7 +188,7 @@ class EmbeddedBackend:
         )
 
     def read_by_key(self, namespace: str, topic: str, key: bytes) -> Message | None:
-        return self._topics.read_by_key(topic, key, namespace=namespace)
+        return self._drivers.read_by_key(topic, key, namespace=namespace)
 
     def query_by_key(
         self,
@@ -208,33 +199,33 @@ class EmbeddedBackend:
         end_ms: int | None,
         limit: int,
     ) -> list[Message]:
-        return self._topics.query_message_by_key(
+        return self._drivers.query_message_by_key(
             topic, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit, namespace=namespace
         )
 
     def offsets_at(
         self, namespace: str, topic: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
     ) -> dict[int, Offset]:
-        return self._topics.get_offset_by_timestamp(
+        return self._drivers.get_offset_by_timestamp(
             topic, timestamp_ms, strategy, namespace=namespace
         )
 
     def delete_by_key(self, namespace: str, topic: str, key: bytes) -> int:
-        return self._topics.delete_by_key(topic, key, namespace=namespace)
+        return self._drivers.delete_by_key(topic, key, namespace=namespace)
 
     def delete_by_offset(self, namespace: str, topic: str, partition: int, offset: Offset) -> bool:
-        return self._topics.delete_by_offset(topic, partition, offset, namespace=namespace)
+        return self._drivers.delete_by_offset(topic, partition, offset, namespace=namespace)
 
     def delete_before(self, namespace: str, topic: str, partition: int, offset: Offset) -> Offset:
-        return self._topics.delete_records_before(topic, partition, offset, namespace=namespace)
+        return self._drivers.delete_records_before(topic, partition, offset, namespace=namespace)
 
     def compact(self, namespace: str, topic: str) -> Compacted:
-        return self._topics.compact(topic, namespace=namespace)
+        return self._drivers.compact(topic, namespace=namespace)
 
     def wait_for_records(
         self, namespace: str, positions: Mapping[TopicPartition, Offset], seconds: float
     ) -> bool:
-        return self._topics.wait_for_records(positions, seconds, namespace=namespace)
+        return self._drivers.wait_for_records(positions, seconds, namespace=namespace)
 
     def watch_records(
         self,
@@ -242,7 +233,7 @@ class EmbeddedBackend:
         positions: Mapping[TopicPartition, Offset],
         wake: Callable[[], None],
     ) -> RecordWatch:
-        return self._topics.watch_records(positions, wake, namespace=namespace)
+        return self._drivers.watch_records(positions, wake, namespace=namespace)
 
     # Groups
 
@@ -313,7 +304,7 @@ class EmbeddedBackend:
                 raise UnknownGroupError(group)
             return live
         offsets = self._offsets.get_offset_by_group(group, namespace=namespace)
-        lag, problems = lag_of(self._topics, offsets, namespace)
+        lag, problems = lag_of(self._drivers, offsets, namespace)
         return self._groups.describe(
             GroupInfo(group, namespace, found.last_commit_ms, offsets, lag, problems)
         )

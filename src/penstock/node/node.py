@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from prometheus_client import CollectorRegistry
 
 from penstock.adapter.driver_manager import StorageDriverManager
+from penstock.adapter.engine_adapter import DriverList
 from penstock.adapter.lag_metrics import GroupLagMetrics
 from penstock.adapter.node_links import NodeLinks
-from penstock.adapter.topic_storage import TopicStorage
 from penstock.adapter.topics.admin import TopicAdmin
 from penstock.adapter.topics.cache import BrokerCacheManager
 from penstock.adapter.topics.offsets import TopicOffsets
@@ -194,10 +194,10 @@ class Node:
             )
             ShardMetrics(self.storage_cache, self.registry)
             GroupLagMetrics(self.offset_manager, self.handler, self.registry)
+            drivers = DriverList(self.handler)
             self._routes: Final = TopicRoutes(
-                self.broker_cache, self.storage_cache, node_id=self.meta.node_id
+                self.broker_cache, self.storage_cache, drivers, node_id=self.meta.node_id
             )
-            self.topics: Final = TopicStorage(self.handler, self._routes)
             self.offsets: Final = TopicOffsets(self.offset_manager, self._routes)
             self.admin: Final = self._build_admin()
             self._stack.callback(self.meta.watch(0, self._take_over).close)
@@ -206,7 +206,13 @@ class Node:
             pool = BlockingPool(settings.engine.threads)
             self._stack.callback(pool.close)
             self.driver_manager: Final = StorageDriverManager(
-                self.topics, self.admin, self.broker_cache, self.offsets, pool, self.groups
+                drivers,
+                self._routes,
+                self.admin,
+                self.broker_cache,
+                self.offsets,
+                pool,
+                self.groups,
             )
             self.upkeep: Final = self._build_upkeep()
             if background:
@@ -444,7 +450,7 @@ class Node:
         self.admin.finish_deletions()
         if not done.failed:
             self._write_reconciled()
-        self._routes.forget()
+        self._routes.invalidate()
         return done
 
     def _last_reconciled(self) -> int:

@@ -129,7 +129,9 @@ class Server:
             offsets, groups = self.node.offset_manager, self.node.groups
             self._meta.commit_groups = offsets.commit_new_offsets
             steps = offsets.handle_request if isinstance(offsets, ClusterOffsetManager) else None
-            shards = shard_handlers(self.node.handler, self.node.clock, groups, steps, self._pools)
+            shards = shard_handlers(
+                self.node.driver_manager, self.node.clock, groups, steps, self._pools
+            )
             also = [meta_handlers(self._meta, self._pools), shards]
             self._rpc, self.port = start_server(
                 backend,
@@ -250,7 +252,7 @@ class Server:
         # Calls that wait end first: the server stops when all calls have ended.
         self._stopping.set()
         self._meta.end_watches()
-        self.node.handler.end_waits()
+        self.node.driver_manager.end_waits()
         self._pools.wake_all()
         self._rpc.stop(GRACE_S).wait()
         self._pools.shutdown()

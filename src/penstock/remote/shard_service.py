@@ -14,10 +14,16 @@ from typing import Final, TypeVar
 import grpc
 import msgspec
 
+from penstock.adapter.shard_drivers import ShardDrivers
+from penstock.adapter.shard_handle import ShardHandle
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation, ShardConfig
-from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.routing.storage_cache import ShardEntry
-from penstock.errors import BadRequestError, DeadlineError, NotLeaderError, NotSupportedError
+from penstock.errors import (
+    BadRequestError,
+    DeadlineError,
+    NotLeaderError,
+    NotSupportedError,
+    UnknownShardError,
+)
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.routing import begin_packed, pack
 from penstock.platform.clock_guard import GuardedClock
@@ -47,13 +53,14 @@ def _no_offsets(_step: str) -> str:
 class ShardService:
     def __init__(
         self,
-        handler: StorageEngineHandler,
-        clock: GuardedClock | None = None,
+        drivers: ShardDrivers,
+        clock: GuardedClock,
         groups: GroupCoordinator | None = None,
         take_offset_step: TakeStep | None = None,
     ) -> None:
-        self._handler: Final = handler
-        self._clock: Final = clock if clock is not None else GuardedClock(handler.clock)
+        self._drivers: Final = drivers
+        self._node_id: Final = drivers.node_id
+        self._clock: Final = clock
         self._groups: Final = groups
         self._take_offset_step: Final = take_offset_step or _no_offsets
 
@@ -61,49 +68,54 @@ class ShardService:
         return storage_pb2.JsonReply(json=msgspec.json.encode(self._clock.status()).decode())
 
     def open(self, request: pb.ShardNames) -> storage_pb2.Nothing:
-        cache = self._handler.cache
+        cache = self._drivers.storage_cache
         if not cache.wait_for_revision(request.revision, KNOWN_WITHIN_S):
             raise DeadlineError(
-                f"node {self._handler.node_id} knows the metadata up to {cache.revision}, and not "
+                f"node {self._node_id} knows the metadata up to {cache.revision}, and not "
                 f"up to {request.revision} within {KNOWN_WITHIN_S:g} s"
             )
         for partition in request.partitions:
-            self._handler.open_shard(self._led(ShardId(request.topic_id, partition).name))
+            handle = self._led(ShardId(request.topic_id, partition).name)
+            handle.driver.open_shard(handle.entry)
         return storage_pb2.Nothing()
 
     def alter(self, request: pb.ShardAlteration) -> storage_pb2.Nothing:
-        entry = self._led(request.shard)
+        handle = self._led(request.shard)
         try:
             config = _configs.decode(request.config)
         except msgspec.DecodeError as error:
-            raise BadRequestError(f"that is no configuration of a shard: {error}") from error
-        self._handler.alter_shard(entry.id, entry.topic.storage_type, config)
+            raise BadRequestError(f"invalid shard configuration: {error}") from error
+        entry = handle.entry
+        handle.driver.alter_shard(entry.id, entry.topic.storage_type, config)
         return storage_pb2.Nothing()
 
     def seal(self, request: pb.ShardName) -> storage_pb2.Nothing:
-        self._handler.seal_shard(self._led(request.shard).name)
+        handle = self._led(request.shard)
+        handle.driver.seal_shard(handle.name)
         return storage_pb2.Nothing()
 
     def info(self, request: pb.ShardName) -> storage_pb2.JsonReply:
-        # What transactions hold back here is known here only.
-        info = self._handler.stable_info(self._led(request.shard).name)
+        # Only this node knows which records open transactions hide here.
+        handle = self._led(request.shard)
+        info = handle.driver.stable_info(handle.name)
         return storage_pb2.JsonReply(json=msgspec.json.encode(info).decode())
 
     def write(self, request: pb.ShardWrite) -> pb.ShardWritten:
-        entry = self._led(request.shard)
+        handle = self._led(request.shard)
         records = [wire.record_from_wire(record) for record in request.records]
         producer = None
         if request.HasField("producer"):
             who = request.producer
             producer = Producer(who.id, who.epoch, who.sequence)
-        written = self._handler.batch_write(entry.name, records, producer=producer)
+        written = handle.driver.batch_write(handle.name, records, producer=producer)
         return pb.ShardWritten(
             first=written.first, count=written.count, repeated_write=written.repeated
         )
 
     def read(self, request: pb.ShardRead) -> storage_pb2.RecordsReply:
-        found = self._handler.read_by_offset(
-            self._led(request.shard).name,
+        handle = self._led(request.shard)
+        found = handle.driver.read_by_offset(
+            handle.name,
             Offset(request.offset),
             max_records=request.max_records,
             max_size=request.max_size,
@@ -112,8 +124,9 @@ class ShardService:
         return _records(found)
 
     def read_by_tag(self, request: pb.ShardTagRead) -> storage_pb2.RecordsReply:
-        found = self._handler.read_by_tag(
-            self._led(request.shard).name,
+        handle = self._led(request.shard)
+        found = handle.driver.read_by_tag(
+            handle.name,
             wire.to_text(request.tag),
             start_offset=Offset(request.start_offset),
             max_records=request.max_records,
@@ -122,12 +135,14 @@ class ShardService:
         return _records(found)
 
     def read_by_key(self, request: pb.ShardKey) -> storage_pb2.RecordsReply:
-        found = self._handler.read_by_key(self._led(request.shard).name, request.key)
+        handle = self._led(request.shard)
+        found = handle.driver.read_by_key(handle.name, request.key)
         return _records([] if found is None else [found])
 
     def query_by_key(self, request: pb.ShardKey) -> Iterator[storage_pb2.RecordsReply]:
-        found = self._handler.query_by_key(
-            self._led(request.shard).name,
+        handle = self._led(request.shard)
+        found = handle.driver.query_by_key(
+            handle.name,
             request.key,
             begin_ms=request.begin_ms,
             end_ms=request.end_ms if request.HasField("end_ms") else None,
@@ -136,35 +151,37 @@ class ShardService:
         return wire.pages_to_wire(wire.stored_to_wire(record) for record in found)
 
     def delete_by_key(self, request: pb.ShardKey) -> storage_pb2.CountReply:
-        count = self._handler.delete_by_key(self._led(request.shard).name, request.key)
+        handle = self._led(request.shard)
+        count = handle.driver.delete_by_key(handle.name, request.key)
         return storage_pb2.CountReply(count=count)
 
     def delete_by_offset(self, request: pb.ShardPlace) -> storage_pb2.CountReply:
-        name = self._led(request.shard).name
-        is_deleted = self._handler.delete_by_offset(name, Offset(request.offset))
+        handle = self._led(request.shard)
+        is_deleted = handle.driver.delete_by_offset(handle.name, Offset(request.offset))
         return storage_pb2.CountReply(count=int(is_deleted))
 
     def delete_before(self, request: pb.ShardPlace) -> storage_pb2.CountReply:
-        name = self._led(request.shard).name
-        earliest = self._handler.delete_records_before(name, Offset(request.offset))
+        handle = self._led(request.shard)
+        earliest = handle.driver.delete_records_before(handle.name, Offset(request.offset))
         return storage_pb2.CountReply(count=earliest)
 
     def offset_at(self, request: pb.ShardMoment) -> storage_pb2.CountReply:
-        offset = self._handler.get_offset_by_timestamp(
-            self._led(request.shard).name,
+        handle = self._led(request.shard)
+        offset = handle.driver.get_offset_by_timestamp(
+            handle.name,
             request.timestamp_ms,
             _word(AdapterOffsetStrategy, request.strategy),
         )
         return storage_pb2.CountReply(count=offset)
 
     def compact(self, request: pb.ShardName) -> storage_pb2.CompactReply:
-        done = self._handler.compact(self._led(request.shard).name)
+        handle = self._led(request.shard)
+        done = handle.driver.compact(handle.name)
         return storage_pb2.CompactReply(records=done.records, size=done.size)
 
     def transact(self, request: pb.TransactionStep) -> storage_pb2.JsonReply:
-        handler = self._handler
         return storage_pb2.JsonReply(
-            json=handler.take_transaction_step(handler.node_id, request.json)
+            json=self._drivers.run_transaction_step(self._node_id, request.json)
         )
 
     def coordinate_offsets(self, request: pb.OffsetStep) -> storage_pb2.JsonReply:
@@ -179,13 +196,14 @@ class ShardService:
             yield Pause(wakeup, seconds)
         yield pb.GroupAnswer(packed=pack(pending.now()))
 
-    def _led(self, shard: str) -> ShardEntry:
-        entry = self._handler.cache.shards.get(shard)
-        if entry is None:
-            # Gone, or not known here yet: the node that asks will know.
-            raise NotLeaderError(shard, leader=None)
-        self._handler.check_led(entry)
-        return entry
+    def _led(self, shard: str) -> ShardHandle:
+        try:
+            handle = self._drivers.open_shard(shard)
+        except UnknownShardError:
+            # Deleted, or not known here yet: the calling node has newer metadata, or will have.
+            raise NotLeaderError(shard, leader=None) from None
+        handle.check_led()
+        return handle
 
 
 W = TypeVar("W", bound=Enum)
@@ -203,12 +221,12 @@ def _records(found: Sequence[StoredRecord]) -> storage_pb2.RecordsReply:
 
 
 def shard_handlers(
-    handler: StorageEngineHandler,
-    clock: GuardedClock | None = None,
+    drivers: ShardDrivers,
+    clock: GuardedClock,
     groups: GroupCoordinator | None = None,
     take_offset_step: TakeStep | None = None,
     pools: WaitingPools | None = None,
 ) -> grpc.GenericRpcHandler:
     """Return the service as a gRPC server takes it."""
-    service = ShardService(handler, clock, groups, take_offset_step)
+    service = ShardService(drivers, clock, groups, take_offset_step)
     return service_handlers(pb, SERVICE, service, failure_of, pools)

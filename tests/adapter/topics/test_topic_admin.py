@@ -47,7 +47,7 @@ class TestCreating:
     def test_a_topic_can_be_written_when_the_call_returns(self, bench: Bench) -> None:
         topic_id = bench.create("orders", 3)
         for partition in range(3):
-            where = bench.topics.write("orders", Record(b"v"), partition=partition)
+            where = bench.manager.write("orders", Record(b"v"), partition=partition)
             assert where == (partition, 0)
         assert sorted(bench.storage_cache.shards) == [f"{topic_id}_{n}" for n in range(3)]
 
@@ -181,9 +181,9 @@ class TestCreating:
     @pytest.mark.parametrize("name", ["a/b", "名", "a b", "%", "..", "x" * 1000, "🚢", "a_0", "\n"])
     def test_a_topic_may_be_called_anything(self, bench: Bench, name: str) -> None:
         bench.create(name, 2)
-        bench.topics.batch_write(name, [Record(b"v")] * 4)
+        bench.manager.batch_write(name, [Record(b"v")] * 4)
         assert bench.broker_cache.get_topic(name).name == name
-        assert bench.topics.shard_info(name, 1).latest == 2
+        assert bench.manager.shard_info(name, 1).latest == 2
 
     def test_ten_threads_create_one_topic_once(self, bench: Bench) -> None:
         outcomes: list[str] = []
@@ -223,12 +223,12 @@ class TestAltering:
         bench.admin.alter_topic("orders", options={"record_size_max": 3})
         for partition in range(2):
             with pytest.raises(StoreError, match="the limit is 3"):
-                bench.topics.write("orders", Record(b"four"), partition=partition)
+                bench.manager.write("orders", Record(b"four"), partition=partition)
 
     def test_partitions_grow_and_never_shrink(self, bench: Bench) -> None:
         bench.create("orders", 2)
         bench.admin.alter_topic("orders", partitions=5)
-        assert bench.topics.write("orders", Record(b"v"), partition=4) == (4, 0)
+        assert bench.manager.write("orders", Record(b"v"), partition=4) == (4, 0)
         with pytest.raises(BadRequestError, match="cannot become fewer"):
             bench.admin.alter_topic("orders", partitions=3)
         assert bench.routes.find("orders").partitions == 5
@@ -236,12 +236,12 @@ class TestAltering:
     def test_while_it_grows_a_topic_is_written_on_the_partitions_it_had(self, bench: Bench) -> None:
         bench.create("orders", 2, partitioner="key")
         keys = [b"%d" % n for n in range(20)]
-        before = [bench.topics.write("orders", Record(b"v", key=k)).partition for k in keys]
+        before = [bench.manager.write("orders", Record(b"v", key=k)).partition for k in keys]
         bench.engine.fails_at = {4: FULL}
         with pytest.raises(DiskFullError):
             bench.admin.alter_topic("orders", partitions=6)
         assert bench.routes.find("orders").partitions == 2
-        after = [bench.topics.write("orders", Record(b"v", key=k)).partition for k in keys]
+        after = [bench.manager.write("orders", Record(b"v", key=k)).partition for k in keys]
         assert after == before
         bench.engine.fails_at = {}
         bench.admin.create_storage_resource(bench.broker_cache.get_topic("orders"))
@@ -283,7 +283,7 @@ class TestAltering:
 class TestDeleting:
     def test_nothing_is_left_of_a_deleted_topic(self, bench: Bench) -> None:
         bench.create("orders", 3)
-        bench.topics.batch_write("orders", [Record(b"v")] * 6)
+        bench.manager.batch_write("orders", [Record(b"v")] * 6)
         bench.offsets.commit_offset("billing", {("orders", 1): 2})
         bench.admin.delete_topic("orders")
         nothing_is_left(bench, "orders")
@@ -291,19 +291,19 @@ class TestDeleting:
         with pytest.raises(UnknownTopicError):
             bench.admin.delete_topic("orders")
         with pytest.raises(UnknownTopicError):
-            bench.topics.write("orders", Record(b"v"))
+            bench.manager.write("orders", Record(b"v"))
 
     def test_a_topic_created_again_sees_nothing_of_the_old_one(self, bench: Bench) -> None:
         first = bench.create("orders", 2)
-        bench.topics.batch_write("orders", [Record(b"old", key=b"k", tags=("t",))] * 6)
+        bench.manager.batch_write("orders", [Record(b"old", key=b"k", tags=("t",))] * 6)
         bench.offsets.commit_offset("billing", {("orders", 0): 3})
         bench.admin.delete_topic("orders")
         assert bench.create("orders", 2) != first
-        assert bench.topics.read_by_key("orders", b"k") is None
-        assert bench.topics.read_by_tag("orders", "t") == []
-        assert bench.topics.read_by_offset("orders", 0, Offset(0)) == []
+        assert bench.manager.read_by_key("orders", b"k") is None
+        assert bench.manager.read_by_tag("orders", "t") == []
+        assert bench.manager.read_by_offset("orders", 0, Offset(0)) == []
         assert bench.offsets.get_offset_by_group("billing") == {}
-        assert bench.topics.write("orders", Record(b"new"), partition=0).offset == 0
+        assert bench.manager.write("orders", Record(b"new"), partition=0).offset == 0
 
     def test_what_an_engine_cannot_delete_is_deleted_later(self, bench: Bench) -> None:
         topic_id = bench.create("orders", 2)
@@ -333,8 +333,8 @@ class TestDeleting:
 class TestDescribing:
     def test_a_description_has_the_bounds_of_every_partition(self, bench: Bench) -> None:
         bench.create("orders", 2)
-        bench.topics.batch_write("orders", [Record(b"v")] * 3, partition=1)
-        bench.topics.delete_records_before("orders", 1, Offset(2))
+        bench.manager.batch_write("orders", [Record(b"v")] * 3, partition=1)
+        bench.manager.delete_records_before("orders", 1, Offset(2))
         described = bench.admin.describe_topic("orders")
         bounds = [(one.info.earliest, one.info.latest) for one in described.partitions]
         assert bounds == [(0, 0), (2, 3)]

@@ -157,7 +157,7 @@ def test_a_waiting_consumer_is_woken_by_a_write(server: Running) -> None:
     consumer.assign([TopicPartition("waiting", 0, 1)])
     assert consumer.poll(0.5) is None
     # From another thread and by another door: the Python API.
-    server.node.topics.write("waiting", Record(b"second", key=b"k", headers=(("h", b"1"),)))
+    server.node.driver_manager.write("waiting", Record(b"second", key=b"k", headers=(("h", b"1"),)))
     message = consumer.poll(WAIT_S)
     consumer.close()
     assert message is not None
@@ -184,7 +184,7 @@ def test_a_topic_may_have_a_header_of_its_own_for_tags(server: Running, storage:
         future.result(WAIT_S)
     produce(server.address, topic, [(b"a", b"1")], headers=[("tag", b"x"), ("region", b"eu")])
     produce(server.address, topic, [(b"b", b"2")], headers=[("tag", b"eu")])
-    topics = server.node.topics
+    topics = server.node.driver_manager
     assert [one.record.value for one in topics.read_by_tag(topic, "eu")] == [b"1"]
     assert topics.read_by_tag(topic, "x") == []
     topics.write(topic, Record(b"3", tags=("us",)))
@@ -202,7 +202,7 @@ def test_a_topic_may_have_a_header_of_its_own_for_tags(server: Running, storage:
 def test_records_are_found_by_key_tag_and_time_from_python(server: Running) -> None:
     produce(server.address, "seen", [(b"a", b"1"), (b"b", b"2")], headers=[("tag", b"eu")])
     produce(server.address, "seen", [(b"a", b"3")], headers=[("tag", b"us")])
-    topics = server.node.topics
+    topics = server.node.driver_manager
     newest = topics.read_by_key("seen", b"a")
     assert newest is not None
     assert (newest.record.value, newest.record.offset) == (b"3", 2)
@@ -215,7 +215,7 @@ def test_records_are_found_by_key_tag_and_time_from_python(server: Running) -> N
 def test_any_engine_serves_kafka(server: Running, options: dict[str, str]) -> None:
     topic = f"engine-{options.get('storage', 'simple')}"
     server.node.admin.create_topic_full(topic, 1, options)
-    server.node.topics.write(topic, Record(b"from python", key=b"p", tags=("t",)))
+    server.node.driver_manager.write(topic, Record(b"from python", key=b"p", tags=("t",)))
     sent = [(b"k%d" % n, b"v%d" % n) for n in range(50)]
     offsets = produce(server.address, topic, sent, {"enable.idempotence": True})
     assert offsets == list(range(1, 51))
@@ -228,8 +228,8 @@ def test_any_engine_serves_kafka(server: Running, options: dict[str, str]) -> No
 
 def test_deleted_records_are_holes_for_consumers(server: Running) -> None:
     produce(server.address, "holes", [(b"k%d" % n, b"v") for n in range(10)])
-    server.node.topics.delete_by_key("holes", b"k3")
-    server.node.topics.delete_records_before("holes", 0, Offset(2))
+    server.node.driver_manager.delete_by_key("holes", b"k3")
+    server.node.driver_manager.delete_records_before("holes", 0, Offset(2))
     found = consume(server.address, "holes", 7, 2)
     assert [one.offset() for one in found] == [2, 4, 5, 6, 7, 8, 9]
 

@@ -21,7 +21,7 @@ def restarted(bench: Bench) -> None:
     for entry in bench.storage_cache.entries():
         entry.is_open = False
         entry.forget_derived()
-    bench.routes.forget()
+    bench.routes.invalidate()
 
 
 def test_missing_shards_are_created_and_orphans_deleted() -> None:
@@ -41,7 +41,7 @@ def test_missing_shards_are_created_and_orphans_deleted() -> None:
 def test_lost_shards_are_neither_created_nor_deleted_nor_served() -> None:
     with Bench() as bench:
         topic_id = bench.create("orders", 3)
-        bench.topics.write("orders", Record(b"of an old disk"), partition=2)
+        bench.manager.write("orders", Record(b"of an old disk"), partition=2)
         bench.engine.delete_shard(ShardId(topic_id, 1))
         shards = {one.partition: one for one in bench.meta.list_shards(topic_id)}
         lost = [
@@ -54,10 +54,10 @@ def test_lost_shards_are_neither_created_nor_deleted_nor_served() -> None:
         assert bench.engine.list_shard() == [ShardId(topic_id, 0), ShardId(topic_id, 2)]
         for partition in (1, 2):
             with pytest.raises(ShardLostError, match="`penstock cluster accept-loss orders`"):
-                bench.topics.write("orders", Record(b"v"), partition=partition)
+                bench.manager.write("orders", Record(b"v"), partition=partition)
             with pytest.raises(ShardLostError, match="node 1 has come back without its data"):
-                bench.topics.read_by_offset("orders", partition, Offset(0))
-        assert bench.topics.write("orders", Record(b"v"), partition=0).offset == 0
+                bench.manager.read_by_offset("orders", partition, Offset(0))
+        assert bench.manager.write("orders", Record(b"v"), partition=0).offset == 0
         problems = [one.problem for one in bench.admin.describe_topic("orders").partitions]
         assert [bool(problem) for problem in problems] == [False, True, True]
 
@@ -65,13 +65,13 @@ def test_lost_shards_are_neither_created_nor_deleted_nor_served() -> None:
 def test_a_full_disk_does_not_keep_a_node_from_starting() -> None:
     with Bench() as bench:
         topic_id = bench.create("orders", 2)
-        bench.topics.write("orders", Record(b"kept"), partition=0)
+        bench.manager.write("orders", Record(b"kept"), partition=0)
         bench.engine.delete_shard(ShardId(topic_id, 1))
         restarted(bench)
         bench.engine.fails_at = {1: FULL}
         done = reconcile(bench.handler, present=[], altered_since=99, where="here")
         assert (done.created, done.failed) == (0, 1)
-        assert bench.topics.write("orders", Record(b"next"), partition=0).offset == 1
+        assert bench.manager.write("orders", Record(b"next"), partition=0).offset == 1
         name = f"{topic_id}_1"
         with pytest.raises(DiskFullError):
             bench.handler.write(name, Record(b"v"))

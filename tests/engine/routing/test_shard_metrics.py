@@ -14,8 +14,8 @@ def test_what_shards_were_asked_for_is_summed_up_by_topic() -> None:
         registry = CollectorRegistry()
         ShardMetrics(bench.storage_cache, registry)
         bench.create("orders", 3)
-        bench.topics.batch_write("orders", [Record(b"v")] * 10)
-        bench.topics.read_by_offset("orders", 0, Offset(0))
+        bench.manager.batch_write("orders", [Record(b"v")] * 10)
+        bench.manager.read_by_offset("orders", 0, Offset(0))
         labels = {"storage_type": "EngineMemory", "namespace": "default", "topic": "orders"}
         assert registry.get_sample_value("penstock_shard_records_written_total", labels) == 10
         assert registry.get_sample_value("penstock_shard_writes_total", labels) == 3
@@ -29,8 +29,8 @@ def test_many_topics_do_not_make_many_series() -> None:
         ShardMetrics(bench.storage_cache, registry)
         for number in range(2 * TOPICS_MAX):
             bench.create(f"topic-{number}")
-            bench.topics.write(f"topic-{number}", Record(b"v"))
-        bench.topics.write("topic-77", Record(b"v"))
+            bench.manager.write(f"topic-{number}", Record(b"v"))
+        bench.manager.write("topic-77", Record(b"v"))
         text = generate_latest(registry).decode()
         series = [x for x in text.splitlines() if x.startswith("penstock_shard_writes_total{")]
         assert len(series) == TOPICS_MAX + 1

@@ -56,7 +56,7 @@ def check_dense(found: list[Segment]) -> None:
 
 
 def write(bench: Bench, count: int, size: int = 100, name: str = "orders") -> None:
-    bench.topics.batch_write(name, [Record(bytes(size))] * count, partition=0)
+    bench.manager.batch_write(name, [Record(bytes(size))] * count, partition=0)
 
 
 def test_a_segment_rolls_when_it_is_large(bench: Bench) -> None:
@@ -119,7 +119,7 @@ def test_segments_of_removed_records_are_forgotten(bench: Bench) -> None:
         write(bench, 10)
         upkeep.run_once()
     before = segments(bench)
-    bench.topics.delete_records_before("orders", 0, Offset(before[3].start_offset + 1))
+    bench.manager.delete_records_before("orders", 0, Offset(before[3].start_offset + 1))
     report = upkeep.run_once()
     assert report.trimmed == 3
     after = segments(bench)
@@ -136,21 +136,21 @@ def test_retention_is_applied_for_engines_that_wait_to_be_told(bench: Bench) -> 
     write(bench, 20)
     write(bench, 20, name="timed")
     upkeep.run_once()
-    assert bench.topics.shard_info("orders", 0).earliest == 15
-    assert bench.topics.shard_info("timed", 0).earliest == 0
+    assert bench.manager.shard_info("orders", 0).earliest == 15
+    assert bench.manager.shard_info("timed", 0).earliest == 0
     bench.clock.advance(2)
     upkeep.run_once()
-    assert bench.topics.shard_info("timed", 0).earliest == 20
+    assert bench.manager.shard_info("timed", 0).earliest == 20
 
 
 def test_compacted_topics_are_compacted_when_something_was_written(bench: Bench) -> None:
     upkeep = ShardUpkeep(bench.handler, bench.meta)
     bench.create("table", cleanup="compact")
     for number in range(5):
-        bench.topics.write("table", Record(b"%d" % number, key=b"k"))
+        bench.manager.write("table", Record(b"%d" % number, key=b"k"))
     assert upkeep.run_once(thorough=True).compacted == 4
     assert upkeep.run_once(thorough=True).compacted == 0
-    bench.topics.write("table", Record(b"5", key=b"k"))
+    bench.manager.write("table", Record(b"5", key=b"k"))
     assert upkeep.run_once(thorough=True).compacted == 1
 
 
@@ -161,7 +161,7 @@ def test_a_topic_with_a_short_largest_lag_is_compacted_in_every_round(bench: Ben
     upkeep.run_once(thorough=True)
     for topic in ("soon", "later"):
         for number in range(5):
-            bench.topics.write(topic, Record(b"%d" % number, key=b"k"))
+            bench.manager.write(topic, Record(b"%d" % number, key=b"k"))
     bench.clock.advance(1)
     assert upkeep.run_once().compacted == 4
     assert upkeep.run_once(thorough=True).compacted == 4
@@ -171,9 +171,9 @@ def test_a_round_leaves_nothing_to_the_next(bench: Bench) -> None:
     upkeep = ShardUpkeep(bench.handler, bench.meta, UpkeepLimits(roll_size=300))
     bench.create("table", cleanup="compact,delete", retention_ms=100_000)
     for number in range(5):
-        bench.topics.write("table", Record(b"%d" % number, key=b"k"))
+        bench.manager.write("table", Record(b"%d" % number, key=b"k"))
         upkeep.run_once(thorough=True)
-        assert bench.topics.shard_info("table", 0).earliest == number
+        assert bench.manager.shard_info("table", 0).earliest == number
 
 
 @pytest.mark.parametrize("storage", ["memory", "rocksdb", "segment"])
@@ -196,21 +196,21 @@ def test_topics_of_every_engine_begin_alike_after_one_round(tmp_path: Path, stor
 def test_an_idle_compacted_topic_loses_its_tombstones_in_time(bench: Bench) -> None:
     upkeep = ShardUpkeep(bench.handler, bench.meta)
     bench.create("table", cleanup="compact", tombstone_retention_ms=5_000)
-    bench.topics.write("table", Record(b"1", key=b"k"))
-    bench.topics.write("table", Record(None, key=b"k"))
+    bench.manager.write("table", Record(b"1", key=b"k"))
+    bench.manager.write("table", Record(None, key=b"k"))
     assert upkeep.run_once(thorough=True).compacted == 1
     bench.clock.advance(4)
     assert upkeep.run_once(thorough=True).compacted == 0
     bench.clock.advance(1)
     assert upkeep.run_once(thorough=True).compacted == 1
-    assert bench.topics.read_by_key("table", b"k") is None
+    assert bench.manager.read_by_key("table", b"k") is None
 
 
 def test_a_topic_that_becomes_compacted_is_compacted_without_a_write(bench: Bench) -> None:
     upkeep = ShardUpkeep(bench.handler, bench.meta)
     bench.create("table")
     for _ in range(3):
-        bench.topics.write("table", Record(b"v", key=b"k"))
+        bench.manager.write("table", Record(b"v", key=b"k"))
     assert upkeep.run_once(thorough=True).compacted == 0
     bench.admin.alter_topic("table", options={"cleanup": "compact,delete"})
     assert upkeep.run_once(thorough=True).compacted == 2
@@ -294,7 +294,7 @@ class Load:
     def write(self) -> None:
         while not self.stop.is_set():
             batch = [Record(bytes(50))] * 7
-            found = self.bench.topics.batch_write("orders", batch, partition=0)
+            found = self.bench.manager.batch_write("orders", batch, partition=0)
             self.acknowledged = max(self.acknowledged, found.offsets[-1] + 1)
 
     def read(self, seed: int) -> None:
@@ -302,7 +302,7 @@ class Load:
         while not self.stop.is_set():
             end = self.acknowledged
             start = choose.randrange(end + 1)
-            page = self.bench.topics.read_by_offset("orders", 0, Offset(start), max_records=50)
+            page = self.bench.manager.read_by_offset("orders", 0, Offset(start), max_records=50)
             wanted = list(range(start, min(end, start + 50)))
             if [one.offset for one in page][: len(wanted)] != wanted:
                 self.failures.append(f"from {start} to {end}: {[r.offset for r in page][:5]}")
@@ -336,5 +336,7 @@ def test_every_offset_stays_readable_from_every_start_while_writers_run_and_segm
         assert len(found) > 5
         check_dense(found)
         for one in found:
-            page = bench.topics.read_by_offset("orders", 0, Offset(one.start_offset), max_records=1)
+            page = bench.manager.read_by_offset(
+                "orders", 0, Offset(one.start_offset), max_records=1
+            )
             assert [record.offset for record in page] in ([one.start_offset], [])

@@ -13,6 +13,7 @@ from tests.engine.segment.readonly.sample_store import QUIET
 from tests.kafka_clients import Producer
 
 import penstock
+from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.engine.contract import Cleanup, ShardConfig, ShardTiering
 from penstock.engine.segment import inspect
 from penstock.engine.segment.engine import SegmentEngine
@@ -189,7 +190,7 @@ def test_a_compaction_of_a_node_that_is_down_prefers_no_aborted_record(tmp_path:
 def wait_until_ended(node: Node) -> None:
     """The answer to the producer comes before the marker is in the log."""
     topic = node.broker_cache.get_topic("keyed").topic_id
-    shard = node.driver_manager.build_storage_name(topic, 0)
+    shard = build_storage_name(topic, 0)
     deadline = time.monotonic() + WAIT_S
     while node.handler.limits.stable_until(shard) is not None:
         assert time.monotonic() < deadline

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.kafka_clients import Producer
 
+from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import BadRequestError
@@ -78,7 +79,7 @@ class Broker:
     def wait_until_ended(self) -> None:
         node = self.server.node
         topic = node.broker_cache.get_topic(TOPIC).topic_id
-        shard = node.driver_manager.build_storage_name(topic, 0)
+        shard = build_storage_name(topic, 0)
         deadline = time.monotonic() + WAIT_S
         while node.handler.limits.stable_until(shard) is not None:
             assert time.monotonic() < deadline

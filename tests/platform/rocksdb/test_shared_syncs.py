@@ -165,9 +165,9 @@ def test_a_batch_over_all_partitions_of_a_topic_waits_once(partitioner: str) -> 
         bench.create("t", 4, storage="segment", flush="sync", partitioner=partitioner)
         before = _flushes(engine)
         batch = [Record(b"%d" % number, key=b"%d" % number) for number in range(40)]
-        locations = bench.topics.batch_write("t", batch)
+        locations = bench.manager.batch_write("t", batch)
         assert _flushes(engine) == before + 1
         for record, (partition, offset) in zip(batch, locations, strict=True):
-            [found] = bench.topics.read_by_offset("t", partition, offset, max_records=1)
+            [found] = bench.manager.read_by_offset("t", partition, offset, max_records=1)
             assert found.value == record.value
         assert {location.partition for location in locations} == {0, 1, 2, 3}

@@ -111,7 +111,7 @@ def node(path: str) -> Iterator[Node]:
         for name in "abc":
             options = {"tiering": "on", "retention_records": 5}
             topic = first.admin.create_topic_full(name, options=options)
-            first.topics.batch_write(name, [Record(b"v")] * 10, partition=0)
+            first.driver_manager.batch_write(name, [Record(b"v")] * 10, partition=0)
             if name == "b":
                 broken = replace(topic.config, tiering=TieringPolicy(provider=BROKEN))
                 first.meta.alter_topic(topic.topic_id, config=broken)
@@ -125,7 +125,7 @@ def test_a_tier_that_cannot_be_opened_is_reported_and_keeps_no_other_from_its_up
     for _ in range(2):
         node.run_upkeep()
     for name in "ac":
-        info = node.topics.shard_info(name, 0)
+        info = node.driver_manager.shard_info(name, 0)
         assert (info.earliest, info.commit) == (5, 10)
     failed = engine_of(node).upload_now().failed
     topic_id = node.broker_cache.get_topic("b").topic_id
@@ -134,11 +134,11 @@ def test_a_tier_that_cannot_be_opened_is_reported_and_keeps_no_other_from_its_up
 
 
 def test_a_topic_whose_tier_cannot_be_opened_is_written_read_and_described(node: Node) -> None:
-    node.topics.write("b", Record(b"w", key=b"k"))
+    node.driver_manager.write("b", Record(b"w", key=b"k"))
     description = node.admin.describe_topic("b")
     assert [(part.info.earliest, part.info.commit) for part in description.partitions] == [(0, 11)]
-    assert len(node.topics.read_by_offset("b", 0, Offset(0))) == 11
-    assert node.topics.read_by_key("b", b"k") is not None
+    assert len(node.driver_manager.read_by_offset("b", 0, Offset(0))) == 11
+    assert node.driver_manager.read_by_key("b", b"k") is not None
 
 
 def test_a_topic_whose_tier_cannot_be_opened_is_altered_to_one_that_can(node: Node) -> None:

@@ -23,7 +23,7 @@ from penstock.record import Record
 from tests.tiered.upload.test_own_lease import SETTINGS, uploaded
 with Node(sys.argv[1], SETTINGS) as node:
     node.admin.create_topic_full("orders", options={"tiering": "on"})
-    node.topics.batch_write("orders", [Record(b"v")] * 10, partition=0)
+    node.driver_manager.batch_write("orders", [Record(b"v")] * 10, partition=0)
     node.run_upkeep()
     assert uploaded(node) == 10
     os.kill(os.getpid(), signal.SIGKILL)
@@ -48,7 +48,7 @@ def test_a_killed_node_uploads_again_as_soon_as_it_is_back(tmp_path: Path) -> No
     )
     assert process.returncode == -9
     with Node(data, SETTINGS) as node:
-        node.topics.batch_write("orders", [Record(b"w")] * 5, partition=0)
+        node.driver_manager.batch_write("orders", [Record(b"w")] * 5, partition=0)
         node.run_upkeep()
         assert uploaded(node) == 15
 

@@ -205,7 +205,7 @@ class TopicAdmin:
             if entry.meta is not None and self._handler.node_id in entry.meta.replicas:
                 self._handler.open_shard(entry)
         self._handler.open_elsewhere(entries)
-        self._routes.forget()
+        self._routes.invalidate()
 
     def _undo(self, topic: Topic) -> None:
         try:

@@ -1,10 +1,13 @@
 """Which partition a record goes to.
 
-explicit       the caller says
-round_robin    `message_seq % partitions`, each message of a batch for itself; partitions without
-               a leader are left out
-key            murmur2 of the key, as Kafka's clients: the same key lies in the same partition
-               for every writer, whichever protocol it speaks; a record without a key goes round
+explicit       the one that the caller names
+round_robin    `message_seq % partitions`, for each message of a batch separately; partitions
+               without a leader are left out
+key            murmur2 of the key, as Kafka's clients: records with one key are stored in one
+               partition, whichever protocol their writers use; a record without a key goes round
+
+`message_seq` counts every message whose partition the caller did not name, whatever the
+partitioner and the number of partitions are.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import Final
 
 from penstock.record import Record
@@ -20,7 +24,7 @@ _MASK: Final = 0xFFFFFFFF
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
 _KEYS_REMEMBERED: Final = 16_384
-"""Keys come again and again; a hash in Python costs ten times a look-up."""
+"""Keys recur, and a hash in Python costs ten times a look-up."""
 
 Parts = list[tuple[int, Sequence[Record]]]
 
@@ -30,8 +34,8 @@ def murmur2(data: bytes) -> int:
     size = len(data)
     hashed = _SEED ^ size
     whole = size & ~3
-    for at in range(0, whole, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
+    for position in range(0, whole, 4):
+        word = int.from_bytes(data[position : position + 4], "little") * _M & _MASK
         word = (word ^ (word >> 24)) * _M & _MASK
         hashed = (hashed * _M & _MASK) ^ word
     if size != whole:
@@ -47,7 +51,7 @@ def key_hash(key: bytes) -> int:
 
 
 class MessageSequence:
-    """The global counter of messages; a batch takes as many numbers as it has messages."""
+    """`message_seq`: the global counter of messages whose partition the store chooses."""
 
     def __init__(self) -> None:
         self._lock: Final = threading.Lock()
@@ -55,10 +59,10 @@ class MessageSequence:
 
     @property
     def value(self) -> int:
-        """How many messages were counted."""
+        """How many messages were counted; the number of the next one."""
         return self._next
 
-    def take(self, count: int) -> int:
+    def advance(self, count: int) -> int:
         """Count `count` messages; return the number of the first."""
         with self._lock:
             first = self._next
@@ -68,31 +72,35 @@ class MessageSequence:
 
 def split_in_turn(records: Sequence[Record], first: int, turns: Sequence[int]) -> Parts:
     """Split a batch whose n-th message goes to the partition `turns[(first + n) % len(turns)]`."""
-    count = len(turns)
-    if count == 1:
+    stride = len(turns)
+    if stride == 1:
         return [(turns[0], records)]
     return [
-        (turns[(first + start) % count], records[start::count])
-        for start in range(min(count, len(records)))
+        (turns[(first + start) % stride], records[start::stride])
+        for start in range(min(stride, len(records)))
     ]
 
 
-def choose_by_key(
-    record: Record, sequence: MessageSequence, partitions: int, turns: Sequence[int]
-) -> int:
-    """Return the partition of a record: by its key among all, without one the next of `turns`."""
-    key = record.key
+def choose_by_key(key: bytes | None, number: int, partitions: int, turns: Sequence[int]) -> int:
+    """Return the partition of a message: by its key among all; without one, by its number in
+    `message_seq` among `turns`."""
     if key is None:
-        return turns[sequence.take(1) % len(turns)]
+        return turns[number % len(turns)]
     return key_hash(key) % partitions
 
 
 def choose_all_by_key(
-    records: Sequence[Record], sequence: MessageSequence, partitions: int, turns: Sequence[int]
+    records: Sequence[Record], first: int, partitions: int, turns: Sequence[int]
 ) -> list[int]:
-    """Return a partition for each record."""
-    sequence.take(sum(1 for record in records if record.key is not None))
-    return [choose_by_key(record, sequence, partitions, turns) for record in records]
+    """Return a partition for each record of a batch, whose numbers begin with `first`. Records
+    without a key take consecutive turns, however many with a key are between them."""
+    keyless = count(first)
+    return [
+        key_hash(record.key) % partitions
+        if record.key is not None
+        else turns[next(keyless) % len(turns)]
+        for record in records
+    ]
 
 
 def group_by_partition(records: Sequence[Record], chosen: Sequence[int]) -> Parts:
@@ -103,13 +111,13 @@ def group_by_partition(records: Sequence[Record], chosen: Sequence[int]) -> Part
     return list(parts.items())
 
 
-def offsets_in_turn(firsts: Sequence[int], count: int) -> list[int]:
-    """Return the offsets of a batch that `split_in_turn` split, in its order; `firsts` are those
-    that the parts got, in the order of the parts."""
+def offsets_in_turn(firsts: Sequence[int], record_count: int) -> list[int]:
+    """Return the offsets of a batch that `split_in_turn` split, in its order; `firsts` are the
+    first offsets of the parts, in the order of the parts."""
     stride = len(firsts)
-    offsets = [0] * count
+    offsets = [0] * record_count
     for start, first in enumerate(firsts):
-        part = range(start, count, stride)
+        part = range(start, record_count, stride)
         offsets[start::stride] = range(first, first + len(part))
     return offsets
 

@@ -1,15 +1,18 @@
-"""From a topic's name to the names of its shards, worked out once per change of the topic.
+"""From a topic's name to its driver and its shards, resolved once per change of the topic.
+
+    name ──▶ topic (BrokerCacheManager) ──▶ driver by storage type, shard names
 
 A topic takes writes on as many partitions as are ready. While it grows, that is the number before:
-records with one key must not wander through partition counts that nobody asked for.
+the partition of a key changes once, from the old count to the new one, and not in between.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
+from penstock.adapter.protocol import StorageAdapter
 from penstock.adapter.topics.cache import BrokerCacheManager, TopicKey
 from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
@@ -18,28 +21,30 @@ from penstock.meta.client import DEFAULT_NAMESPACE, Topic, Update
 from penstock.meta.state.metadata.commands import TopicDeleted
 from penstock.record import ShardId
 
-_ASYNC: Final = "ASYNC_FLUSH"
-_ROCKSDB: Final = "EngineRocksDB"
-
 
 class TopicRoute:
-    """A topic and the shards that it can use now."""
+    """A topic, the driver of its storage type, and the shards that it can use now."""
 
-    __slots__ = ("by_key", "ids", "partitions", "shards", "topic", "turns", "waits")
+    __slots__ = ("by_key", "driver", "ids", "may_wait", "partitions", "shards", "topic", "turns")
 
     def __init__(
-        self, topic: Topic, shards: tuple[str, ...], led: tuple[int, ...] | None = None
+        self,
+        topic: Topic,
+        driver: StorageAdapter,
+        shards: tuple[str, ...],
+        led: tuple[int, ...] | None = None,
     ) -> None:
         """`led` are the partitions that have a leader; None: all."""
         self.topic: Final = topic
+        self.driver: Final = driver
         self.partitions: Final = len(shards)
         self.shards: Final = shards
         self.ids: Final = tuple(ShardId(topic.topic_id, number) for number in range(len(shards)))
         self.turns: Final = led or tuple(range(len(shards)))
-        """Partitions for records whose place the store chooses: those that can be written to; all,
-        when that is none of them."""
+        """The partitions among which records without a partition are distributed: those with a
+        leader, or all while none has one."""
         self.by_key: Final = topic.config.partitioner == "key"
-        self.waits: Final = topic.config.flush != _ASYNC or topic.config.storage_type == _ROCKSDB
+        self.may_wait: Final = driver.write_may_wait(topic.config.flush)
         """Whether a write may wait for a device."""
 
     def shard(self, partition: object) -> str:
@@ -57,15 +62,22 @@ class TopicRoute:
         """Return the id of one shard."""
         if type(partition) is int and 0 <= partition < self.partitions:
             return self.ids[partition]
-        self.shard(partition)  # says what is wrong with it
+        self.shard(partition)  # raises
         return self.ids[partition]
 
 
 class TopicRoutes:
     def __init__(
-        self, topics: BrokerCacheManager, storage: StorageCacheManager, *, node_id: int = 1
+        self,
+        topics: BrokerCacheManager,
+        storage: StorageCacheManager,
+        drivers: Mapping[str, StorageAdapter],
+        *,
+        node_id: int = 1,
     ) -> None:
+        """`drivers` has a driver for every storage type."""
         self._topics: Final = topics
+        self._drivers: Final = drivers
         self._storage: Final = storage
         self._node_id: Final = node_id
         self._known: Final[dict[TopicKey, TopicRoute]] = {}
@@ -91,14 +103,15 @@ class TopicRoutes:
         return topic_id in self._storage.topics
 
     def apply(self, update: Update) -> None:
-        """Work out anew what is asked for next; the caches have taken the update over before."""
-        self.forget()
+        """Drop all routes; the caches have applied the update before."""
+        self.invalidate()
         with self._lock:
-            for one in update.events:
-                if isinstance(one, TopicDeleted):
-                    self._ready.pop(one.topic.topic_id, None)
+            for change in update.events:
+                if isinstance(change, TopicDeleted):
+                    self._ready.pop(change.topic.topic_id, None)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
+        """Drop all routes; the next look-up of each topic resolves it again."""
         with self._lock:
             self._version += 1
             self._known.clear()
@@ -111,23 +124,27 @@ class TopicRoutes:
             ready = ready[: self._ready.get(topic.topic_id, len(ready))]
             if not ready:
                 raise BusyError(f"topic {name!r} is being created; try again")
-            return TopicRoute(topic, ready, self._led(ready))
-        route = TopicRoute(topic, ready, self._led(ready))
+            return self._route(topic, ready)
+        route = self._route(topic, ready)
         with self._lock:
             if version == self._version:
                 self._known[namespace, name] = route
                 self._ready[topic.topic_id] = topic.partitions
         return route
 
+    def _route(self, topic: Topic, shards: tuple[str, ...]) -> TopicRoute:
+        driver = self._drivers[topic.config.storage_type]
+        return TopicRoute(topic, driver, shards, self._led(shards))
+
     def _ready_shards(self, topic: Topic) -> tuple[str, ...]:
         """Return the names of the shards that can be used, up to the first that cannot."""
-        found: list[str] = []
+        names: list[str] = []
         for partition in range(topic.partitions):
             entry = self._storage.shards.get(build_storage_name(topic.topic_id, partition))
             if entry is None or not entry.segments or not self._is_ready(entry):
                 break
-            found.append(entry.name)
-        return tuple(found)
+            names.append(entry.name)
+        return tuple(names)
 
     def _led(self, shards: tuple[str, ...]) -> tuple[int, ...]:
         """Return the partitions that have a leader, as far as this node knows."""
@@ -139,9 +156,9 @@ class TopicRoutes:
         )
 
     def _is_ready(self, entry: ShardEntry) -> bool:
-        """A shard of other nodes is ready as far as this one can tell, and so is one of this node
-        whose leader was chosen again: if it is lost, or begins anew since, who asks for it finds
-        out. Only under its first epoch may it be still to be created."""
+        """Say whether a shard can be used. One of another node counts as ready, and so does one of
+        this node that had a leader before: if it is lost, or begins empty since, the request
+        reports that. Only under its first epoch can a shard of this node be still uncreated."""
         meta = entry.meta
         return entry.is_open or (
             meta is not None and (self._node_id not in meta.replicas or meta.leader_epoch > 0)

@@ -29,7 +29,7 @@ MODULES: Final[tuple[Callable[[ApiRegistry, KafkaBroker], None], ...]] = (
 
 def serve_data(broker: KafkaBroker, registry: ApiRegistry, dispatcher: Dispatcher) -> None:
     """Add the APIs that parse their requests by themselves. On the event loop."""
-    partitions = PartitionTable(broker.handler, broker.drivers.broker_cache, broker.namespace)
+    partitions = PartitionTable(broker.drivers, broker.namespace)
     registry.add(produce.KEY, produce.MIN_VERSION, produce.MAX_VERSION)
     dispatcher.add_raw(produce.KEY, produce.Producing(broker, partitions))
     registry.add(fetch.KEY, fetch.MIN_VERSION, fetch.MAX_VERSION)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Final, TypeVar
 
 from penstock.adapter.driver_manager import StorageDriverManager
@@ -13,7 +14,7 @@ from penstock.brokers.kafka.fetch.conversion_cache import ConvertedBatches
 from penstock.brokers.kafka.metrics import KafkaMetrics
 from penstock.brokers.kafka.transactions.interface import NoTransactions, Transactions
 from penstock.brokers.kafka.wire.fields import Answer, Fields
-from penstock.engine.handler import StorageEngineHandler
+from penstock.engine.contract import ShardInfo
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.meta.client import DEFAULT_NAMESPACE, MetaClient, Topic
 from penstock.meta.group_coordinators import GroupCoordinators
@@ -41,7 +42,6 @@ class KafkaBroker:
     ) -> None:
         """`coordinators` names the nodes that coordinate groups; None: there is only this one."""
         self.drivers: Final = drivers
-        self.handler: Final[StorageEngineHandler] = drivers.engine_storage_handler
         self.admin: Final[TopicAdmin] = drivers.admin
         self.offsets: Final[OffsetManager] = drivers.offset_manager
         self.groups: Final[GroupCoordinator] = drivers.groups
@@ -50,7 +50,7 @@ class KafkaBroker:
         self.all_settings: Final = settings
         self.settings: Final[KafkaSettings] = settings.kafka
         self.namespace: Final = DEFAULT_NAMESPACE
-        self.node_id: Final = self.handler.node_id
+        self.node_id: Final = drivers.node_id
         self.coordinators: Final = (
             coordinators
             if coordinators is not None
@@ -74,9 +74,19 @@ class KafkaBroker:
 
     async def create_topic(self, name: str) -> Topic:
         """Create a topic that a client named, with what is configured for new ones."""
-        return await self.drivers.create_topic_full(
-            name, self.all_settings.topics.partitions, NEW_TOPIC, namespace=self.namespace
+        return await self.run_blocking(
+            partial(
+                self.admin.create_topic_full,
+                name,
+                self.all_settings.topics.partitions,
+                NEW_TOPIC,
+                namespace=self.namespace,
+            )
         )
+
+    def shard_info(self, shard_name: str) -> ShardInfo:
+        """Return the bounds of a shard, or raise `UnknownShardError`."""
+        return self.drivers.open_shard(shard_name).driver.shard_info(shard_name)
 
     def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         """Let `work` run beside the requests; a failure is logged, the server's end cancels it."""

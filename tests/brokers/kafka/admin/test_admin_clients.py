@@ -112,7 +112,7 @@ def test_a_topic_is_compacted_and_deleted_from_as_its_settings_say(
     for key, value in ((b"a", b"1"), (b"b", b"1"), (b"a", None)):
         producer.produce("table", value, key=key)
         assert producer.flush(TIMEOUT) == 0
-    topics = server.node.topics
+    topics = server.node.driver_manager
     assert [topics.compact("table").records for _ in range(3)] == [1, 1, 0]
     assert [one.key for one in topics.read_by_offset("table", 0, Offset(0))] == [b"b"]
     for number in range(3):
@@ -234,7 +234,7 @@ def test_a_topic_is_deleted_by_its_id(server: Running) -> None:
 def test_records_before_an_offset_are_deleted(server: Running, admin: AdminClient) -> None:
     server.node.admin.create_topic_full("plain", 1)
     for number in range(5):
-        server.node.topics.write("plain", Record(value=b"%d" % number))
+        server.node.driver_manager.write("plain", Record(value=b"%d" % number))
     (future,) = admin.delete_records([TopicPartition("plain", 0, 3)]).values()
     assert future.result(TIMEOUT).low_watermark == 3
     (future,) = admin.delete_records([TopicPartition("plain", 0, 9)]).values()

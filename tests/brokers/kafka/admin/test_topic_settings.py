@@ -212,7 +212,7 @@ def test_a_topic_can_keep_the_time_of_the_storing(server: Running, queue: str) -
         if queue == "batch":
             data = read(client, topic, 0).blob("records")
             assert HEAD.unpack_from(data)[5] & LOG_APPEND_TIME
-    records = server.node.topics.read_by_offset(topic, 0, Offset(0))
+    records = server.node.driver_manager.read_by_offset(topic, 0, Offset(0))
     assert len(records) == 4
     assert all(one.timestamp_ms >= before for one in records)
     consumer = Consumer({"bootstrap.servers": server.address, "group.id": "g"})

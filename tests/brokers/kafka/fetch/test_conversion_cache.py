@@ -88,7 +88,7 @@ def fetch(server: Running, topic: str, offset: int = 0) -> list[tuple[int, bytes
 @pytest.mark.parametrize("kind", ["memory", "rocksdb", "segment"])
 def test_what_was_deleted_is_gone_from_the_next_fetch(server: Running, kind: str) -> None:
     server.node.admin.create_topic_full(kind, 1, {"storage": kind, "cleanup": "compact"})
-    topics, hits = server.node.topics, server.broker.converted.hits
+    topics, hits = server.node.driver_manager, server.broker.converted.hits
     for number in range(6):
         topics.write(kind, Record(b"%d" % number, key=b"k%d" % (number % 5)))
     everything = [(number, b"%d" % number) for number in range(6)]
@@ -110,7 +110,7 @@ def test_what_was_deleted_is_gone_from_the_next_fetch(server: Running, kind: str
 def test_records_that_expire_are_read_again_every_time(server: Running) -> None:
     server.node.admin.create_topic_full("fleeting", 1, {"storage": "memory"})
     later_ms = server.node.clock.now_ms() + 3_600_000
-    server.node.topics.write("fleeting", Record(b"v", expires_at_ms=later_ms))
+    server.node.driver_manager.write("fleeting", Record(b"v", expires_at_ms=later_ms))
     hits, size = server.broker.converted.hits, server.broker.converted.size
     assert fetch(server, "fleeting") == fetch(server, "fleeting") == [(0, b"v")]
     assert (server.broker.converted.hits, server.broker.converted.size) == (hits, size)
@@ -120,7 +120,7 @@ def test_an_answer_holds_a_bounded_part_of_what_must_be_built(server: Running) -
     server.node.admin.create_topic_full("large", 4, {"storage": "memory"})
     for partition in range(4):
         for _ in range(8):
-            server.node.topics.write("large", Record(bytes(1 << 20)), partition=partition)
+            server.node.driver_manager.write("large", Record(bytes(1 << 20)), partition=partition)
     sizes = [len(data) for data in ask(server, "large", 4, 0, 1 << 30)]
     assert HELD_MAX // 2 < sum(sizes) <= HELD_MAX + (1 << 16)
     assert sizes[3] == 0, "it comes with the next request"

@@ -37,7 +37,7 @@ def fill_the_log(server: Running) -> list[bytes]:
     """Write so much that what is before it need not stay in the log."""
     values = [bytes(2_000)] * 60
     for value in values:
-        server.node.topics.write(TOPIC, Record(value=value), partition=0)
+        server.node.driver_manager.write(TOPIC, Record(value=value), partition=0)
     return values
 
 
@@ -84,7 +84,7 @@ def test_a_consumer_reads_from_the_tier_into_the_log(data_path: Path, codec: str
                 expected.append(value)
             assert producer.flush(WAIT_S) == 0
             if number % 10 == 5:
-                server.node.topics.write(TOPIC, Record(value=b"python"), partition=0)
+                server.node.driver_manager.write(TOPIC, Record(value=b"python"), partition=0)
                 expected.append(b"python")
         expected += fill_the_log(server)
         assert offset_of(server, EARLIEST_LOCAL) == 0
@@ -117,7 +117,7 @@ def test_aborted_records_of_the_tier_stay_unseen(data_path: Path) -> None:
         seen = read(server.address, TOPIC, len(expected) + len(filled))
         assert seen[: len(expected)] == expected
         offset, from_python = 0, []
-        while page := server.node.topics.read_by_offset(TOPIC, 0, Offset(offset)):
+        while page := server.node.driver_manager.read_by_offset(TOPIC, 0, Offset(offset)):
             from_python += [record.value for record in page]
             offset = page[-1].offset + 1
         assert from_python[: len(expected)] == expected

@@ -22,13 +22,13 @@ class Counter:
 def test_bounds_that_a_write_made_void_are_not_kept(tmp_path: Path) -> None:
     async def go(node: Node) -> None:
         node.admin.create_topic_full("t", 1, {"queue": "batch"})
-        table = PartitionTable(node.handler, node.broker_cache, "default")
+        table = PartitionTable(node.driver_manager, "default")
         topic = table.by_name(b"t")
         assert topic is not None
         (partition,) = topic.partitions
         table.wait(partition, Counter())
         mark, bounds = partition.mark, node.handler.bounds(partition.entry)
-        node.topics.write("t", Record(b"v"))
+        node.driver_manager.write("t", Record(b"v"))
         # As a thread would that asked before the write and was held up since.
         partition.keep_bounds(mark, bounds)
         assert partition.known_bounds() is None
@@ -42,7 +42,7 @@ def test_bounds_that_a_write_made_void_are_not_kept(tmp_path: Path) -> None:
 def test_writes_of_other_threads_are_told_on_the_loop_once_for_many(tmp_path: Path) -> None:
     async def go(node: Node) -> int:
         node.admin.create_topic_full("t", 1, {"queue": "batch"})
-        table = PartitionTable(node.handler, node.broker_cache, "default")
+        table = PartitionTable(node.driver_manager, "default")
         topic = table.by_name(b"t")
         assert topic is not None
         counter = Counter()
@@ -50,7 +50,7 @@ def test_writes_of_other_threads_are_told_on_the_loop_once_for_many(tmp_path: Pa
 
         def write() -> None:
             for _ in range(100):
-                node.topics.write("t", Record(b"v"))
+                node.driver_manager.write("t", Record(b"v"))
 
         writer = threading.Thread(target=write)
         writer.start()
@@ -59,20 +59,20 @@ def test_writes_of_other_threads_are_told_on_the_loop_once_for_many(tmp_path: Pa
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         table.forget(topic.partitions[0], counter)
-        node.topics.write("t", Record(b"v"))
+        node.driver_manager.write("t", Record(b"v"))
         await asyncio.sleep(0)
         return counter.news_count
 
     with Node(str(tmp_path / "data")) as node:
         assert asyncio.run(go(node)) == 1
         # The loop has ended; nobody who writes notices.
-        node.topics.write("t", Record(b"v"))
+        node.driver_manager.write("t", Record(b"v"))
 
 
 def test_a_topic_made_again_is_another_one(tmp_path: Path) -> None:
     async def go(node: Node) -> None:
         node.admin.create_topic_full("t", 1, {"queue": "batch"})
-        table = PartitionTable(node.handler, node.broker_cache, "default")
+        table = PartitionTable(node.driver_manager, "default")
         first = table.by_name(b"t")
         assert first is not None
         assert table.by_name(b"t") is first

@@ -231,7 +231,7 @@ def test_an_answer_that_is_taken_too_slowly_ends_the_connection(tmp_path: Path) 
     with running(tmp_path, SLOW) as one, connect(one) as slow:
         one.node.admin.create_topic_full("large", 1, {"storage": "memory"})
         for _ in range(16):
-            one.node.topics.write("large", Record(bytes(1 << 20)))
+            one.node.driver_manager.write("large", Record(bytes(1 << 20)))
         slow.settimeout(0.05)
         slow.sendall(fetch_all("large") * 8)
         deadline = time.monotonic() + 60

@@ -94,7 +94,7 @@ def test_a_batch_that_cannot_be_read_is_refused(
     answer = write(client, topic, data)
     assert answer.number("error_code") == INVALID_RECORD
     assert answer.optional_text("error_message")
-    assert server.node.topics.shard_info(topic, 0).latest == 0
+    assert server.node.driver_manager.shard_info(topic, 0).latest == 0
 
 
 def test_the_records_at_fault_are_named(server: Running, client: WireClient) -> None:

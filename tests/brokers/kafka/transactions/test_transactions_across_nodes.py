@@ -180,7 +180,10 @@ def test_a_transaction_is_all_or_nothing_over_the_nodes(nodes: TwoNodes) -> None
 def edges(nodes: TwoNodes, topic: str) -> list[list[int]]:
     """Return where each node says that committed records of each partition end."""
     return [
-        [server.node.topics.shard_info(topic, number).commit for number in range(PARTITIONS)]
+        [
+            server.node.driver_manager.shard_info(topic, number).commit
+            for number in range(PARTITIONS)
+        ]
         for server in nodes.servers.values()
     ]
 

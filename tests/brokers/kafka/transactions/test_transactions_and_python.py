@@ -58,7 +58,7 @@ def in_transaction(producer: Producer, *pairs: tuple[bytes, bytes], commit: bool
 
 
 def values(node: Node, isolation: Isolation = Isolation.COMMITTED) -> list[bytes | None]:
-    found = node.topics.read_by_offset(TOPIC, 0, START, isolation=isolation)
+    found = node.driver_manager.read_by_offset(TOPIC, 0, START, isolation=isolation)
     return [one.value for one in found]
 
 
@@ -75,12 +75,12 @@ def test_aborted_records_are_holes_for_every_read(server: Running) -> None:
     assert values(node) == [b"kept", b"kept, too", b"between"]
     shown = values(node, Isolation.UNCOMMITTED)
     assert shown == [b"kept", b"kept, too", b"aborted 1", b"between", b"aborted 2"]
-    tagged = node.topics.read_by_tag(TOPIC, "x", partition=0)
+    tagged = node.driver_manager.read_by_tag(TOPIC, "x", partition=0)
     assert [one.value for one in tagged] == [b"kept", b"kept, too", b"between"]
-    newest = node.topics.read_by_key(TOPIC, b"k")
+    newest = node.driver_manager.read_by_key(TOPIC, b"k")
     assert newest is not None
     assert newest.value == b"kept"
-    history = node.topics.query_message_by_key(TOPIC, b"k")
+    history = node.driver_manager.query_message_by_key(TOPIC, b"k")
     assert [one.value for one in history] == [b"kept"]
 
 
@@ -97,14 +97,14 @@ def test_a_time_never_names_an_aborted_record_to_python_and_does_to_kafka(
     assert plain.flush(WAIT_S) == 0
 
     def find(timestamp_ms: int, strategy: AdapterOffsetStrategy) -> int:
-        return node.topics.get_offset_by_timestamp(TOPIC, timestamp_ms, strategy)[0]
+        return node.driver_manager.get_offset_by_timestamp(TOPIC, timestamp_ms, strategy)[0]
 
     latest, earliest = AdapterOffsetStrategy.LATEST, AdapterOffsetStrategy.EARLIEST
     assert find(1_500, latest) == 0, "nothing is to be seen yet, and all of it may be"
     producer.abort_transaction(WAIT_S)
     wait_until_ended(node, TOPIC)
     assert [find(ms, latest) for ms in (500, 1_500, 3_000)] == [1, 2, 2]
-    assert find(4_000, latest) == node.topics.shard_info(TOPIC, 0).latest
+    assert find(4_000, latest) == node.driver_manager.shard_info(TOPIC, 0).latest
     assert find(4_000, earliest) == 0
     consumer = Consumer({"bootstrap.servers": server.address, "group.id": "times"})
     try:
@@ -122,11 +122,13 @@ def test_an_open_transaction_holds_python_readers_back_and_wakes_them(server: Ru
     write(producer, (b"b", b"inside"))
     write(plain, (b"c", b"behind"))
     assert values(node) == [b"before"]
-    assert node.topics.shard_info(TOPIC, 0).commit == 1
-    assert not node.topics.wait_for_records({(TOPIC, 0): Offset(1)}, 0.05)
+    assert node.driver_manager.shard_info(TOPIC, 0).commit == 1
+    assert not node.driver_manager.wait_for_records({(TOPIC, 0): Offset(1)}, 0.05)
     woken: list[bool] = []
     waiter = threading.Thread(
-        target=lambda: woken.append(node.topics.wait_for_records({(TOPIC, 0): Offset(1)}, WAIT_S))
+        target=lambda: woken.append(
+            node.driver_manager.wait_for_records({(TOPIC, 0): Offset(1)}, WAIT_S)
+        )
     )
     waiter.start()
     producer.commit_transaction(WAIT_S)
@@ -170,7 +172,7 @@ def test_a_node_without_kafka_clients_knows_of_transactions(data_path: Path) -> 
     with Node(str(data_path), settings) as node:
         assert values(node) == [b"kept"]
         latest = AdapterOffsetStrategy.LATEST
-        assert node.topics.get_offset_by_timestamp(TOPIC, 0, latest)[0] == 0
+        assert node.driver_manager.get_offset_by_timestamp(TOPIC, 0, latest)[0] == 0
 
 
 def in_a_cluster(alone: Settings) -> Settings:
@@ -238,7 +240,7 @@ def test_the_marker_of_an_abort_is_on_the_device_before_its_range_is_told(
         shard = node.broker_cache.get_topic(TOPIC).topic_id
         assert not node.handler.limits.aborted(f"{shard}_0", 0, 1 << 40)
         sync(engine)
-        synced.append(node.topics.shard_info(TOPIC, 0).latest)
+        synced.append(node.driver_manager.shard_info(TOPIC, 0).latest)
 
     monkeypatch.setattr(SegmentEngine, "sync", watch)
     in_transaction(producer, (b"k", b"aborted"), commit=False)

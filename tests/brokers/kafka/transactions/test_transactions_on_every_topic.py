@@ -61,7 +61,7 @@ def topic(request: pytest.FixtureRequest, server: Running) -> str:
 
 
 def values(node: Node, topic: str, isolation: Isolation = Isolation.COMMITTED) -> list[bytes]:
-    found = node.topics.read_by_offset(topic, 0, START, isolation=isolation)
+    found = node.driver_manager.read_by_offset(topic, 0, START, isolation=isolation)
     return [one.value or b"" for one in found]
 
 
@@ -81,7 +81,7 @@ def test_transactions_of_two_producers_end_each_in_its_own_way(server: Running, 
     assert read(server.address, topic, 1) == values(node, topic) == [b"before"]
     assert values(node, topic, Isolation.UNCOMMITTED) == [b"before", *opened]
     assert read(server.address, topic, 8, committed=False) == [b"before", *opened]
-    assert node.topics.shard_info(topic, 0).commit == 1
+    assert node.driver_manager.shard_info(topic, 0).commit == 1
     dropped.abort_transaction(WAIT_S)
     assert read(server.address, topic, 1) == values(node, topic) == [b"before"]
     kept.commit_transaction(WAIT_S)
@@ -112,8 +112,8 @@ def test_what_is_found_by_key_tag_and_time_is_committed(server: Running, topic: 
         assert producer.flush(WAIT_S) == 0
 
     def found() -> list[object]:
-        newest = node.topics.read_by_key(topic, b"k")
-        tagged = node.topics.read_by_tag(topic, "x", partition=0)
+        newest = node.driver_manager.read_by_key(topic, b"k")
+        tagged = node.driver_manager.read_by_tag(topic, "x", partition=0)
         return [None if newest is None else newest.value, [one.value for one in tagged]]
 
     for value, commit in ((b"first", True), (b"second", False), (b"third", True)):
@@ -272,7 +272,7 @@ def test_a_transaction_goes_on_after_a_restart_of_the_server(data_path: Path, co
     with running(data_path) as server, WireClient(server.server.port) as client:
         node = server.node
         for topic in DURABLE:
-            node.topics.write(topic, Record(b"plain"), partition=0)
+            node.driver_manager.write(topic, Record(b"plain"), partition=0)
         assert transaction.write(client, b"2") == {0}
         for topic in DURABLE:
             assert values(node, topic) == [], topic
@@ -294,14 +294,14 @@ def test_a_transaction_of_a_memory_topic_goes_on_with_what_is_written_after_a_re
     """The topic begins anew, at offsets before those at which the transaction began."""
     transaction = Transacting(created(data_path, ["memory"]), "t")
     with running(data_path) as server, WireClient(server.server.port) as client:
-        server.node.topics.batch_write(
+        server.node.driver_manager.batch_write(
             "memory", [Record(b"%d" % n) for n in range(10)], partition=0
         )
         transaction.begin(client)
         assert transaction.write(client, b"lost") == {0}
     with running(data_path) as server, WireClient(server.server.port) as client:
         assert transaction.write(client, b"dropped") == {0}
-        server.node.topics.write("memory", Record(b"plain"), partition=0)
+        server.node.driver_manager.write("memory", Record(b"plain"), partition=0)
         assert values(server.node, "memory") == []
         transaction.end(client, commit=False)
         wait_until_ended(server.node, "memory")

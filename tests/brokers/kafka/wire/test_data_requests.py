@@ -150,7 +150,7 @@ def test_batches_that_are_refused(
     answer = write(client, topic, data)
     assert answer.number("error_code") == code if code is not None else answer.number("error_code")
     assert answer.number("base_offset") == -1
-    assert server.node.topics.shard_info(topic, 0).latest == 0
+    assert server.node.driver_manager.shard_info(topic, 0).latest == 0
 
 
 def test_a_producer_s_batches_are_stored_once_and_in_order(
@@ -169,7 +169,7 @@ def test_a_producer_s_batches_are_stored_once_and_in_order(
     assert send(6) == (45, -1)
     assert send(0, epoch=1) == (0, 4)
     assert send(4, epoch=0) == (47, -1)
-    assert server.node.topics.shard_info(topic, 0).latest == 6
+    assert server.node.driver_manager.shard_info(topic, 0).latest == 6
 
 
 def test_unknown_partitions_topics_and_acks(server: Running, client: WireClient) -> None:
@@ -203,7 +203,7 @@ def test_a_compacted_topic_wants_keys_and_keeps_the_newest(
     write(client, topic, batch(b"1", key=b"a"))
     write(client, topic, batch(b"2", b"3", key=b"b"))
     write(client, topic, batch(b"4", key=b"a"))
-    assert server.node.topics.compact(topic).records == 2
+    assert server.node.driver_manager.compact(topic).records == 2
     seen, offset = [], 0
     while offset < 4:
         data = read(client, topic, offset).blob("records")
@@ -334,7 +334,7 @@ def test_what_lies_far_back_is_read_by_a_thread(
 def test_records_of_the_python_api_lie_between_batches(server: Running, client: WireClient) -> None:
     topic = make(server, "mixed")
     write(client, topic, batch(b"a"))
-    server.node.topics.write(topic, Record(b"b", key=b"p"))
+    server.node.driver_manager.write(topic, Record(b"b", key=b"p"))
     write(client, topic, batch(b"c"))
     bases, offset = [], 0
     while offset < 3:

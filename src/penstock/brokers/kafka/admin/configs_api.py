@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
+from functools import partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -195,8 +196,13 @@ class ConfigsApi:
                 topic.name, options, namespace=self._broker.namespace
             )
         elif options:
-            await self._broker.drivers.alter_topic(
-                topic.name, options=options, namespace=self._broker.namespace
+            await self._broker.run_blocking(
+                partial(
+                    self._broker.admin.alter_topic,
+                    topic.name,
+                    options=options,
+                    namespace=self._broker.namespace,
+                )
             )
 
     def _topic(self, name: str) -> Topic:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from penstock.adapter.topics.admin import WantedTopic
-from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.brokers.kafka.admin.configs_api import topic_entries
 from penstock.brokers.kafka.admin.topic_configs import parse_configs
 from penstock.brokers.kafka.broker import NEW_TOPIC, KafkaBroker
@@ -77,7 +76,8 @@ class TopicsApi:
                     answers.append(None)
             except (StoreError, _RefusedError) as error:
                 answers.append(_not_created(name, error))
-        made = await self._broker.drivers.create_topics(wanted, namespace=self._namespace)
+        create = partial(self._broker.admin.create_topics, wanted, namespace=self._namespace)
+        made = await self._broker.run_blocking(create)
         outcomes = zip(wanted, made, strict=True)
         done = (self._outcome(one.name, topic) for one, topic in outcomes)
         return {"topics": [next(done) if one is None else one for one in answers]}
@@ -139,7 +139,9 @@ class TopicsApi:
             return {"name": name, "topic_id": identifier, "error_code": code}
         answer = {"name": topic.name, "topic_id": uuid_of(topic.topic_id)}
         try:
-            await self._broker.drivers.delete_topic(topic.name, namespace=self._broker.namespace)
+            await self._broker.run_blocking(
+                partial(self._broker.admin.delete_topic, topic.name, namespace=self._namespace)
+            )
         except StoreError as error:
             return answer | _refused(error)
         return answer | {"error_code": ErrorCode.none}
@@ -168,9 +170,10 @@ class TopicsApi:
             reason = f"{name} has {topic.partitions} partitions; {count} is not more, or too many"
             raise _RefusedError(ErrorCode.invalid_partitions, reason)
         if not is_dry:
-            await self._broker.drivers.alter_topic(
-                name, partitions=count, namespace=self._broker.namespace
+            grow = partial(
+                self._broker.admin.alter_topic, name, partitions=count, namespace=self._namespace
             )
+            await self._broker.run_blocking(grow)
 
     async def delete_records(self, _context: RequestContext, request: Fields) -> Answer:
         finder = TopicFinder(self._broker)
@@ -186,20 +189,27 @@ class TopicsApi:
     async def _delete_before(self, topic: Topic | None, request: Fields) -> Answer:
         number, offset = request.number("partition_index"), request.number("offset")
         answer = {"partition_index": number, "low_watermark": -1}
-        if topic is None or shard_of(topic, number) is None:
+        shard = shard_of(topic, number)
+        if shard is None:
             return answer | {"error_code": ErrorCode.unknown_topic_or_partition}
-        driver = self._broker.drivers.build_driver(topic.name, namespace=self._broker.namespace)
-        shard = build_storage_name(topic.topic_id, number)
         try:
-            info = await driver.shard_info(shard)
-            if offset == _TO_THE_END:
-                offset = info.commit
-            if not 0 <= offset <= info.commit:
-                return answer | {"error_code": ErrorCode.offset_out_of_range}
-            earliest = await driver.delete_records_before(shard, Offset(offset))
+            delete = partial(self._delete_shard_before, shard.name, offset)
+            earliest = await self._broker.run_blocking(delete)
         except StoreError as error:
             return answer | {"error_code": code_of(error)}
+        if earliest is None:
+            return answer | {"error_code": ErrorCode.offset_out_of_range}
         return answer | {"error_code": ErrorCode.none, "low_watermark": earliest}
+
+    def _delete_shard_before(self, shard_name: str, offset: int) -> Offset | None:
+        """Return the new earliest offset; None when `offset` is not in the shard."""
+        driver = self._broker.drivers.open_shard(shard_name).driver
+        info = driver.shard_info(shard_name)
+        if offset == _TO_THE_END:
+            offset = info.commit
+        if not 0 <= offset <= info.commit:
+            return None
+        return driver.delete_records_before(shard_name, Offset(offset))
 
 
 async def each(

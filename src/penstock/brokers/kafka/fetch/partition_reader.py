@@ -28,7 +28,6 @@ CONVERTED_MAX: Final = 2_000
 """Records that are made into one batch at a time."""
 HOT_RECORDS: Final = 10_000
 """Records before the end of a partition that count as still in memory."""
-_MEMORY: Final = "EngineMemory"
 
 
 class Limits(NamedTuple):
@@ -41,9 +40,8 @@ class Limits(NamedTuple):
 class PartitionReader:
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker: Final = broker
-        self._handler: Final = broker.handler
         self._node_id: Final = broker.node_id
-        self._limits: Final = broker.handler.limits
+        self._limits: Final = broker.drivers.limits
         self._tag_header: Final = broker.settings.tag_header
         self._converted: Final = broker.converted
 
@@ -54,23 +52,18 @@ class PartitionReader:
 
     def _ask_for_bounds(self, partition: Partition) -> tuple[int, int]:
         mark = partition.mark
-        bounds = self._handler.bounds(partition.entry)
+        bounds = partition.driver.bounds(partition.entry)
         partition.keep_bounds(mark, bounds)
         return bounds
 
     def may_wait(self, partition: Partition, offset: int) -> bool:
         """Say whether a read could wait for a device, so that the event loop must not do it."""
-        if partition.topic.topic.config.storage_type == _MEMORY:
-            return False
-        if not partition.is_raw:
-            return True
         try:
-            if self.bounds(partition)[1] - offset <= HOT_RECORDS:
+            if partition.is_raw and self.bounds(partition)[1] - offset <= HOT_RECORDS:
                 return False
+            return partition.driver.read_may_wait(partition.entry, offset)
         except StoreError:
-            return False  # the read says so
-        reader = self._handler.batch_reader(partition.entry)
-        return reader is None or not reader.is_hot(partition.entry.id, offset)
+            return False  # the read reports the error
 
     def look(self, partition: Partition, wanted: Wanted, *, is_committed: bool) -> Fetched | None:
         """Return the answer of a partition that has nothing new, or None when it must be read:
@@ -127,7 +120,7 @@ class PartitionReader:
         stable = self._stable_until(partition, end)
         until = stable if limits.is_committed else end
         if not earliest <= offset <= end:
-            if offset > end and offset <= self._handler.shard_info(partition.shard).latest:
+            if offset > end and offset <= partition.driver.shard_info(partition.shard).latest:
                 # Written, and not yet safe to show.
                 return Fetched(topic, index, 0, end, stable, earliest)
             return Fetched(topic, index, int(ErrorCode.offset_out_of_range), end, stable, earliest)
@@ -166,7 +159,7 @@ class PartitionReader:
     def _read_batches(
         self, partition: Partition, offset: int, until: int, max_size: int
     ) -> BatchPage:
-        reader = self._handler.batch_reader(partition.entry) if partition.is_raw else None
+        reader = partition.driver.batch_reader(partition.entry) if partition.is_raw else None
         if reader is None:
             return self._convert(partition, offset, until, max_size)
         while True:
@@ -191,7 +184,7 @@ class PartitionReader:
         kept = self._converted.find(key, state, until, max_size)
         if kept is not None:
             return BatchPage([kept.batch], len(kept.batch), kept.next_offset)
-        records = self._handler.read_by_offset(
+        records = partition.driver.read_by_offset(
             partition.shard,
             Offset(offset),
             max_records=min(CONVERTED_MAX, until - offset),

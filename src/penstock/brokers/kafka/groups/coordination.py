@@ -33,7 +33,7 @@ def _register_transactions(
     """Offer transactions where the meta service keeps their state."""
     if not isinstance(broker.meta, TransactionClient):
         return None
-    index = TransactionIndex(broker.handler.limits)
+    index = TransactionIndex(broker.drivers.limits)
     leading = LeadingPart(broker, broker.meta, index)
     others = cluster if isinstance(broker.meta, ListenerAnnouncer) else None
     if others is not None:
@@ -42,7 +42,7 @@ def _register_transactions(
     states = [one for one in broker.meta.list_transactions() if one.namespace == broker.namespace]
     leading.recover(states)
     coordinator.recover(states)
-    broker.handler.transaction_steps = leading.take
+    broker.drivers.serve_transaction_steps(leading.take)
     broker.transactions = index
     api = TransactionApi(broker, coordinator, groups)
     broker.init_transactional = api.init_producer

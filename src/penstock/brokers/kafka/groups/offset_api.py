@@ -79,7 +79,7 @@ class OffsetApi:
             # A topic that was deleted meanwhile is either seen here, or its deletion comes later
             # and removes what was just committed.
             for topic_id in {shard.topic for shard in commits}:
-                if topic_id not in broker.handler.cache.topics:
+                if topic_id not in broker.drivers.storage_cache.topics:
                     await broker.run_blocking(partial(broker.offsets.forget_topic, topic_id))
         except StoreError as error:
             return commit_code_of(error)

@@ -105,7 +105,9 @@ class ClusterDescriber:
         }
 
     def _partition(self, topic_id: str, partition: int) -> Answer:
-        entry = self._broker.handler.cache.shards.get(build_storage_name(topic_id, partition))
+        entry = self._broker.drivers.storage_cache.shards.get(
+            build_storage_name(topic_id, partition)
+        )
         shard = None if entry is None else entry.meta
         if shard is None or shard.leader is None:
             return {

@@ -7,14 +7,13 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from penstock.adapter.topics.shard_name import build_storage_name
+from penstock.adapter.shard_handle import ShardHandle
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.wire.fields import Answer, Fields
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
-from penstock.engine.routing.storage_cache import ShardEntry
 from penstock.errors import StoreError
 from penstock.record import Offset, StoredRecord
 
@@ -30,7 +29,6 @@ _PAGE: Final = 10_000
 class OffsetFinder:
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker: Final = broker
-        self._handler: Final = broker.handler
 
     async def list_offsets(self, _context: RequestContext, request: Fields) -> Answer:
         is_committed = request.number("isolation_level") == 1
@@ -49,20 +47,21 @@ class OffsetFinder:
     async def _answer(self, topic: str, wanted: Fields, *, is_committed: bool) -> Answer:
         index = wanted.number("partition_index")
         answer = {"partition_index": index, "timestamp": -1, "offset": -1, "leader_epoch": -1}
-        entry = self._find(topic, index)
-        code = self._refusal(entry, wanted.number("current_leader_epoch", -1))
-        if entry is None or code:
+        handle = self._find(topic, index)
+        code = self._check_leader(handle, wanted.number("current_leader_epoch", -1))
+        if handle is None or code:
             return answer | {"error_code": code}
         timestamp = wanted.number("timestamp")
         try:
-            call = partial(self._look_up, entry, timestamp, is_committed=is_committed)
+            call = partial(self._look_up, handle, timestamp, is_committed=is_committed)
             if timestamp in {LATEST, EARLIEST}:
                 found_ms, offset = call()
             else:
                 found_ms, offset = await self._broker.run_blocking(call)
         except StoreError as error:
             return answer | {"error_code": code_of(error)}
-        epoch = entry.meta.leader_epoch if entry.meta is not None and offset >= 0 else -1
+        shard = handle.entry.meta
+        epoch = shard.leader_epoch if shard is not None and offset >= 0 else -1
         return answer | {
             "error_code": ErrorCode.none,
             "timestamp": found_ms,
@@ -70,28 +69,29 @@ class OffsetFinder:
             "leader_epoch": epoch,
         }
 
-    def _find(self, topic: str, index: int) -> ShardEntry | None:
-        cache = self._broker.drivers.broker_cache
-        known = cache.topics.get((self._broker.namespace, topic))
+    def _find(self, topic: str, index: int) -> ShardHandle | None:
+        drivers = self._broker.drivers
+        known = drivers.broker_cache.topics.get((self._broker.namespace, topic))
         if known is None or not 0 <= index < known.partitions:
             return None
-        return self._handler.cache.shards.get(build_storage_name(known.topic_id, index))
+        return drivers.open_partition(known, index)
 
-    def _refusal(self, entry: ShardEntry | None, epoch: int) -> ErrorCode:
-        if entry is None or entry.meta is None:
+    def _check_leader(self, handle: ShardHandle | None, epoch: int) -> ErrorCode:
+        shard = None if handle is None else handle.entry.meta
+        if shard is None:
             return ErrorCode.unknown_topic_or_partition
-        if entry.meta.leader != self._broker.node_id:
+        if shard.leader != self._broker.node_id:
             return ErrorCode.not_leader_or_follower
-        if 0 <= epoch < entry.meta.leader_epoch:
+        if 0 <= epoch < shard.leader_epoch:
             return ErrorCode.fenced_leader_epoch
-        return ErrorCode.unknown_leader_epoch if epoch > entry.meta.leader_epoch else ErrorCode.none
+        return ErrorCode.unknown_leader_epoch if epoch > shard.leader_epoch else ErrorCode.none
 
     def _look_up(
-        self, entry: ShardEntry, timestamp_ms: int, *, is_committed: bool
+        self, handle: ShardHandle, timestamp_ms: int, *, is_committed: bool
     ) -> tuple[int, int]:
         """Return a time and an offset; -1 each where there is none."""
-        earliest, end = self._handler.bounds(entry)
-        stable = self._broker.transactions.stable_until(entry.name)
+        earliest, end = handle.driver.bounds(handle.entry)
+        stable = self._broker.transactions.stable_until(handle.name)
         until = end if stable is None or not is_committed else min(end, stable)
         match timestamp_ms:
             case -1:
@@ -99,49 +99,49 @@ class OffsetFinder:
             case -2:
                 return -1, earliest
             case -4 | -5:
-                local = self._handler.shard_info(entry.name).log_start
+                local = handle.driver.shard_info(handle.name).log_start
                 if timestamp_ms == EARLIEST_LOCAL:
                     return -1, earliest if local is None else local
                 # What the log still holds may be in the tier, too; it is not told from there.
                 return (-1, local - 1) if local is not None and local > earliest else _NONE
             case -3:
-                return self._newest(entry, earliest, until)
+                return self._newest(handle, earliest, until)
         if timestamp_ms < 0:
             return _NONE
-        found = self._first_since(entry, timestamp_ms)
+        found = self._first_since(handle, timestamp_ms)
         if found >= until:
             return _NONE
-        records = self._read(entry, found, 1)
+        records = self._read(handle, found, 1)
         return (records[0].timestamp_ms, records[0].offset) if records else _NONE
 
     # As Kafka does: a time is looked up among all records, aborted ones too, which consumers of
     # committed records then pass over.
 
-    def _first_since(self, entry: ShardEntry, timestamp_ms: int) -> Offset:
-        return self._handler.get_offset_by_timestamp(
-            entry.name,
+    def _first_since(self, handle: ShardHandle, timestamp_ms: int) -> Offset:
+        return handle.driver.get_offset_by_timestamp(
+            handle.name,
             timestamp_ms,
             AdapterOffsetStrategy.LATEST,
             isolation=Isolation.UNCOMMITTED,
         )
 
-    def _read(self, entry: ShardEntry, offset: Offset, count: int) -> list[StoredRecord]:
-        return self._handler.read_by_offset(
-            entry.name, offset, max_records=count, isolation=Isolation.UNCOMMITTED
+    def _read(self, handle: ShardHandle, offset: Offset, count: int) -> list[StoredRecord]:
+        return handle.driver.read_by_offset(
+            handle.name, offset, max_records=count, isolation=Isolation.UNCOMMITTED
         )
 
-    def _newest(self, entry: ShardEntry, earliest: int, until: int) -> tuple[int, int]:
+    def _newest(self, handle: ShardHandle, earliest: int, until: int) -> tuple[int, int]:
         """Find the record with the greatest timestamp: guess a time, look whether one is later."""
         low, best = earliest, _NONE
         while low < until:
-            records = [one for one in self._read(entry, Offset(low), _PAGE) if one.offset < until]
+            records = [one for one in self._read(handle, Offset(low), _PAGE) if one.offset < until]
             if not records:
                 break
             newest = max(records, key=lambda one: (one.timestamp_ms, -one.offset))
             if newest.timestamp_ms > best[0]:
                 best = (newest.timestamp_ms, newest.offset)
             # Blocks of older records are passed over by the look-up by time.
-            low = self._first_since(entry, best[0] + 1)
+            low = self._first_since(handle, best[0] + 1)
         return best
 
     async def for_leader_epoch(self, _context: RequestContext, request: Fields) -> Answer:
@@ -160,14 +160,15 @@ class OffsetFinder:
     def _epoch_end(self, topic: str, wanted: Fields) -> Answer:
         index = wanted.number("partition")
         answer = {"partition": index, "leader_epoch": -1, "end_offset": -1}
-        entry = self._find(topic, index)
-        code = self._refusal(entry, wanted.number("current_leader_epoch", -1))
-        if entry is None or entry.meta is None or code:
+        handle = self._find(topic, index)
+        code = self._check_leader(handle, wanted.number("current_leader_epoch", -1))
+        shard = None if handle is None else handle.entry.meta
+        if handle is None or shard is None or code:
             return answer | {"error_code": code}
         epoch = wanted.number("leader_epoch")
-        if epoch > entry.meta.leader_epoch or epoch < 0:
+        if epoch > shard.leader_epoch or epoch < 0:
             return answer | {"error_code": ErrorCode.none}
-        found, end = self._handler.epoch_end(entry, epoch)
+        found, end = handle.driver.epoch_end(handle.entry, epoch)
         return answer | {"error_code": ErrorCode.none, "leader_epoch": found, "end_offset": end}
 
 

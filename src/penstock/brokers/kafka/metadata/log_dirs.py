@@ -7,12 +7,12 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.wire.fields import Answer, Fields
 from penstock.errors import StoreError
+from penstock.meta.client import Topic
 
 DIRECTORY: Final = "penstock"
 """Where the data lies is nobody's business but the operator's."""
@@ -49,23 +49,24 @@ class LogDirs:
         found: list[Answer] = []
         for name, indexes in asked.items():
             topic = self._broker.drivers.broker_cache.topics.get((self._broker.namespace, name))
-            partitions = [] if topic is None else self._partitions(topic.topic_id, indexes)
+            partitions = [] if topic is None else self._partitions(topic, indexes)
             if partitions:
                 found.append({"name": name, "partitions": partitions})
         return found
 
-    def _partitions(self, topic_id: str, indexes: list[int]) -> list[Answer]:
-        found: list[Answer] = []
+    def _partitions(self, topic: Topic, indexes: list[int]) -> list[Answer]:
+        sizes: list[Answer] = []
         for index in indexes:
+            handle = self._broker.drivers.open_partition(topic, index)
+            if handle is None:
+                continue
             try:
-                handler = self._broker.handler
-                entry = handler.find(build_storage_name(topic_id, index))
-                handler.check_led(entry)
-                info = handler.shard_info(entry.name)
+                handle.check_led()
+                info = handle.driver.shard_info(handle.name)
             except StoreError:
                 continue
-            found.append({"partition_index": index, "partition_size": info.size, "offset_lag": 0})
-        return found
+            sizes.append({"partition_index": index, "partition_size": info.size, "offset_lag": 0})
+        return sizes
 
 
 def register(registry: ApiRegistry, broker: KafkaBroker) -> None:

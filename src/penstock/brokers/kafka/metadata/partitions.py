@@ -12,14 +12,11 @@ import threading
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from penstock.adapter.topics.cache import BrokerCacheManager
-from penstock.adapter.topics.shard_name import build_storage_name
+from penstock.adapter.driver_manager import StorageDriverManager
+from penstock.adapter.shard_handle import ShardHandle
 from penstock.brokers.kafka.admin.topic_settings import settings_of
 from penstock.brokers.kafka.metadata.topic_ids import uuid_of
-from penstock.engine.handler import StorageEngineHandler
-from penstock.engine.routing.storage_cache import ShardEntry
 from penstock.meta.client import Topic
-from penstock.record import Flush
 
 SEGMENT: Final = "EngineSegment"
 
@@ -37,6 +34,7 @@ class Partition:
         "_known",
         "ack_form",
         "checks_keys",
+        "driver",
         "entry",
         "index",
         "is_raw",
@@ -51,17 +49,21 @@ class Partition:
         "waiters",
     )
 
-    def __init__(self, topic: TopicPartitions, index: int, entry: ShardEntry) -> None:
+    def __init__(self, topic: TopicPartitions, index: int, handle: ShardHandle) -> None:
+        entry = handle.entry
         config = entry.topic.config
         self.topic: Final = topic
         self.index: Final = index
         self.entry: Final = entry
+        self.driver: Final = handle.driver
         self.shard: Final = entry.name
         self.is_raw: Final = entry.topic.holds_batches
         """Whether batches are kept as they come."""
         self.settings: Final = settings_of(topic.topic.config.kafka_settings)
         self.may_wait: Final = (
-            config.flush is Flush.SYNC or not topic.is_segment or self.settings.codec is not None
+            self.driver.write_may_wait(config.flush.value)
+            or not topic.is_segment
+            or self.settings.codec is not None
         )
         """Whether a write could wait for a device, or take its time, so that the event loop must
         not do it."""
@@ -107,11 +109,9 @@ class TopicPartitions:
 class PartitionTable:
     """All partitions of a namespace. Used on the event loop only, but for what writers call."""
 
-    def __init__(
-        self, handler: StorageEngineHandler, topics: BrokerCacheManager, namespace: str
-    ) -> None:
-        self._handler: Final = handler
-        self._cache: Final = topics
+    def __init__(self, drivers: StorageDriverManager, namespace: str) -> None:
+        self._drivers: Final = drivers
+        self._cache: Final = drivers.broker_cache
         self._namespace: Final = namespace
         self._by_name: Final[dict[bytes, TopicPartitions]] = {}
         self._by_id: Final[dict[bytes, TopicPartitions]] = {}
@@ -165,12 +165,11 @@ class PartitionTable:
         if topic is None:
             return None
         found = TopicPartitions(topic)
-        shards = self._handler.cache.shards
         for index in range(topic.partitions):
-            entry = shards.get(build_storage_name(topic.topic_id, index))
-            if entry is None:
+            handle = self._drivers.open_partition(topic, index)
+            if handle is None:
                 return found  # being created: not kept
-            found.partitions.append(Partition(found, index, entry))
+            found.partitions.append(Partition(found, index, handle))
         self._by_name[name] = found
         self._by_id[found.id_bytes] = found
         return found
@@ -181,8 +180,7 @@ class PartitionTable:
         """Tell `waiter` of every write until `forget`."""
         if not partition.is_watched:
             partition.is_watched = True
-            cache = self._handler.cache
-            with cache.lock:
+            with self._drivers.storage_cache.lock:
                 partition.entry.appended = (*partition.entry.appended, self._waker(partition))
         partition.waiters.add(waiter)
 

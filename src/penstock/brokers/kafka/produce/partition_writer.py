@@ -51,7 +51,6 @@ class Result(NamedTuple):
 class PartitionWriter:
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker: Final = broker
-        self._handler: Final = broker.handler
         self._size_max: Final = broker.all_settings.engine.record_size_max
         self._inflated_size_max: Final = broker.settings.batch_inflated_size_max
         self._check_plain: Final = native_only().check_plain
@@ -186,15 +185,15 @@ class PartitionWriter:
             records = records_of(body, partition.tag_header)
             if partition.settings.has_append_time:
                 records = [replace(record, timestamp_ms=now_ms) for record in records]
-            self._handler.check_led(partition.entry)
-            return self._handler.batch_write(partition.shard, records, producer=producer)
+            partition.driver.check_led(partition.entry)
+            return partition.driver.batch_write(partition.shard, records, producer=producer)
         stored: bytes | memoryview = body
         newest = checked.newest_ms
         if not partition.settings.keeps_batches or newest != checked.head_max_ms:
             stored, newest = self._stored_form(partition, checked, body, now_ms)
         if newest < 0:
             newest = now_ms
-        return self._handler.write_batch(
+        return partition.driver.write_batch(
             partition.entry, stored, checked.record_count, timestamp_ms=newest, producer=producer
         )
 

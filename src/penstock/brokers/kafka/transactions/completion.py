@@ -72,7 +72,7 @@ class TransactionEnder:
         """Return which node leads which shards; those that were deleted are left out."""
         by_node: dict[int, dict[str, int]] = {}
         for shard, bound in bounds.items():
-            entry = self._broker.handler.cache.shards.get(shard)
+            entry = self._broker.drivers.storage_cache.shards.get(shard)
             meta = None if entry is None else entry.meta
             if meta is None:
                 # Deleted, or not known here yet.
@@ -93,10 +93,10 @@ class TransactionEnder:
             ):
                 return self._leading.do(step)
             return await self._broker.run_blocking(partial(self._leading.do, step))
-        handler, text = self._broker.handler, participant_rpc.encode(step)
+        text = participant_rpc.encode(step)
         async with self._asking:
             answer = await self._broker.run_blocking(
-                partial(handler.take_transaction_step, node, text)
+                partial(self._broker.drivers.run_transaction_step, node, text)
             )
         return participant_rpc.decode_done(answer)
 

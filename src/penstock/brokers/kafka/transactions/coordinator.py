@@ -96,7 +96,7 @@ class TransactionCoordinator:
         self._meta: Final = meta
         self._index: Final = index
         self._leading: Final = leading
-        self._limits: Final = broker.handler.limits
+        self._limits: Final = broker.drivers.limits
         self._ender: Final = TransactionEnder(broker, meta, leading)
         self._entries: Final[dict[str, _Entry]] = {}
         self._cluster: Final = cluster
@@ -304,9 +304,7 @@ class TransactionCoordinator:
     async def _forget_aborted(self) -> None:
         for shard in self._limits.shards_with_aborted():
             try:
-                info = await self._broker.run_blocking(
-                    partial(self._broker.handler.shard_info, shard)
-                )
+                info = await self._broker.run_blocking(partial(self._broker.shard_info, shard))
                 earliest: int | None = info.earliest
             except UnknownShardError:
                 earliest = None
@@ -430,7 +428,7 @@ class TransactionCoordinator:
         return state
 
     async def _end_of(self, shard: str) -> int:
-        info = await self._broker.run_blocking(partial(self._broker.handler.shard_info, shard))
+        info = await self._broker.run_blocking(partial(self._broker.shard_info, shard))
         return info.latest
 
 

@@ -48,7 +48,7 @@ class LeadingPart:
     def recover(self, states: Iterable[TransactionState]) -> None:
         """Hold back what open transactions may have written to the partitions that this node
         leads; aborted ones are known before anybody reads."""
-        limits = self._broker.handler.limits
+        limits = self._broker.drivers.limits
         limits.load_aborted(one for one in self._meta.list_aborted() if self._leads(one.shard))
         for state in states:
             bounds = {
@@ -65,19 +65,19 @@ class LeadingPart:
         still_open = {one.producer_id for one in self._meta.list_transactions() if is_open(one)}
         for producer_id in limits.producers() - still_open:
             for shard in limits.release(producer_id):
-                self._broker.handler.note_released(shard)
+                self._broker.drivers.release_readers(shard)
 
     def _end_of(self, shard: str, default: int) -> int:
         """Return where a shard ends. What a power cut took from its end, or the end of the process
         from a memory topic, is written again, by this transaction as well."""
         try:
-            return self._broker.handler.shard_info(shard).latest
+            return self._broker.shard_info(shard).latest
         except (RetryableError, UnknownShardError):
             return default  # not here yet: then nothing is written either
 
     def _leads(self, shard: str) -> bool:
         """A node that has just started leads its shards, or will in a moment."""
-        entry = self._broker.handler.cache.shards.get(shard)
+        entry = self._broker.drivers.storage_cache.shards.get(shard)
         meta = None if entry is None else entry.meta
         node_id = self._broker.node_id
         is_waiting = meta is not None and meta.leader is None and node_id in meta.replicas
@@ -104,7 +104,7 @@ class LeadingPart:
 
     def _open(self, step: participant_rpc.OpenWriter) -> None:
         for shard in step.bounds:
-            self._broker.handler.check_led(self._broker.handler.find(shard))
+            self._broker.drivers.open_shard(shard).check_led()
         self._clear_left_over(step.producer_id, step.started_ms)
         writer = Writer(step.transactional_id, step.epoch, dict(step.bounds), step.started_ms)
         self._index.open(step.producer_id, writer)
@@ -127,7 +127,7 @@ class LeadingPart:
             index.end_is_over(producer_id)
         for shard in released:
             # The markers were news before they meant anything.
-            self._broker.handler.note_released(shard)
+            self._broker.drivers.release_readers(shard)
         return aborted
 
     def _write_ends(
@@ -137,12 +137,12 @@ class LeadingPart:
         batches: dict[str, int] = {}
         for shard, first in firsts.items():
             try:
-                entry = self._broker.handler.find(shard)
-                if entry.topic.holds_batches:
+                handle = self._broker.drivers.open_shard(shard)
+                if handle.entry.topic.holds_batches:
                     batches[shard] = first
                 else:
-                    self._broker.handler.end_transaction(
-                        entry, step.producer_id, Offset(first), is_commit=step.is_commit
+                    handle.driver.end_transaction(
+                        handle.entry, step.producer_id, Offset(first), is_commit=step.is_commit
                     )
             except UnknownShardError:
                 continue  # deleted meanwhile, with all that was written to it
@@ -152,7 +152,7 @@ class LeadingPart:
     def _write_markers(
         self, step: participant_rpc.EndWriter, firsts: dict[str, int]
     ) -> list[AbortedRange]:
-        handler, now_ms = self._broker.handler, self._broker.clock.now_ms()
+        now_ms = self._broker.clock.now_ms()
         marker = build_marker(
             step.producer_id, step.epoch, is_commit=step.is_commit, timestamp_ms=now_ms
         )
@@ -160,12 +160,12 @@ class LeadingPart:
         engines: set[BatchEngine] = set()
         for shard, first in firsts.items():
             try:
-                entry = handler.find(shard)
-                written = handler.write_batch(entry, marker, 1, timestamp_ms=now_ms)
+                handle = self._broker.drivers.open_shard(shard)
+                written = handle.driver.write_batch(handle.entry, marker, 1, timestamp_ms=now_ms)
             except UnknownShardError:
                 continue
             ranges.append(AbortedRange(shard, first, step.producer_id, written.first))
-            reader = handler.batch_reader(entry)
+            reader = handle.driver.batch_reader(handle.entry)
             if reader is not None and not step.is_commit:
                 engines.add(reader)
         # A client that knows of an aborted transaction leaves its producer's records out up to the
@@ -198,7 +198,7 @@ class LeadingPart:
             group, commits, namespace=broker.namespace, enable_cache=False
         )
         for topic_id in {shard.topic for shard in commits}:
-            if topic_id not in broker.handler.cache.topics:
+            if topic_id not in broker.drivers.storage_cache.topics:
                 broker.offsets.forget_topic(topic_id)
 
     # What was ended without this process
@@ -236,7 +236,7 @@ class LeadingPart:
         if released:
             _log.info("transaction_ended_elsewhere", producer=producer_id, shards=len(released))
         for shard in released:
-            self._broker.handler.note_released(shard)
+            self._broker.drivers.release_readers(shard)
 
 
 def is_open(state: TransactionState) -> bool:
