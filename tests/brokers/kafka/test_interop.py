@@ -133,8 +133,8 @@ def test_a_consumer_seeks_by_time(server: Running) -> None:
         producer.produce("times", b"%d" % n, timestamp=1_000_000 + n * 1_000)
         producer.flush(WAIT_S)
     consumer = Consumer({"bootstrap.servers": server.address, "group.id": "times"})
-    wanted = {1_000_000: 0, 1_004_500: 5, 1_009_000: 9}
-    for time_ms, offset in wanted.items():
+    requested = {1_000_000: 0, 1_004_500: 5, 1_009_000: 9}
+    for time_ms, offset in requested.items():
         found = consumer.offsets_for_times([TopicPartition("times", 0, time_ms)], timeout=WAIT_S)
         assert found[0].offset == offset
     # Behind the last one: librdkafka says "the end".

@@ -10,7 +10,7 @@ from penstock.brokers.kafka.metrics import KafkaMetrics, codes_in
 
 def test_errors_of_topics_and_partitions_are_found_in_an_answer() -> None:
     failed, fine = ErrorCode.unknown_topic_or_partition, ErrorCode.none
-    answer = {
+    response = {
         "error_code": fine,
         "throttle_time_ms": 7,
         "topics": [
@@ -18,16 +18,16 @@ def test_errors_of_topics_and_partitions_are_found_in_an_answer() -> None:
             {"name": "b", "partitions": ({"error_code": 16},), "error_code": 3},
         ],
     }
-    assert sorted(code for code in codes_in(answer) if code) == [3, 3, 16]
+    assert sorted(code for code in codes_in(response) if code) == [3, 3, 16]
 
 
 def test_labels_are_names_that_exist() -> None:
     registry = CollectorRegistry()
     metrics = KafkaMetrics(registry)
     for key in (0, 9_999, -1):
-        metrics.note_request(key, 0.003)
-        metrics.note_refused(key)
-    metrics.note_codes(0, [0, 3, 9_999])
+        metrics.record_request(key, 0.003)
+        metrics.count_rejected(key)
+    metrics.count_errors(0, [0, 3, 9_999])
     text = generate_latest(registry).decode()
     assert 'penstock_kafka_requests_total{api="Produce"} 1.0' in text
     assert 'penstock_kafka_requests_total{api="unknown"} 2.0' in text

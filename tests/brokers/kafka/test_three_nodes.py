@@ -161,7 +161,7 @@ def test_three_nodes_serve_kafka_clients_together(cluster: Cluster) -> None:
     leaders = cluster.leaders(1)
     assert set(leaders.values()) <= set(NODES)
     count = sum(produce(cluster.kafka[node], 1_000 * node) for node in NODES)
-    wanted = {
+    requested = {
         f"{topic} {1_000 * node + number}".encode(): 1
         for topic in all_topics()
         for node in NODES
@@ -173,7 +173,7 @@ def test_three_nodes_serve_kafka_clients_together(cluster: Cluster) -> None:
         address = cluster.kafka[NODES[number % 3]]
         consumer = Consumer({"bootstrap.servers": address, **options})
         consumer.subscribe(all_topics())
-        assert consume(consumer, count) == wanted
+        assert consume(consumer, count) == requested
         consumer.commit(asynchronous=False)
         consumer.close()
         other = Consumer({"bootstrap.servers": cluster.kafka[NODES[(number + 1) % 3]], **options})
@@ -265,8 +265,10 @@ class Writer(threading.Thread):
         return producer
 
 
-def have_written(writers: list[Writer], wanted: list[int]) -> bool:
-    return all(len(one.acknowledged) >= count for one, count in zip(writers, wanted, strict=True))
+def have_written(writers: list[Writer], requested: list[int]) -> bool:
+    return all(
+        len(one.acknowledged) >= count for one, count in zip(writers, requested, strict=True)
+    )
 
 
 def test_transactions_over_all_nodes_are_all_or_nothing_while_nodes_are_killed(
@@ -277,8 +279,8 @@ def test_transactions_over_all_nodes_are_all_or_nothing_while_nodes_are_killed(
     for writer in writers:
         writer.start()
     for node in (*NODES, *NODES):
-        wanted = [len(writer.acknowledged) + 3 for writer in writers]
-        wait_for(partial(have_written, writers, wanted), "all writers get on")
+        requested = [len(writer.acknowledged) + 3 for writer in writers]
+        wait_for(partial(have_written, writers, requested), "all writers get on")
         cluster.kill(node)
         cluster.start(node)
         wait_for(partial(cluster.is_whole, node), f"node {node} is back")

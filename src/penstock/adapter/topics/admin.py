@@ -78,7 +78,7 @@ class TopicDescription(Struct, frozen=True):
     partitions: tuple[PartitionDescription, ...]
 
 
-class WantedTopic(NamedTuple):
+class NewTopicRequest(NamedTuple):
     """A topic that somebody wants created."""
 
     name: str
@@ -136,7 +136,7 @@ class TopicAdmin:
         return topic
 
     def create_topics(
-        self, wanted: Sequence[WantedTopic], *, namespace: str = DEFAULT_NAMESPACE
+        self, wanted: Sequence[NewTopicRequest], *, namespace: str = DEFAULT_NAMESPACE
     ) -> list[Topic | StoreError]:
         """Create several topics, each as by `create_topic_full`, with one write of the metadata;
         an error stands where a topic would."""

@@ -31,9 +31,9 @@ def serve_data(broker: KafkaBroker, registry: ApiRegistry, dispatcher: Dispatche
     """Add the APIs that parse their requests by themselves. On the event loop."""
     partitions = PartitionTable(broker.drivers, broker.namespace)
     registry.add(produce.KEY, produce.MIN_VERSION, produce.MAX_VERSION)
-    dispatcher.add_raw(produce.KEY, produce.Producing(broker, partitions))
+    dispatcher.add_raw(produce.KEY, produce.ProduceHandler(broker, partitions))
     registry.add(fetch.KEY, fetch.MIN_VERSION, fetch.MAX_VERSION)
-    dispatcher.add_raw(fetch.KEY, fetch.Fetching(broker, partitions))
+    dispatcher.add_raw(fetch.KEY, fetch.FetchHandler(broker, partitions))
 
 
 def register_all(broker: KafkaBroker) -> ApiRegistry:

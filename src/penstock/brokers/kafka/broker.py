@@ -10,10 +10,10 @@ from typing import Final, TypeVar
 from penstock.adapter.driver_manager import StorageDriverManager
 from penstock.adapter.topics.admin import TopicAdmin
 from penstock.brokers.kafka.context import RequestContext
-from penstock.brokers.kafka.fetch.conversion_cache import ConvertedBatches
+from penstock.brokers.kafka.fetch.conversion_cache import ConversionCache
 from penstock.brokers.kafka.metrics import KafkaMetrics
 from penstock.brokers.kafka.transactions.interface import NoTransactions, Transactions
-from penstock.brokers.kafka.wire.fields import Answer, Fields
+from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.engine.contract import ShardInfo
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.meta.client import DEFAULT_NAMESPACE, MetaClient, Topic
@@ -59,9 +59,11 @@ class KafkaBroker:
         self.advertised: tuple[str, int] = ("127.0.0.1", self.settings.port)
         """The address that clients are told; set when the server listens."""
         self.listening_port: int = self.settings.port
-        self.converted: Final = ConvertedBatches(self.settings.converted_cache_size)
+        self.conversion_cache: Final = ConversionCache(self.settings.converted_cache_size)
         self.transactions: Transactions = NoTransactions()
-        self.init_transactional: Callable[[RequestContext, Fields], Awaitable[Answer]] | None = None
+        self.init_transactional: Callable[[RequestContext, Fields], Awaitable[Response]] | None = (
+            None
+        )
         """Answers InitProducerId for a transactional id; the coordinator sets it."""
         self.connection_count: Callable[[], int] = lambda: 0
         self.metrics: Final = metrics if metrics is not None else KafkaMetrics()

@@ -20,7 +20,7 @@ from penstock.brokers.kafka.metrics import KafkaMetrics, codes_in
 from penstock.brokers.kafka.network.connection import Connection, key_of
 from penstock.brokers.kafka.registry import API_VERSIONS, Api, ApiRegistry
 from penstock.brokers.kafka.wire.cursor import Cursor, MalformedRequestError
-from penstock.brokers.kafka.wire.fields import Answer, Fields
+from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.brokers.kafka.wire.schema import read_message
 from penstock.errors import StoreError
 from penstock.platform.log import get_logger
@@ -61,8 +61,8 @@ class Dispatcher:
         try:
             return self._begin(connection, request)
         except MalformedRequestError as error:
-            self._metrics.note_refused(key_of(request))
-            _refuse(connection, str(error))
+            self._metrics.count_rejected(key_of(request))
+            _reject(connection, str(error))
             return True
         except UNFORESEEN as error:
             self._end(connection, key_of(request), error)
@@ -81,7 +81,7 @@ class Dispatcher:
         if not connection.client_id and id_size > 0:
             connection.client_id = str(request[_HEAD.size : at], "utf-8", "replace")
         if not api.has(version):
-            self._refuse_version(connection, api, version, correlation_id)
+            self._reject_version(connection, api, version, correlation_id)
             return True
         if version >= api.first_flexible:
             at = _skip_tags(request, at)
@@ -94,13 +94,16 @@ class Dispatcher:
         self._start(connection, api, version, correlation_id, fields)
         return False
 
-    def _refuse_version(
+    def _reject_version(
         self, connection: Connection, api: Api, version: int, correlation_id: int
     ) -> None:
         if api.key != API_VERSIONS:
             raise MalformedRequestError(f"version {version} of API {api.key} is not served")
-        answer = {"error_code": ErrorCode.unsupported_version, "api_keys": versions(self._registry)}
-        connection.send(encode_answer(api, 0, correlation_id, answer))
+        response = {
+            "error_code": ErrorCode.unsupported_version,
+            "api_keys": versions(self._registry),
+        }
+        connection.send(encode_response(api, 0, correlation_id, response))
 
     def _start(
         self,
@@ -119,13 +122,13 @@ class Dispatcher:
             peer=connection.peer,
         )
         task = asyncio.get_running_loop().create_task(
-            self._answer(connection, api, correlation_id, context, fields)
+            self._respond(connection, api, correlation_id, context, fields)
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         connection.cancel_waiting = task.cancel
 
-    async def _answer(
+    async def _respond(
         self,
         connection: Connection,
         api: Api,
@@ -135,22 +138,22 @@ class Dispatcher:
     ) -> None:
         assert api.handler is not None
         try:
-            answer = await api.handler(context, fields)
+            response = await api.handler(context, fields)
         except MalformedRequestError as error:
-            self._metrics.note_refused(api.key)
-            _refuse(connection, str(error))
+            self._metrics.count_rejected(api.key)
+            _reject(connection, str(error))
             return
         except UNFORESEEN as error:
             self._end(connection, api.key, error)
             return
-        self._metrics.note_codes(api.key, codes_in(answer))
-        connection.answer([encode_answer(api, context.api_version, correlation_id, answer)])
+        self._metrics.count_errors(api.key, codes_in(response))
+        connection.respond([encode_response(api, context.api_version, correlation_id, response)])
 
     def _end(self, connection: Connection, key: int, error: Exception) -> None:
         """The edge of the protocol: what a handler did not foresee ends this connection, whose
         client then asks again, and no other."""
         _log.error("kafka_request_failed", cause=error, api=key, peer=connection.peer)
-        self._metrics.note_codes(key, [int(ErrorCode.unknown_server_error)])
+        self._metrics.count_errors(key, [int(ErrorCode.unknown_server_error)])
         connection.close()
 
     async def close(self) -> None:
@@ -161,7 +164,7 @@ class Dispatcher:
             await asyncio.wait(self._tasks, timeout=10.0)
 
 
-def versions(registry: ApiRegistry) -> list[Answer]:
+def versions(registry: ApiRegistry) -> list[Response]:
     """Return what ApiVersions lists."""
     return [
         {"api_key": api.key, "min_version": api.min_version, "max_version": api.max_version}
@@ -169,14 +172,14 @@ def versions(registry: ApiRegistry) -> list[Answer]:
     ]
 
 
-def encode_answer(api: Api, version: int, correlation_id: int, answer: Answer) -> bytearray:
+def encode_response(api: Api, version: int, correlation_id: int, response: Response) -> bytearray:
     """Return a whole answer with its size."""
     layout = api.response(version)
     out = bytearray(_SIZE_AND_ID.size)
     # A client that asks for versions does not know yet which header we would use.
     if layout.flexible and api.key != API_VERSIONS:
         out.append(0)
-    layout.write(out, answer)
+    layout.write(out, response)
     _SIZE_AND_ID.pack_into(out, 0, len(out) - 4, correlation_id)
     return out
 
@@ -191,6 +194,6 @@ def _skip_tags(request: memoryview, at: int) -> int:
     return cursor.at
 
 
-def _refuse(connection: Connection, reason: str) -> None:
+def _reject(connection: Connection, reason: str) -> None:
     _log.warning("kafka_request_refused", peer=connection.peer, reason=reason)
     connection.close()

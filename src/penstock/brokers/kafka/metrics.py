@@ -85,7 +85,7 @@ class KafkaMetrics(Collector):
 
     # Counting
 
-    def note_request(self, key: int, seconds: float) -> None:
+    def record_request(self, key: int, seconds: float) -> None:
         """A request was answered, or ended its connection."""
         latency = self._latencies.get(key)
         if latency is None:
@@ -95,13 +95,13 @@ class KafkaMetrics(Collector):
         latency.counts[bisect_left(BUCKETS_S, seconds)] += 1
         latency.seconds += seconds
 
-    def note_codes(self, key: int, codes: Iterable[int]) -> None:
+    def count_errors(self, key: int, codes: Iterable[int]) -> None:
         """Count the error codes of an answer; 0 is none."""
         for code in codes:
             if code:
                 self._errors[API_NAMES.get(key, UNKNOWN), _code_name(code)] += 1
 
-    def note_refused(self, key: int) -> None:
+    def count_rejected(self, key: int) -> None:
         self._errors[API_NAMES.get(key, UNKNOWN), REFUSED] += 1
 
     # Showing
@@ -149,9 +149,9 @@ class KafkaMetrics(Collector):
             yield CounterMetricFamily(f"penstock_kafka_{what}", meaning, value=value)
 
 
-def codes_in(answer: Mapping[str, object], depth: int = 2) -> Iterator[int]:
+def codes_in(response: Mapping[str, object], depth: int = 2) -> Iterator[int]:
     """Yield the error codes of an answer, of the topics in it, and of their partitions."""
-    for name, value in answer.items():
+    for name, value in response.items():
         if name == "error_code":
             yield _number(value)
         elif depth and isinstance(value, list | tuple):

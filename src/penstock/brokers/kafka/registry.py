@@ -8,11 +8,11 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.brokers.kafka.context import RequestContext
-from penstock.brokers.kafka.wire.fields import Answer, Fields
+from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.brokers.kafka.wire.flexible_versions import FIRST_FLEXIBLE
 from penstock.brokers.kafka.wire.schema import Layout, request_layout, response_layout
 
-Handler = Callable[[RequestContext, Fields], Awaitable[Answer]]
+Handler = Callable[[RequestContext, Fields], Awaitable[Response]]
 
 API_VERSIONS: Final = 18
 

@@ -79,7 +79,7 @@ def test_what_cannot_be_created_is_refused_with_its_reason(
 ) -> None:
     assert create(admin, NewTopic("there", 1, 1)) == [0]
     placed = NewTopic("placed", num_partitions=1, replica_assignment=[[1]])
-    refused = {
+    rejection = {
         NewTopic("there", 1, 1): ErrorCode.topic_already_exists,
         NewTopic("bad name", 1, 1): ErrorCode.invalid_topic_exception,
         NewTopic("three", 1, 3): ErrorCode.invalid_replication_factor,
@@ -90,7 +90,7 @@ def test_what_cannot_be_created_is_refused_with_its_reason(
         NewTopic("odd", 1, 1, config={"penstock.tag.header": "a\nb"}): ErrorCode.invalid_config,
         placed: ErrorCode.invalid_replica_assignment,
     }
-    for topic, code in refused.items():
+    for topic, code in rejection.items():
         assert create(admin, topic) == [code], topic
     assert [one.name for one in server.node.broker_cache.list_topics()] == ["there"]
 
@@ -185,8 +185,8 @@ def test_the_old_way_to_alter_takes_everything_else_back(
         dry = client.ask(33, 2, resources=[resource], validate_only=True)
         assert dry.items_of("responses")[0]["error_code"] == 0
         assert server.node.broker_cache.get_topic("orders").config.retention_ms == 9_000
-        answer = client.ask(33, 2, resources=[resource, node])
-    codes = [one["error_code"] for one in answer.items_of("responses")]
+        response = client.ask(33, 2, resources=[resource, node])
+    codes = [one["error_code"] for one in response.items_of("responses")]
     assert codes == [0, ErrorCode.invalid_config]
     config = server.node.broker_cache.get_topic("orders").config
     assert (config.retention_ms, config.retention_bytes) == (8_000, None)
@@ -219,15 +219,15 @@ def test_a_topic_grows_and_goes(server: Running, admin: AdminClient) -> None:
 
 def test_a_topic_is_deleted_by_its_id(server: Running) -> None:
     with WireClient(server.server.port) as client:
-        answer = client.ask(
+        response = client.ask(
             19, 7, topics=[{"name": "orders", "num_partitions": 2, "replication_factor": 1}]
         )
-        (created,) = answer.items_of("topics")
+        (created,) = response.items_of("topics")
         assert (created["error_code"], created["num_partitions"]) == (0, 2)
-        wanted = [{"name": None, "topic_id": created["topic_id"]}]
-        deleted = client.ask(20, 6, topics=wanted).items_of("responses")[0]
+        requested = [{"name": None, "topic_id": created["topic_id"]}]
+        deleted = client.ask(20, 6, topics=requested).items_of("responses")[0]
         assert (deleted["error_code"], deleted["name"]) == (0, "orders")
-        again = client.ask(20, 6, topics=wanted).items_of("responses")[0]
+        again = client.ask(20, 6, topics=requested).items_of("responses")[0]
         assert again["error_code"] == ErrorCode.unknown_topic_id
 
 

@@ -125,10 +125,10 @@ def test_settings_outlive_a_restart(data_path: Path) -> None:
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_value_is_refused_with_what_is_allowed(admin: AdminClient, name: str) -> None:
     (future,) = admin.create_topics([NewTopic("bad", 1, 1, config={name: BAD[name]})]).values()
-    with pytest.raises(KafkaException) as refused:
+    with pytest.raises(KafkaException) as rejection:
         future.result(TIMEOUT)
-    assert refused.value.args[0].code() == INVALID_CONFIG
-    assert refused.value.args[0].str().startswith(f"{name}: ")
+    assert rejection.value.args[0].code() == INVALID_CONFIG
+    assert rejection.value.args[0].str().startswith(f"{name}: ")
 
 
 def test_settings_change_one_by_one_and_go_back_to_their_defaults(admin: AdminClient) -> None:
@@ -205,9 +205,9 @@ def test_a_topic_can_keep_the_time_of_the_storing(server: Running, queue: str) -
     before = server.node.clock.now_ms()
     with WireClient(server.server.port) as client:
         for version in (3, 9):
-            answer = write(client, topic, batch(b"a", b"b", time_ms=5), version=version)
-            assert answer.number("error_code") == 0
-            appended = answer.number("log_append_time")
+            response = write(client, topic, batch(b"a", b"b", time_ms=5), version=version)
+            assert response.number("error_code") == 0
+            appended = response.number("log_append_time")
             assert before <= appended <= server.node.clock.now_ms()
         if queue == "batch":
             data = read(client, topic, 0).blob("records")

@@ -7,8 +7,8 @@ from tests.brokers.kafka.running import Running, WireClient
 
 from penstock.brokers.kafka.fetch.conversion_cache import (
     OVERHEAD,
+    ConversionCache,
     Converted,
-    ConvertedBatches,
     ConvertedKey,
 )
 from penstock.brokers.kafka.fetch.handler import HELD_MAX
@@ -23,22 +23,22 @@ def key(offset: int) -> ConvertedKey:
 
 
 def test_the_oldest_in_use_go_when_there_are_too_many_bytes() -> None:
-    kept = ConvertedBatches(4 * (100 + OVERHEAD))
+    kept = ConversionCache(4 * (100 + OVERHEAD))
     for offset in range(4):
-        kept.keep(key(offset), Converted(1, bytes(100), offset + 1))
+        kept.add(key(offset), Converted(1, bytes(100), offset + 1))
     assert kept.find(key(0), 1, 10, 1_000) is not None
-    kept.keep(key(4), Converted(1, bytes(100), 5))
+    kept.add(key(4), Converted(1, bytes(100), 5))
     assert kept.size == 4 * (100 + OVERHEAD)
     there = [kept.find(key(offset), 1, 10, 1_000) is not None for offset in range(5)]
     assert there == [True, False, True, True, True]
-    kept.keep(key(9), Converted(1, bytes(10_000), 10))
+    kept.add(key(9), Converted(1, bytes(10_000), 10))
     assert kept.find(key(9), 1, 10, 1 << 20) is None, "one must not push out all others"
     assert kept.size <= 4 * (100 + OVERHEAD)
 
 
 def test_a_batch_is_found_only_if_it_fits_and_is_still_good() -> None:
-    kept = ConvertedBatches(1 << 20)
-    kept.keep(key(0), Converted("before", bytes(100), 5))
+    kept = ConversionCache(1 << 20)
+    kept.add(key(0), Converted("before", bytes(100), 5))
     assert kept.find(key(0), "before", 4, 1_000) is None
     assert kept.find(key(0), "before", 5, 99) is None
     assert kept.find(key(0), "before", 5, 100) is not None
@@ -48,7 +48,7 @@ def test_a_batch_is_found_only_if_it_fits_and_is_still_good() -> None:
 
 def ask(server: Running, topic: str, partitions: int, offset: int, max_bytes: int) -> list[bytes]:
     """Return the records of each partition in one answer."""
-    wanted = [
+    requested = [
         {
             "partition": number,
             "current_leader_epoch": -1,
@@ -59,7 +59,7 @@ def ask(server: Running, topic: str, partitions: int, offset: int, max_bytes: in
         for number in range(partitions)
     ]
     with WireClient(server.server.port) as client:
-        answer = client.ask(
+        response = client.ask(
             FETCH,
             11,
             replica_id=-1,
@@ -69,11 +69,11 @@ def ask(server: Running, topic: str, partitions: int, offset: int, max_bytes: in
             isolation_level=0,
             session_id=0,
             session_epoch=-1,
-            topics=[{"topic": topic, "partitions": wanted}],
+            topics=[{"topic": topic, "partitions": requested}],
             forgotten_topics_data=[],
             rack_id="",
         )
-    return [one.blob("records") for one in answer.items_of("responses")[0].items_of("partitions")]
+    return [one.blob("records") for one in response.items_of("responses")[0].items_of("partitions")]
 
 
 def fetch(server: Running, topic: str, offset: int = 0) -> list[tuple[int, bytes | None]]:
@@ -88,12 +88,12 @@ def fetch(server: Running, topic: str, offset: int = 0) -> list[tuple[int, bytes
 @pytest.mark.parametrize("kind", ["memory", "rocksdb", "segment"])
 def test_what_was_deleted_is_gone_from_the_next_fetch(server: Running, kind: str) -> None:
     server.node.admin.create_topic_full(kind, 1, {"storage": kind, "cleanup": "compact"})
-    topics, hits = server.node.driver_manager, server.broker.converted.hits
+    topics, hits = server.node.driver_manager, server.broker.conversion_cache.hits
     for number in range(6):
         topics.write(kind, Record(b"%d" % number, key=b"k%d" % (number % 5)))
     everything = [(number, b"%d" % number) for number in range(6)]
     assert fetch(server, kind) == fetch(server, kind) == everything
-    assert server.broker.converted.hits == hits + 1, "the second one was kept"
+    assert server.broker.conversion_cache.hits == hits + 1, "the second one was kept"
     topics.delete_by_offset(kind, 0, Offset(2))
     assert fetch(server, kind) == [one for one in everything if one[0] != 2]
     topics.delete_by_key(kind, b"k3")
@@ -111,9 +111,12 @@ def test_records_that_expire_are_read_again_every_time(server: Running) -> None:
     server.node.admin.create_topic_full("fleeting", 1, {"storage": "memory"})
     later_ms = server.node.clock.now_ms() + 3_600_000
     server.node.driver_manager.write("fleeting", Record(b"v", expires_at_ms=later_ms))
-    hits, size = server.broker.converted.hits, server.broker.converted.size
+    hits, size = server.broker.conversion_cache.hits, server.broker.conversion_cache.size
     assert fetch(server, "fleeting") == fetch(server, "fleeting") == [(0, b"v")]
-    assert (server.broker.converted.hits, server.broker.converted.size) == (hits, size)
+    assert (server.broker.conversion_cache.hits, server.broker.conversion_cache.size) == (
+        hits,
+        size,
+    )
 
 
 def test_an_answer_holds_a_bounded_part_of_what_must_be_built(server: Running) -> None:

@@ -44,8 +44,8 @@ def ask(
     )
 
 
-def code_of_partition(answer: Fields) -> int:
-    return answer.items_of("responses")[0].items_of("partitions")[0].number("error_code")
+def code_of_partition(response: Fields) -> int:
+    return response.items_of("responses")[0].items_of("partitions")[0].number("error_code")
 
 
 @pytest.mark.parametrize(("opened", "continued"), [(12, 17), (7, 13), (17, 12), (13, 7)])
@@ -60,9 +60,9 @@ def test_a_session_cannot_go_from_names_to_ids_or_back(
     then: str | UUID = topic if continued < 13 else identifier
     session = ask(client, opened, (0, 0), first).number("session_id")
     assert session > 0
-    answer = ask(client, continued, (session, 1), then if names_again else None)
-    assert answer.number("error_code") == TOPIC_ID_ERROR
-    assert (answer.number("session_id"), answer.items_of("responses")) == (0, [])
+    response = ask(client, continued, (session, 1), then if names_again else None)
+    assert response.number("error_code") == TOPIC_ID_ERROR
+    assert (response.number("session_id"), response.items_of("responses")) == (0, [])
     # As a client does then: a full request, which opens another session.
     full = ask(client, continued, (session, 0), then)
     assert full.number("error_code") == 0
@@ -79,9 +79,9 @@ def test_a_session_goes_on_in_another_version_of_the_same_kind(
     named: str | UUID = topic if opened < 13 else id_of(client, topic)
     session = ask(client, opened, (0, 0), named).number("session_id")
     write(client, topic, batch(b"v"))
-    answer = ask(client, continued, (session, 1), None)
-    assert (answer.number("error_code"), answer.number("session_id")) == (0, session)
-    found = answer.items_of("responses")[0]
+    response = ask(client, continued, (session, 1), None)
+    assert (response.number("error_code"), response.number("session_id")) == (0, session)
+    found = response.items_of("responses")[0]
     if continued < 13:
         assert found.text("topic") == topic
     else:
@@ -120,16 +120,16 @@ def test_a_session_by_name_goes_on_with_the_topic_that_took_the_name(
     assert code_of_partition(ask(client, 12, (session, 1), None)) == UNKNOWN_TOPIC
     make(server, topic)
     write(client, topic, batch(b"new"))
-    answer = ask(client, 12, (session, 2), None)
-    assert code_of_partition(answer) == 0
-    assert answer.items_of("responses")[0].items_of("partitions")[0].blob("records")
+    response = ask(client, 12, (session, 2), None)
+    assert code_of_partition(response) == 0
+    assert response.items_of("responses")[0].items_of("partitions")[0].blob("records")
 
 
 def test_many_unknown_ids_are_answered_one_by_one(client: WireClient) -> None:
     topics = [{"topic_id": UUID(int=n + 1), "partitions": [PARTITION]} for n in range(2_000)]
-    answer = client.ask(FETCH, 17, max_wait=0, session_epoch=-1, max_bytes=1, topics=topics)
+    response = client.ask(FETCH, 17, max_wait=0, session_epoch=-1, max_bytes=1, topics=topics)
     codes = [
-        one.items_of("partitions")[0].number("error_code") for one in answer.items_of("responses")
+        one.items_of("partitions")[0].number("error_code") for one in response.items_of("responses")
     ]
     assert codes == [UNKNOWN_TOPIC_ID] * 2_000
 

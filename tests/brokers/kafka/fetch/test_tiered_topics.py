@@ -61,10 +61,10 @@ def offset_of(server: Running, timestamp: int) -> int:
     """Ask ListOffsets for one of its named places."""
     partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
     with WireClient(server.server.port) as client:
-        answer = client.ask(
+        response = client.ask(
             2, 9, replica_id=-1, topics=[{"name": TOPIC, "partitions": [partition]}]
         )
-    (found,) = answer.items_of("topics")[0].items_of("partitions")
+    (found,) = response.items_of("topics")[0].items_of("partitions")
     assert found.number("error_code") == 0
     return found.number("offset")
 

@@ -32,7 +32,7 @@ class SlowStore:
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
         self.may_store = asyncio.Event()
-        self.refused: dict[str, StoreError] = {}
+        self.rejection: dict[str, StoreError] = {}
         self.failure: StoreError | None = None
         self.offsets = SimpleNamespace(commit_groups=self._commit_groups)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -41,7 +41,7 @@ class SlowStore:
         self.calls.append([one.group for one in commits])
         if self.failure is not None:
             raise self.failure
-        return [self.refused.get(one.group) for one in commits]
+        return [self.rejection.get(one.group) for one in commits]
 
     async def run_blocking(self, call: Callable[[], T]) -> T:
         await self.may_store.wait()
@@ -80,7 +80,7 @@ def test_commits_that_wait_at_the_same_moment_go_in_one_call() -> None:
 def test_one_refused_commit_fails_alone_and_a_failed_call_fails_all() -> None:
     async def script(store: SlowStore, queue: CommitQueue) -> None:
         store.may_store.set()
-        store.refused["b"] = DeadlineError("not this one")
+        store.rejection["b"] = DeadlineError("not this one")
         works = [queue.commit(commit_of(name, 1)) for name in "abc"]
         outcomes = await asyncio.gather(*works, return_exceptions=True)
         assert [type(one) for one in outcomes] == [type(None), DeadlineError, type(None)]
@@ -131,7 +131,7 @@ def commit(server: Running, offset: int) -> ErrorCode:
         "committed_metadata": "",
     }
     with WireClient(server.server.port) as client:
-        answer = client.ask(
+        response = client.ask(
             8,
             7,
             group_id="g",
@@ -140,7 +140,7 @@ def commit(server: Running, offset: int) -> ErrorCode:
             group_instance_id=None,
             topics=[{"name": "orders", "partitions": [partition]}],
         )
-    (topic,) = answer.items_of("topics")
+    (topic,) = response.items_of("topics")
     (found,) = topic.items_of("partitions")
     return ErrorCode(found.number("error_code"))
 

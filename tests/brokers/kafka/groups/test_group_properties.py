@@ -102,20 +102,20 @@ class Play:
         self.now_ms = until_ms
 
     def collect(self) -> None:
-        for ticket, answer in self.machine.take_answers():
+        for ticket, response in self.machine.take_answers():
             client = self.waiting.pop(ticket)  # KeyError: answered twice
-            if isinstance(answer, Joined) and answer.error in {
+            if isinstance(response, Joined) and response.error in {
                 GroupCode.none,
                 GroupCode.member_id_required,
             }:
-                self.ids[client] = answer.member_id
-                if answer.error is GroupCode.none:
-                    self.generations[client] = answer.generation
-                    members = {one.member_id for one in answer.members}
+                self.ids[client] = response.member_id
+                if response.error is GroupCode.none:
+                    self.generations[client] = response.generation
+                    members = {one.member_id for one in response.members}
                     if members:
-                        assert self.seen.setdefault(answer.generation, members) is not None
-            elif isinstance(answer, Synced) and answer.error is GroupCode.none:
-                assert answer.assignment in {b"", *(one.encode() for one in self._all_ids())}
+                        assert self.seen.setdefault(response.generation, members) is not None
+            elif isinstance(response, Synced) and response.error is GroupCode.none:
+                assert response.assignment in {b"", *(one.encode() for one in self._all_ids())}
 
     def _all_ids(self) -> set[str]:
         return {f"{name}-{n}" for n in range(self.made + 1) for name in self._prefixes()}

@@ -73,15 +73,15 @@ def commit(client: WireClient, version: int, offset: int, **fields: object) -> i
         "member_id": "",
         "topics": topics,
     }
-    answer = client.ask(COMMIT, version, **(request | fields))
-    return answer.items_of("topics")[0].items_of("partitions")[0].number("error_code")
+    response = client.ask(COMMIT, version, **(request | fields))
+    return response.items_of("topics")[0].items_of("partitions")[0].number("error_code")
 
 
 def fetched(client: WireClient) -> Fields:
-    wanted = [{"name": "orders", "partition_indexes": [1]}]
-    groups = [{"group_id": "readers", "topics": wanted}]
-    answer = client.ask(FETCH, 9, groups=groups, require_stable=True)
-    return answer.items_of("groups")[0].items_of("topics")[0].items_of("partitions")[0]
+    requested = [{"name": "orders", "partition_indexes": [1]}]
+    groups = [{"group_id": "readers", "topics": requested}]
+    response = client.ask(FETCH, 9, groups=groups, require_stable=True)
+    return response.items_of("groups")[0].items_of("topics")[0].items_of("partitions")[0]
 
 
 def test_a_member_joins_commits_and_leaves(client: WireClient) -> None:
@@ -112,8 +112,8 @@ def test_the_oldest_versions_do_the_same(client: WireClient) -> None:
     assert client.ask(SYNC, 0, **request, assignments=assignments)["assignment"] == b"x"
     assert client.ask(HEARTBEAT, 0, **request)["error_code"] == 0
     assert commit(client, 2, 5, generation_id_or_member_epoch=1, member_id=member) == 0
-    wanted = [{"name": "orders", "partition_indexes": [0, 1]}]
-    old = client.ask(FETCH, 1, group_id="readers", topics=wanted)
+    requested = [{"name": "orders", "partition_indexes": [0, 1]}]
+    old = client.ask(FETCH, 1, group_id="readers", topics=requested)
     offsets = [one["committed_offset"] for one in old.items_of("topics")[0].items_of("partitions")]
     assert offsets == [-1, 5]
     assert client.ask(LEAVE, 0, group_id="readers", member_id=member)["error_code"] == 0
@@ -138,8 +138,8 @@ def test_topics_are_named_by_id_in_the_newest_versions(server: Running, client: 
     identifier = uuid_of(topic.topic_id)
     partition = {"partition_index": 0, "committed_offset": 3, "committed_metadata": None}
     topics = [{"topic_id": identifier, "partitions": [partition]}]
-    answer = client.ask(COMMIT, 10, group_id="readers", topics=topics, member_id="")
-    assert answer.items_of("topics")[0].items_of("partitions")[0]["error_code"] == 0
+    response = client.ask(COMMIT, 10, group_id="readers", topics=topics, member_id="")
+    assert response.items_of("topics")[0].items_of("partitions")[0]["error_code"] == 0
     found = client.ask(FETCH, 10, groups=[{"group_id": "readers", "topics": None}])
     shown = found.items_of("groups")[0].items_of("topics")[0]
     assert shown["topic_id"] == identifier
@@ -155,9 +155,9 @@ def test_what_cannot_be_committed_is_refused_and_the_rest_is_kept(client: WireCl
         {"name": "nothing", "partitions": [partition(0, 1)]},
         {"name": "orders", "partitions": [partition(1, 1, "x" * 5_000)]},
     ]
-    answer = client.ask(COMMIT, 9, group_id="readers", member_id="", topics=topics)
+    response = client.ask(COMMIT, 9, group_id="readers", member_id="", topics=topics)
     codes = [
-        one["error_code"] for t in answer.items_of("topics") for one in t.items_of("partitions")
+        one["error_code"] for t in response.items_of("topics") for one in t.items_of("partitions")
     ]
     assert codes == [
         ErrorCode.none,

@@ -110,8 +110,8 @@ def test_kafkas_own_tools_go_round(tools: str, server: Running, tmp_path: Path) 
     reset = ("--group", "g", "--topic", "java", "--reset-offsets", "--to-earliest", "--execute")
     assert "NEW-OFFSET" in kafka.groups(*reset)
 
-    wanted = {"version": 1, "partitions": [{"topic": "java", "partition": 0, "offset": 1}]}
-    (tmp_path / "before.json").write_text(json.dumps(wanted))
+    requested = {"version": 1, "partitions": [{"topic": "java", "partition": 0, "offset": 1}]}
+    (tmp_path / "before.json").write_text(json.dumps(requested))
     deleted = kafka.run(
         f"{TOOLS}.DeleteRecordsCommand", "--offset-json-file", str(tmp_path / "before.json")
     )

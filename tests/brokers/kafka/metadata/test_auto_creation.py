@@ -17,8 +17,8 @@ OK, LEADER_NOT_AVAILABLE, POLICY_VIOLATION = 0, 5, 44
 
 def name_topics(client: WireClient, *names: str) -> list[int]:
     topics = [{"name": name, "topic_id": UUID(int=0)} for name in names]
-    answer = client.ask(METADATA, 12, topics=topics, allow_auto_topic_creation=True)
-    return [one.number("error_code") for one in answer.items_of("topics")]
+    response = client.ask(METADATA, 12, topics=topics, allow_auto_topic_creation=True)
+    return [one.number("error_code") for one in response.items_of("topics")]
 
 
 def test_a_node_has_as_many_topics_as_its_setting_allows(data_path: Path) -> None:

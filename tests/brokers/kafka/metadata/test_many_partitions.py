@@ -13,8 +13,8 @@ from tests.brokers.kafka.wire.test_data_requests import batch, make, write
 
 from penstock.adapter.topics.shard_name import build_storage_name
 from penstock.brokers.kafka.fetch.partition_reader import PartitionReader
-from penstock.brokers.kafka.fetch.request import Wanted, parse_fetch
-from penstock.brokers.kafka.fetch.response import Fetched
+from penstock.brokers.kafka.fetch.request import FetchPartition, parse_fetch
+from penstock.brokers.kafka.fetch.response import FetchedPartition
 from penstock.brokers.kafka.metadata.partitions import Partition
 from penstock.brokers.kafka.metadata.topic_ids import uuid_of
 from penstock.brokers.kafka.wire.fields import Fields
@@ -44,8 +44,8 @@ def fields_of(
     return {**limits, "topics": [named], **changes}
 
 
-def told(answer: Fields) -> dict[int, Fields]:
-    (topic,) = answer.items_of("responses")
+def told(response: Fields) -> dict[int, Fields]:
+    (topic,) = response.items_of("responses")
     return {one.number("partition_index"): one for one in topic.items_of("partitions")}
 
 
@@ -61,8 +61,8 @@ def test_partitions_without_news_are_told_beside_those_that_have_some(
     for offset in (0, 1, 2):
         if offset == 2:
             write(client, topic, batch(b"c"), partition=1)
-        wanted = [min(offset, end) for end in ends]
-        fields = fields_of(server, topic, wanted, isolation_level=isolation)
+        requested = [min(offset, end) for end in ends]
+        fields = fields_of(server, topic, requested, isolation_level=isolation)
         found = told(client.ask(FETCH, version, **fields))
         assert list(found) == list(range(PARTITIONS))
         for number, one in found.items():
@@ -70,7 +70,7 @@ def test_partitions_without_news_are_told_beside_those_that_have_some(
             assert one.number("error_code") == 0
             assert one.number("high_watermark") == end
             assert one.number("last_stable_offset") == end
-            assert bool(one.blob("records")) == (wanted[number] < end)
+            assert bool(one.blob("records")) == (requested[number] < end)
             if version >= 5:
                 assert one.number("log_start_offset") == 0
 
@@ -80,13 +80,17 @@ def test_a_wake_up_looks_at_nothing_but_the_partition_with_news(
 ) -> None:
     topic = make(server, "waiting", PARTITIONS)
     looks: Counter[int] = Counter()
-    look = PartitionReader.look
+    try_fast = PartitionReader.try_fast
 
     def count(
-        self: PartitionReader, partition: Partition, wanted: Wanted, *, is_committed: bool
-    ) -> Fetched | None:
+        self: PartitionReader,
+        partition: Partition,
+        requested: FetchPartition,
+        *,
+        is_committed: bool,
+    ) -> FetchedPartition | None:
         looks[partition.index] += 1
-        return look(self, partition, wanted, is_committed=is_committed)
+        return try_fast(self, partition, requested, is_committed=is_committed)
 
     monkeypatch.setattr(PartitionReader, "look", count)
     client.send(FETCH, 12, **fields_of(server, topic, [0] * PARTITIONS))
@@ -141,7 +145,7 @@ def test_tagged_fields_of_a_partition_are_passed_over(server: Running) -> None:
     body = bytearray()
     request_layout(FETCH, 12).write(body, fields_of(server, topic, [5, 6, 7]))
     plain = parse_fetch(12, memoryview(body))
-    assert [one.offset for one in plain.wanted] == [5, 6, 7]
+    assert [one.offset for one in plain.requested] == [5, 6, 7]
     # Behind the second partition: one field, number 9, of two bytes.
     first = body.index((0).to_bytes(4, "big") + b"\xff\xff\xff\xff" + (5).to_bytes(8, "big"))
     at = first + 2 * 33 - 1

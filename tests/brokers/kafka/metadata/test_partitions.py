@@ -13,10 +13,10 @@ from penstock.record import Record
 
 class Counter:
     def __init__(self) -> None:
-        self.news_count = 0
+        self.append_count = 0
 
-    def news(self, partition: Partition) -> None:
-        self.news_count += 1
+    def on_append(self, partition: Partition) -> None:
+        self.append_count += 1
 
 
 def test_bounds_that_a_write_made_void_are_not_kept(tmp_path: Path) -> None:
@@ -30,10 +30,10 @@ def test_bounds_that_a_write_made_void_are_not_kept(tmp_path: Path) -> None:
         mark, bounds = partition.mark, node.handler.bounds(partition.entry)
         node.driver_manager.write("t", Record(b"v"))
         # As a thread would that asked before the write and was held up since.
-        partition.keep_bounds(mark, bounds)
-        assert partition.known_bounds() is None
-        partition.keep_bounds(partition.mark, (0, 1))
-        assert partition.known_bounds() == (0, 1)
+        partition.cache_bounds(mark, bounds)
+        assert partition.cached_bounds() is None
+        partition.cache_bounds(partition.mark, (0, 1))
+        assert partition.cached_bounds() == (0, 1)
 
     with Node(str(tmp_path / "data")) as node:
         asyncio.run(go(node))
@@ -55,13 +55,13 @@ def test_writes_of_other_threads_are_told_on_the_loop_once_for_many(tmp_path: Pa
         writer = threading.Thread(target=write)
         writer.start()
         writer.join()  # the loop stands still meanwhile
-        assert counter.news_count == 0
+        assert counter.append_count == 0
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         table.forget(topic.partitions[0], counter)
         node.driver_manager.write("t", Record(b"v"))
         await asyncio.sleep(0)
-        return counter.news_count
+        return counter.append_count
 
     with Node(str(tmp_path / "data")) as node:
         assert asyncio.run(go(node)) == 1

@@ -209,7 +209,7 @@ SLOW = {"slow_timeout_ms": 300, "sweep_interval_ms": 50}
 
 
 def test_a_request_that_comes_too_slowly_ends_the_connection(tmp_path: Path) -> None:
-    with running(tmp_path, SLOW) as one, connect(one) as slow, connect(one) as quiet:
+    with running(tmp_path, SLOW) as one, connect(one) as slow, connect(one) as empty_response:
         slow.settimeout(0.05)
         deadline = time.monotonic() + 60
         closed = False
@@ -223,8 +223,8 @@ def test_a_request_that_comes_too_slowly_ends_the_connection(tmp_path: Path) -> 
             except ConnectionError:
                 closed = True
         assert closed
-        quiet.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
-        assert answer_or_end(quiet) != b"", "who only says nothing has more time"
+        empty_response.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+        assert answer_or_end(empty_response) != b"", "who only says nothing has more time"
 
 
 def test_an_answer_that_is_taken_too_slowly_ends_the_connection(tmp_path: Path) -> None:

@@ -91,21 +91,21 @@ def test_a_batch_that_cannot_be_read_is_refused(
     topic = f"unreadable-{queue}"
     if ("default", topic) not in server.node.broker_cache.topics:
         make(server, topic, queue=queue)
-    answer = write(client, topic, data)
-    assert answer.number("error_code") == INVALID_RECORD
-    assert answer.optional_text("error_message")
+    response = write(client, topic, data)
+    assert response.number("error_code") == INVALID_RECORD
+    assert response.optional_text("error_message")
     assert server.node.driver_manager.shard_info(topic, 0).latest == 0
 
 
 def test_the_records_at_fault_are_named(server: Running, client: WireClient) -> None:
     topic = make(server, "named-faults", cleanup="compact")
     content = record(0) + record(1, key=None) + record(2) + record(3, key=None)
-    answer = write(client, topic, wrapped(content, 4), version=8)
-    assert answer.number("error_code") == INVALID_RECORD
-    errors = answer.items_of("record_errors")
+    response = write(client, topic, wrapped(content, 4), version=8)
+    assert response.number("error_code") == INVALID_RECORD
+    errors = response.items_of("record_errors")
     assert [one.number("batch_index") for one in errors] == [1, 3]
     assert all("key" in one.text("batch_index_error_message") for one in errors)
-    assert "key" in answer.text("error_message")
+    assert "key" in response.text("error_message")
     bad = write(client, topic, wrapped(record(0) + record(2), 2), version=9)
     assert [one.number("batch_index") for one in bad.items_of("record_errors")] == [1]
     old = write(client, topic, wrapped(content, 4), version=7)
@@ -114,8 +114,8 @@ def test_the_records_at_fault_are_named(server: Running, client: WireClient) -> 
 
 def test_producers_cannot_say_when_a_batch_was_stored(server: Running, client: WireClient) -> None:
     topic = make(server, "stored-when")
-    answer = write(client, topic, patched(batch(b"v"), attributes=LOG_APPEND_TIME))
-    assert answer.number("error_code") == INVALID_TIMESTAMP
+    response = write(client, topic, patched(batch(b"v"), attributes=LOG_APPEND_TIME))
+    assert response.number("error_code") == INVALID_TIMESTAMP
 
 
 @pytest.mark.parametrize("bad", [wrapped(os.urandom(99), codec=ZSTD), bomb(1 << 30)])
@@ -124,7 +124,7 @@ def test_one_bad_partition_does_not_harm_the_others(
 ) -> None:
     topic = make(server, f"others-{len(bad)}", 3)
     good = batch(b"v")
-    answer = client.ask(
+    response = client.ask(
         PRODUCE,
         9,
         acks=-1,
@@ -138,7 +138,7 @@ def test_one_bad_partition_does_not_harm_the_others(
             }
         ],
     )
-    found = answer.items_of("responses")[0].items_of("partition_responses")
+    found = response.items_of("responses")[0].items_of("partition_responses")
     codes = [one.number("error_code") for one in found]
     assert codes[0] == codes[2] == OK
     assert codes[1] in {TOO_LARGE, INVALID_RECORD}
@@ -154,9 +154,9 @@ def test_batches_are_inflated_up_to_a_limit(
     large = write(client, topic, bomb(3 << 20))
     assert (large.number("error_code"), large.number("base_offset")) == (OK, 0)
     for codec, size in ((GZIP, 80 << 20), (LZ4, 80 << 20), (ZSTD, SMALL_SIZE)):
-        refused = write(client, topic, bomb(size, codec))
-        assert refused.number("error_code") == TOO_LARGE
-        assert "batch_inflated_size_max" in refused.text("error_message")
+        rejection = write(client, topic, bomb(size, codec))
+        assert rejection.number("error_code") == TOO_LARGE
+        assert "batch_inflated_size_max" in rejection.text("error_message")
     assert write(client, topic, batch(b"v")).number("base_offset") == 1
 
 
@@ -166,8 +166,10 @@ def test_many_small_bombs_in_a_request_have_one_limit_together(
     topic = make(server, "many-bombs", 40)
     one = bomb(12 << 20)
     parts = [{"index": index, "records": one} for index in range(40)]
-    answer = client.ask(PRODUCE, 9, acks=-1, topic_data=[{"name": topic, "partition_data": parts}])
-    found = answer.items_of("responses")[0].items_of("partition_responses")
+    response = client.ask(
+        PRODUCE, 9, acks=-1, topic_data=[{"name": topic, "partition_data": parts}]
+    )
+    found = response.items_of("responses")[0].items_of("partition_responses")
     codes = [each.number("error_code") for each in found]
     assert codes[0] == OK
     assert codes[-1] == TOO_LARGE
@@ -206,8 +208,8 @@ def test_requests_that_wait_are_bounded_together(
             with pytest.raises(ConnectionError):
                 second.ask(PRODUCE, 9, **fields)
             go_on.set()
-            answer = first.receive(PRODUCE, 9).items_of("responses")[0]
-            assert answer.items_of("partition_responses")[0].number("error_code") == OK
+            response = first.receive(PRODUCE, 9).items_of("responses")[0]
+            assert response.items_of("partition_responses")[0].number("error_code") == OK
         with WireClient(server.server.port) as again:
             # Larger than the limit, and alone: it is taken.
             assert write(again, topic, batch(os.urandom(2 << 20))).number("error_code") == OK

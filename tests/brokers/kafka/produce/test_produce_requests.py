@@ -26,7 +26,7 @@ def encoded(
     version: int,
     transactional_id: str | None,
     acks: int,
-    wanted: list[tuple[str, list[tuple[int, bytes]]]],
+    requested: list[tuple[str, list[tuple[int, bytes]]]],
 ) -> bytes:
     out = bytearray()
     fields: Mapping[str, object] = {
@@ -38,7 +38,7 @@ def encoded(
                 "name": name,
                 "partition_data": [{"index": index, "records": data} for index, data in parts],
             }
-            for name, parts in wanted
+            for name, parts in requested
         ],
     }
     request_layout(PRODUCE, version).write(out, fields)
@@ -46,20 +46,22 @@ def encoded(
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
-@given(transactional_id=st.none() | st.text(max_size=150), acks=st.integers(-1, 1), wanted=topics)
+@given(
+    transactional_id=st.none() | st.text(max_size=150), acks=st.integers(-1, 1), requested=topics
+)
 def test_every_version_of_a_request_is_read_as_it_was_written(
     version: int,
     transactional_id: str | None,
     acks: int,
-    wanted: list[tuple[str, list[tuple[int, bytes]]]],
+    requested: list[tuple[str, list[tuple[int, bytes]]]],
 ) -> None:
-    request = encoded(version, transactional_id, acks, wanted)
+    request = encoded(version, transactional_id, acks, requested)
     found_id, found_acks, found = native_only().parse_produce(request, version >= 9)
     assert (found_id, found_acks) == (transactional_id, acks)
     assert [
         (name.decode(), [(index, request[start:end]) for index, start, end in parts])
         for name, parts in found
-    ] == wanted
+    ] == requested
 
 
 @pytest.mark.parametrize("version", [3, 9])

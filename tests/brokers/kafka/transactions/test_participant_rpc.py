@@ -38,8 +38,8 @@ class Leader:
         self.shard = ShardId(topic.topic_id, 0).name
         self._sequence = 0
 
-    def take(self, step: participant_rpc.Step) -> participant_rpc.Done:
-        return participant_rpc.decode_done(
+    def take(self, step: participant_rpc.Step) -> participant_rpc.StepResult:
+        return participant_rpc.decode_result(
             self.node.handler.take_transaction_step(
                 self.node.meta.node_id, participant_rpc.encode(step)
             )
@@ -49,7 +49,7 @@ class Leader:
         end = self.node.handler.shard_info(self.shard).latest
         self.take(participant_rpc.OpenWriter("t", PRODUCER, EPOCH, started_ms, {self.shard: end}))
 
-    def end(self, started_ms: int, *, commit: bool, bound: int = 0) -> participant_rpc.Done:
+    def end(self, started_ms: int, *, commit: bool, bound: int = 0) -> participant_rpc.StepResult:
         return self.take(
             participant_rpc.EndWriter(PRODUCER, EPOCH, started_ms, commit, {self.shard: bound})
         )
@@ -59,14 +59,14 @@ class Leader:
         record = StoredRecord(Offset(0), value, None, (), (), 1_000, None, 0, 0)
         data = batch_of([record], "", (PRODUCER, EPOCH, self._sequence))
         part = {"index": 0, "records": data}
-        answer = self._client.ask(
+        response = self._client.ask(
             0,
             9,
             transactional_id="t",
             acks=-1,
             topic_data=[{"name": "orders", "partition_data": [part]}],
         )
-        code = answer.items_of("responses")[0].items_of("partition_responses")[0]
+        code = response.items_of("responses")[0].items_of("partition_responses")[0]
         if code.number("error_code") == 0:
             self._sequence += 1
         return code.number("error_code")

@@ -208,7 +208,7 @@ def test_a_transaction_takes_all_of_its_partitions_or_none(server: Running) -> N
         assert begun["error_code"] == 0
 
         def enlist(*names: str) -> list[object]:
-            answer = client.ask(
+            response = client.ask(
                 24,
                 3,
                 v3_and_below_transactional_id="t",
@@ -218,7 +218,7 @@ def test_a_transaction_takes_all_of_its_partitions_or_none(server: Running) -> N
             )
             return [
                 one.items_of("results_by_partition")[0]["partition_error_code"]
-                for one in answer.items_of("results_by_topic_v3_and_below")
+                for one in response.items_of("results_by_topic_v3_and_below")
             ]
 
         assert enlist("simple", "nothing", "memory") == [55, 3, 55]

@@ -187,14 +187,14 @@ def test_a_node_of_a_cluster_waits_until_it_knows_of_transactions(
         leave_all_kinds(server)
         alone = server.node.settings
     asked: list[str] = []
-    answer = LogTransactionClient.list_transactions
+    response = LogTransactionClient.list_transactions
 
     def no_majority(meta: LogTransactionClient) -> list[TransactionState]:
         asked.append("no majority")
         raise DeadlineError("no leader answered")
 
     def a_little_later(meta: LogTransactionClient) -> list[TransactionState]:
-        return no_majority(meta) if len(asked) < 2 else answer(meta)
+        return no_majority(meta) if len(asked) < 2 else response(meta)
 
     monkeypatch.setattr(node_module, "_LIMITS_PAUSE_S", 0.01)
     monkeypatch.setattr(LogTransactionClient, "list_transactions", a_little_later)

@@ -23,12 +23,12 @@ from tests.brokers.kafka.wire.test_data_requests import patched
 from tests.engine.quick_directory import quick_directory
 from tests.kafka_clients import Producer
 
-from penstock.brokers.kafka.transactions.participant import LeadingPart
+from penstock.brokers.kafka.transactions.participant import TransactionParticipant
 from penstock.engine.contract import Isolation
 from penstock.errors import BusyError
 from penstock.node.node import Node
 from penstock.record import Offset, Record, StoredRecord
-from penstock.record import Producer as Producing
+from penstock.record import Producer as ProduceHandler
 
 KINDS: dict[str, dict[str, object]] = {
     "batch": {"queue": "batch"},
@@ -173,7 +173,7 @@ def test_a_read_during_an_abort_shows_nothing_of_it(
     record = Record(b"dropped", key=b"k", tags=("t",))
     handler.write(shard, Record(b"kept", key=b"k", tags=("t",)))
     handler.limits.hold(shard, 1, 1)
-    handler.batch_write(shard, [record], producer=Producing(1, 0, 0, is_transactional=True))
+    handler.batch_write(shard, [record], producer=ProduceHandler(1, 0, 0, is_transactional=True))
     entry = handler.find(shard)
     engine = type(handler._reader(entry))
     read = getattr(engine, call)
@@ -205,7 +205,7 @@ class Transacting:
         begun = client.ask(22, 4, transactional_id=self._name, transaction_timeout=60_000)
         self._producer = (begun.number("producer_id"), begun.number("producer_epoch"))
         self._sequence = 0
-        answer = client.ask(
+        response = client.ask(
             24,
             3,
             v3_and_below_transactional_id=self._name,
@@ -213,7 +213,7 @@ class Transacting:
             v3_and_below_producer_epoch=self._producer[1],
             v3_and_below_topics=[{"name": name, "partitions": [0]} for name in self._topics],
         )
-        for one in answer.items_of("results_by_topic_v3_and_below"):
+        for one in response.items_of("results_by_topic_v3_and_below"):
             assert one.items_of("results_by_partition")[0].number("partition_error_code") == 0
 
     def write(self, client: WireClient, value: bytes, *, transactional: bool = True) -> set[int]:
@@ -222,7 +222,7 @@ class Transacting:
         batch = batch_of([record], "", (*self._producer, self._sequence))
         if not transactional:
             batch = plain_batch(record, (*self._producer, self._sequence))
-        answer = client.ask(
+        response = client.ask(
             0,
             9,
             transactional_id=self._name if transactional else None,
@@ -234,13 +234,13 @@ class Transacting:
         )
         codes = {
             one.items_of("partition_responses")[0].number("error_code")
-            for one in answer.items_of("responses")
+            for one in response.items_of("responses")
         }
         self._sequence += codes == {0}
         return codes
 
     def end(self, client: WireClient, *, commit: bool) -> None:
-        answer = client.ask(
+        response = client.ask(
             26,
             3,
             transactional_id=self._name,
@@ -248,7 +248,7 @@ class Transacting:
             producer_epoch=self._producer[1],
             committed=commit,
         )
-        assert answer.number("error_code") == 0
+        assert response.number("error_code") == 0
 
 
 def plain_batch(record: StoredRecord, producer: tuple[int, int, int]) -> bytes:
@@ -325,7 +325,7 @@ def test_a_decision_that_nobody_acted_on_is_completed_by_the_next_start(
         raise BusyError("the process is about to be killed")
 
     with monkeypatch.context() as failing:
-        failing.setattr(LeadingPart, "_end", fail)
+        failing.setattr(TransactionParticipant, "_end", fail)
         with running(data_path) as server, WireClient(server.server.port) as client:
             transaction.begin(client)
             assert transaction.write(client, b"1") == {0}

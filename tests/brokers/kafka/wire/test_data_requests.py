@@ -53,13 +53,13 @@ def write(
     acks: int = 1,
     partition: int = 0,
 ) -> Fields:
-    answer = client.ask(
+    response = client.ask(
         PRODUCE,
         version,
         acks=acks,
         topic_data=[{"name": topic, "partition_data": [{"index": partition, "records": data}]}],
     )
-    return answer.items_of("responses")[0].items_of("partition_responses")[0]
+    return response.items_of("responses")[0].items_of("partition_responses")[0]
 
 
 def fetch_fields(topic: str, offset: int, **changes: object) -> dict[str, object]:
@@ -80,16 +80,16 @@ def fetch_fields(topic: str, offset: int, **changes: object) -> dict[str, object
 
 
 def read(client: WireClient, topic: str, offset: int, version: int = 11) -> Fields:
-    answer = client.ask(FETCH, version, **fetch_fields(topic, offset))
-    return answer.items_of("responses")[0].items_of("partitions")[0]
+    response = client.ask(FETCH, version, **fetch_fields(topic, offset))
+    return response.items_of("responses")[0].items_of("partitions")[0]
 
 
 @pytest.mark.parametrize("version", range(3, 13))
 def test_every_version_of_produce(server: Running, client: WireClient, version: int) -> None:
     topic = make(server, f"produce-{version}")
     for first in (0, 2):
-        answer = write(client, topic, batch(b"a", b"b"), version=version)
-        assert (answer.number("error_code"), answer.number("base_offset")) == (0, first)
+        response = write(client, topic, batch(b"a", b"b"), version=version)
+        assert (response.number("error_code"), response.number("base_offset")) == (0, first)
 
 
 @pytest.mark.parametrize("version", range(4, 13))
@@ -147,9 +147,11 @@ def test_batches_that_are_refused(
 ) -> None:
     topics = server.node.broker_cache.topics
     topic = "refused" if ("default", "refused") in topics else make(server, "refused")
-    answer = write(client, topic, data)
-    assert answer.number("error_code") == code if code is not None else answer.number("error_code")
-    assert answer.number("base_offset") == -1
+    response = write(client, topic, data)
+    assert (
+        response.number("error_code") == code if code is not None else response.number("error_code")
+    )
+    assert response.number("base_offset") == -1
     assert server.node.driver_manager.shard_info(topic, 0).latest == 0
 
 
@@ -160,8 +162,8 @@ def test_a_producer_s_batches_are_stored_once_and_in_order(
 
     def send(sequence: int, epoch: int = 0) -> tuple[int, int]:
         data = patched(batch(b"a", b"b"), producer_id=77, producer_epoch=epoch, sequence=sequence)
-        answer = write(client, topic, data, acks=-1)
-        return answer.number("error_code"), answer.number("base_offset")
+        response = write(client, topic, data, acks=-1)
+        return response.number("error_code"), response.number("base_offset")
 
     assert send(0) == (0, 0)
     assert send(2) == (0, 2)
@@ -217,9 +219,9 @@ def test_a_compacted_topic_wants_keys_and_keeps_the_newest(
 def test_a_fetch_waits_for_min_bytes_or_the_time(server: Running, client: WireClient) -> None:
     topic = make(server, "patient")
     started = time.monotonic()
-    answer = client.ask(FETCH, 11, **fetch_fields(topic, 0, max_wait=300))
+    response = client.ask(FETCH, 11, **fetch_fields(topic, 0, max_wait=300))
     assert time.monotonic() - started >= 0.25
-    assert answer.items_of("responses")[0].items_of("partitions")[0].blob("records") == b""
+    assert response.items_of("responses")[0].items_of("partitions")[0].blob("records") == b""
     one = batch(b"x" * 100)
     client.send(FETCH, 11, **fetch_fields(topic, 0, max_wait=20_000, min_bytes=3 * len(one)))
     with WireClient(server.server.port) as writer:
@@ -253,14 +255,14 @@ def test_a_session_tells_only_what_is_new(server: Running, client: WireClient) -
         "partition_max_bytes": 1 << 20,
     }
     fields: dict[str, object] = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20}
-    wanted = [{"topic": topic, "partitions": [partition]} for topic in topics]
-    full = client.ask(FETCH, 11, **fields, session_epoch=0, topics=wanted)
+    requested = [{"topic": topic, "partitions": [partition]} for topic in topics]
+    full = client.ask(FETCH, 11, **fields, session_epoch=0, topics=requested)
     number = full.number("session_id")
     assert number > 0
     assert len(full.items_of("responses")) == 3
     write(client, topics[1], batch(b"v"))
-    news = client.ask(FETCH, 11, **fields, session_id=number, session_epoch=1)
-    assert [one.text("topic") for one in news.items_of("responses")] == [topics[1]]
+    changed = client.ask(FETCH, 11, **fields, session_id=number, session_epoch=1)
+    assert [one.text("topic") for one in changed.items_of("responses")] == [topics[1]]
     gone = [{"topic": topics[1], "partitions": [0]}]
     fields["forgotten_topics_data"] = gone
     nothing = client.ask(FETCH, 11, **fields, session_id=number, session_epoch=2)
@@ -276,29 +278,29 @@ def test_offsets_by_time_and_the_newest(server: Running, client: WireClient) -> 
     for time_ms in (5_000, 9_000, 7_000):
         write(client, topic, batch(b"v", time_ms=time_ms))
 
-    def look(timestamp: int, version: int = 7) -> tuple[int, int]:
+    def try_fast(timestamp: int, version: int = 7) -> tuple[int, int]:
         partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
-        answer = client.ask(
+        response = client.ask(
             LIST_OFFSETS, version, topics=[{"name": topic, "partitions": [partition]}]
         )
-        found = answer.items_of("topics")[0].items_of("partitions")[0]
+        found = response.items_of("topics")[0].items_of("partitions")[0]
         assert found.number("error_code") == 0
         return found.number("timestamp"), found.number("offset")
 
     for version in range(1, 11):
-        assert look(-2, version) == (-1, 0)
-        assert look(-1, version) == (-1, 3)
-        assert look(6_000, version) == (9_000, 1)
-    assert look(-3) == (9_000, 1)
-    assert look(10_000) == (-1, -1)
+        assert try_fast(-2, version) == (-1, 0)
+        assert try_fast(-1, version) == (-1, 3)
+        assert try_fast(6_000, version) == (9_000, 1)
+    assert try_fast(-3) == (9_000, 1)
+    assert try_fast(10_000) == (-1, -1)
 
 
 def test_where_an_epoch_ends_and_who_is_there(server: Running, client: WireClient) -> None:
     topic = make(server, "epochs")
     write(client, topic, batch(b"v"))
     partition = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}
-    answer = client.ask(23, 4, topics=[{"topic": topic, "partitions": [partition]}])
-    found = answer.items_of("topics")[0].items_of("partitions")[0]
+    response = client.ask(23, 4, topics=[{"topic": topic, "partitions": [partition]}])
+    found = response.items_of("topics")[0].items_of("partitions")[0]
     assert (found.number("error_code"), found.number("end_offset")) == (0, 1)
     cluster = client.ask(60, 1)
     assert [one.number("broker_id") for one in cluster.items_of("brokers")] == [1]

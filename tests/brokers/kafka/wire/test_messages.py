@@ -62,7 +62,7 @@ def test_a_request_reads_as_kio_wrote_it(version: int) -> None:
 @pytest.mark.parametrize("version", range(14))
 def test_an_answer_reads_back_as_it_was_written(version: int) -> None:
     layout = response_layout(3, version)
-    answer = {
+    response = {
         "brokers": [{"node_id": 1, "host": "h", "port": 9092}],
         "cluster_id": "c",
         "topics": [
@@ -74,7 +74,7 @@ def test_an_answer_reads_back_as_it_was_written(version: int) -> None:
         ],
     }
     out = bytearray()
-    layout.write(out, answer)
+    layout.write(out, response)
     found = layout.read(Cursor(out))
     assert found.items_of("brokers")[0].text("host") == "h"
     partition = found.items_of("topics")[0].items_of("partitions")[0]

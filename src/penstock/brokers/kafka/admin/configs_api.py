@@ -23,7 +23,7 @@ from penstock.brokers.kafka.admin.topic_configs import (
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
-from penstock.brokers.kafka.wire.fields import Answer, Fields
+from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.client import Topic, TopicConfig
 from penstock.meta.state.model import UNLIMITED
@@ -58,22 +58,22 @@ class ConfigsApi:
 
     # Describing
 
-    async def describe(self, _context: RequestContext, request: Fields) -> Answer:
+    async def describe(self, _context: RequestContext, request: Fields) -> Response:
         with_synonyms = request.flag("include_synonyms")
-        results: list[Answer] = []
+        results: list[Response] = []
         for one in request.items_of("resources"):
             kind, name = one.number("resource_type"), one.text("resource_name")
             named: dict[str, object] = {"resource_type": kind, "resource_name": name}
             try:
                 shown = self._describe(kind, name)
             except StoreError as error:
-                results.append(named | _refused(error) | {"configs": ()})
+                results.append(named | _rejected(error) | {"configs": ()})
                 continue
-            wanted = one.optional_texts("configuration_keys")
+            requested = one.optional_texts("configuration_keys")
             configs = [
-                entry.answer(with_synonyms=with_synonyms)
+                entry.respond(with_synonyms=with_synonyms)
                 for entry in shown
-                if wanted is None or entry.name in wanted
+                if requested is None or entry.name in requested
             ]
             results.append(named | {"error_code": ErrorCode.none, "configs": configs})
         return {"results": results}
@@ -122,9 +122,9 @@ class ConfigsApi:
 
     # Altering
 
-    async def alter(self, _context: RequestContext, request: Fields) -> Answer:
+    async def alter(self, _context: RequestContext, request: Fields) -> Response:
         """The old way: what is not named goes back to its default."""
-        responses: list[Answer] = []
+        responses: list[Response] = []
         for one in request.items_of("resources"):
             given = {
                 config.text("name"): config.optional_text("value")
@@ -138,19 +138,19 @@ class ConfigsApi:
                 options |= _without_unchanged(parse_configs(given), topic.config)
                 await self._alter(topic, options, request)
             except StoreError as error:
-                responses.append(_of(one) | _refused(error))
+                responses.append(_of(one) | _rejected(error))
             else:
                 responses.append(_of(one) | {"error_code": ErrorCode.none})
         return {"responses": responses}
 
-    async def alter_incrementally(self, _context: RequestContext, request: Fields) -> Answer:
-        responses: list[Answer] = []
+    async def alter_incrementally(self, _context: RequestContext, request: Fields) -> Response:
+        responses: list[Response] = []
         for one in request.items_of("resources"):
             try:
                 topic = self._alterable(one)
                 await self._alter(topic, self._changes(topic, one), request)
             except StoreError as error:
-                responses.append(_of(one) | _refused(error))
+                responses.append(_of(one) | _rejected(error))
             else:
                 responses.append(_of(one) | {"error_code": ErrorCode.none})
         return {"responses": responses}
@@ -220,7 +220,7 @@ class Entry(Struct, frozen=True):
     is_read_only: bool = False
     source: Source | None = None
 
-    def answer(self, *, with_synonyms: bool = False) -> dict[str, object]:
+    def respond(self, *, with_synonyms: bool = False) -> dict[str, object]:
         source = self.source
         if source is None:
             source = Source.DEFAULT if self.value == self.default else Source.TOPIC
@@ -313,7 +313,7 @@ def _of(request: Fields) -> dict[str, object]:
     }
 
 
-def _refused(error: StoreError) -> dict[str, object]:
+def _rejected(error: StoreError) -> dict[str, object]:
     is_bad = isinstance(error, BadRequestError)
     code = ErrorCode.invalid_config if is_bad else code_of(error)
     return {"error_code": code, "error_message": str(error)}

@@ -10,7 +10,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from penstock.adapter.topics.admin import WantedTopic
+from penstock.adapter.topics.admin import NewTopicRequest
 from penstock.brokers.kafka.admin.configs_api import topic_entries
 from penstock.brokers.kafka.admin.topic_configs import parse_configs
 from penstock.brokers.kafka.broker import NEW_TOPIC, KafkaBroker
@@ -19,7 +19,7 @@ from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.metadata.topic_finder import TopicFinder, shard_of
 from penstock.brokers.kafka.metadata.topic_ids import uuid_of
 from penstock.brokers.kafka.metadata.topic_names import is_legal
-from penstock.brokers.kafka.wire.fields import NO_UUID, Answer, Fields
+from penstock.brokers.kafka.wire.fields import NO_UUID, Fields, Response
 from penstock.errors import AlreadyExistsError, BadRequestError, StoreError
 from penstock.meta.client import Topic, TopicConfig
 from penstock.meta.state.model import PARTITIONS_MAX
@@ -35,7 +35,7 @@ _REFUSED_ASSIGNMENT: Final = (
 )
 
 
-class _RefusedError(Exception):
+class _RejectedError(Exception):
     """A request that is refused with a code of Kafka's own."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
@@ -50,65 +50,65 @@ class TopicsApi:
         # Topics of one request mostly have the same settings.
         self._shown: Final = lru_cache(_CONFIGS_REMEMBERED)(
             lambda config: [
-                one.answer() for one in topic_entries(config, defaults, broker.all_settings)
+                one.respond() for one in topic_entries(config, defaults, broker.all_settings)
             ]
         )
 
     # Creating
 
-    async def create(self, _context: RequestContext, request: Fields) -> Answer:
+    async def create(self, _context: RequestContext, request: Fields) -> Response:
         """All topics of a request are created together: one write of the metadata for all."""
         topics = request.items_of("topics")
         counts = Counter(one.text("name") for one in topics)
         is_dry = request.flag("validate_only")
-        answers: list[Answer | None] = []
-        wanted: list[WantedTopic] = []
+        responses: list[Response | None] = []
+        requested: list[NewTopicRequest] = []
         for one in topics:
             name = one.text("name")
             try:
                 _check_named_once(name, counts[name])
-                new = self._wanted(one)
+                new = self._requested(one)
                 if is_dry:
                     config = self._broker.admin.check_creation(*new, namespace=self._namespace)
-                    answers.append(self._created(name, new.partitions, config))
+                    responses.append(self._created(name, new.partitions, config))
                 else:
-                    wanted.append(new)
-                    answers.append(None)
-            except (StoreError, _RefusedError) as error:
-                answers.append(_not_created(name, error))
-        create = partial(self._broker.admin.create_topics, wanted, namespace=self._namespace)
+                    requested.append(new)
+                    responses.append(None)
+            except (StoreError, _RejectedError) as error:
+                responses.append(_not_created(name, error))
+        create = partial(self._broker.admin.create_topics, requested, namespace=self._namespace)
         made = await self._broker.run_blocking(create)
-        outcomes = zip(wanted, made, strict=True)
+        outcomes = zip(requested, made, strict=True)
         done = (self._outcome(one.name, topic) for one, topic in outcomes)
-        return {"topics": [next(done) if one is None else one for one in answers]}
+        return {"topics": [next(done) if one is None else one for one in responses]}
 
-    def _outcome(self, name: str, topic: Topic | StoreError) -> Answer:
+    def _outcome(self, name: str, topic: Topic | StoreError) -> Response:
         if isinstance(topic, StoreError):
             return _not_created(name, topic)
-        answer = self._created(name, topic.partitions, topic.config)
-        return answer | {"topic_id": uuid_of(topic.topic_id)}
+        response = self._created(name, topic.partitions, topic.config)
+        return response | {"topic_id": uuid_of(topic.topic_id)}
 
-    def _wanted(self, request: Fields) -> WantedTopic:
+    def _requested(self, request: Fields) -> NewTopicRequest:
         name = request.text("name")
         if not is_legal(name):
             reason = f"{name!r}: a name has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_', '-'"
-            raise _RefusedError(ErrorCode.invalid_topic_exception, reason)
+            raise _RejectedError(ErrorCode.invalid_topic_exception, reason)
         partitions = self._partitions_of(request)
-        return WantedTopic(name, partitions, dict(NEW_TOPIC) | _options_of(request))
+        return NewTopicRequest(name, partitions, dict(NEW_TOPIC) | _options_of(request))
 
     def _partitions_of(self, request: Fields) -> int:
         if request.items_of("assignments"):
-            raise _RefusedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
+            raise _RejectedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
         replication = request.number("replication_factor", -1)
         if replication not in {-1, 1}:
             reason = f"{replication} replicas were asked for; records are kept on one node"
-            raise _RefusedError(ErrorCode.invalid_replication_factor, reason)
+            raise _RejectedError(ErrorCode.invalid_replication_factor, reason)
         partitions = request.number("num_partitions", -1)
         if partitions == -1:
             return self._broker.all_settings.topics.partitions
         if not 1 <= partitions <= PARTITIONS_MAX:
             reason = f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}"
-            raise _RefusedError(ErrorCode.invalid_partitions, reason)
+            raise _RejectedError(ErrorCode.invalid_partitions, reason)
         return partitions
 
     def _created(self, name: str, partitions: int, config: TopicConfig) -> dict[str, object]:
@@ -122,41 +122,41 @@ class TopicsApi:
 
     # Deleting
 
-    async def delete(self, context: RequestContext, request: Fields) -> Answer:
+    async def delete(self, context: RequestContext, request: Fields) -> Response:
         finder = TopicFinder(self._broker, by_id=True)
         if context.api_version < 6:
-            wanted = [Fields(name=name) for name in request.texts("topic_names")]
+            requested = [Fields(name=name) for name in request.texts("topic_names")]
         else:
-            wanted = request.items_of("topics")
-        return {"responses": await each(lambda one: self._delete(one, finder), wanted)}
+            requested = request.items_of("topics")
+        return {"responses": await each(lambda one: self._delete(one, finder), requested)}
 
-    async def _delete(self, request: Fields, finder: TopicFinder) -> Answer:
+    async def _delete(self, request: Fields, finder: TopicFinder) -> Response:
         name, identifier = request.optional_text("name"), request.uuid("topic_id")
         topic = finder.find(request)
         if topic is None:
             is_named = identifier == NO_UUID
             code = ErrorCode.unknown_topic_or_partition if is_named else ErrorCode.unknown_topic_id
             return {"name": name, "topic_id": identifier, "error_code": code}
-        answer = {"name": topic.name, "topic_id": uuid_of(topic.topic_id)}
+        response = {"name": topic.name, "topic_id": uuid_of(topic.topic_id)}
         try:
             await self._broker.run_blocking(
                 partial(self._broker.admin.delete_topic, topic.name, namespace=self._namespace)
             )
         except StoreError as error:
-            return answer | _refused(error)
-        return answer | {"error_code": ErrorCode.none}
+            return response | _rejected(error)
+        return response | {"error_code": ErrorCode.none}
 
     # Partitions and records
 
-    async def create_partitions(self, _context: RequestContext, request: Fields) -> Answer:
+    async def create_partitions(self, _context: RequestContext, request: Fields) -> Response:
         is_dry = request.flag("validate_only")
 
-        async def grow(one: Fields) -> Answer:
+        async def grow(one: Fields) -> Response:
             name = one.text("name")
             try:
                 await self._grow(one, is_dry=is_dry)
-            except (StoreError, _RefusedError) as error:
-                return {"name": name} | _refused(error)
+            except (StoreError, _RejectedError) as error:
+                return {"name": name} | _rejected(error)
             return {"name": name, "error_code": ErrorCode.none}
 
         return {"results": await each(grow, request.items_of("topics"))}
@@ -165,41 +165,42 @@ class TopicsApi:
         name, count = request.text("name"), request.number("count")
         topic = self._broker.drivers.broker_cache.get_topic(name, self._broker.namespace)
         if request.items_of("assignments"):
-            raise _RefusedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
+            raise _RejectedError(ErrorCode.invalid_replica_assignment, _REFUSED_ASSIGNMENT)
         if not topic.partitions < count <= PARTITIONS_MAX:
             reason = f"{name} has {topic.partitions} partitions; {count} is not more, or too many"
-            raise _RefusedError(ErrorCode.invalid_partitions, reason)
+            raise _RejectedError(ErrorCode.invalid_partitions, reason)
         if not is_dry:
             grow = partial(
                 self._broker.admin.alter_topic, name, partitions=count, namespace=self._namespace
             )
             await self._broker.run_blocking(grow)
 
-    async def delete_records(self, _context: RequestContext, request: Fields) -> Answer:
+    async def delete_records(self, _context: RequestContext, request: Fields) -> Response:
         finder = TopicFinder(self._broker)
-        topics: list[Answer] = []
+        topics: list[Response] = []
         for one in request.items_of("topics"):
             topic = finder.find(one)
             partitions = [
-                await self._delete_before(topic, wanted) for wanted in one.items_of("partitions")
+                await self._delete_before(topic, requested)
+                for requested in one.items_of("partitions")
             ]
             topics.append({"name": one.text("name"), "partitions": partitions})
         return {"topics": topics}
 
-    async def _delete_before(self, topic: Topic | None, request: Fields) -> Answer:
+    async def _delete_before(self, topic: Topic | None, request: Fields) -> Response:
         number, offset = request.number("partition_index"), request.number("offset")
-        answer = {"partition_index": number, "low_watermark": -1}
+        response = {"partition_index": number, "low_watermark": -1}
         shard = shard_of(topic, number)
         if shard is None:
-            return answer | {"error_code": ErrorCode.unknown_topic_or_partition}
+            return response | {"error_code": ErrorCode.unknown_topic_or_partition}
         try:
             delete = partial(self._delete_shard_before, shard.name, offset)
             earliest = await self._broker.run_blocking(delete)
         except StoreError as error:
-            return answer | {"error_code": code_of(error)}
+            return response | {"error_code": code_of(error)}
         if earliest is None:
-            return answer | {"error_code": ErrorCode.offset_out_of_range}
-        return answer | {"error_code": ErrorCode.none, "low_watermark": earliest}
+            return response | {"error_code": ErrorCode.offset_out_of_range}
+        return response | {"error_code": ErrorCode.none, "low_watermark": earliest}
 
     def _delete_shard_before(self, shard_name: str, offset: int) -> Offset | None:
         """Return the new earliest offset; None when `offset` is not in the shard."""
@@ -213,13 +214,13 @@ class TopicsApi:
 
 
 async def each(
-    work: Callable[[Fields], Awaitable[Answer]], items: Sequence[Fields]
-) -> list[Answer]:
+    work: Callable[[Fields], Awaitable[Response]], items: Sequence[Fields]
+) -> list[Response]:
     """Do `work` for all items and return its answers in their order. Several at once: they share
     the syncs of the meta service, which is what each of them waits for."""
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def one(item: Fields) -> Answer:
+    async def one(item: Fields) -> Response:
         async with turns:
             return await work(item)
 
@@ -228,7 +229,7 @@ async def each(
 
 def _check_named_once(name: str, count: int) -> None:
     if count > 1:
-        raise _RefusedError(ErrorCode.invalid_request, f"{name} is named {count} times")
+        raise _RejectedError(ErrorCode.invalid_request, f"{name} is named {count} times")
 
 
 def _options_of(request: Fields) -> dict[str, object]:
@@ -238,15 +239,15 @@ def _options_of(request: Fields) -> dict[str, object]:
     try:
         return parse_configs(given)
     except BadRequestError as error:
-        raise _RefusedError(ErrorCode.invalid_config, str(error)) from error
+        raise _RejectedError(ErrorCode.invalid_config, str(error)) from error
 
 
-def _not_created(name: str, error: StoreError | _RefusedError) -> Answer:
-    return {"name": name, "configs": None} | _refused(error)
+def _not_created(name: str, error: StoreError | _RejectedError) -> Response:
+    return {"name": name, "configs": None} | _rejected(error)
 
 
-def _refused(error: StoreError | _RefusedError) -> dict[str, object]:
-    if isinstance(error, _RefusedError):
+def _rejected(error: StoreError | _RejectedError) -> dict[str, object]:
+    if isinstance(error, _RejectedError):
         code = error.code
     elif isinstance(error, AlreadyExistsError):
         code = ErrorCode.topic_already_exists

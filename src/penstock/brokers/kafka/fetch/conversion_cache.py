@@ -38,7 +38,7 @@ def state_of(entry: ShardEntry) -> object:
     return entry.removals, epoch, entry.hidden
 
 
-class ConvertedBatches:
+class ConversionCache:
     def __init__(self, size_max: int) -> None:
         """`size_max` 0 keeps nothing."""
         self._size_max: Final = size_max
@@ -62,7 +62,7 @@ class ConvertedBatches:
             self.hits += 1
             return found
 
-    def keep(self, key: ConvertedKey, made: Converted) -> None:
+    def add(self, key: ConvertedKey, made: Converted) -> None:
         size = len(made.batch) + OVERHEAD
         with self._lock:
             if key in self._kept:

@@ -15,8 +15,13 @@ from kio.schema.errors import ErrorCode
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.fetch.partition_reader import Limits, PartitionReader
-from penstock.brokers.kafka.fetch.request import FIRST_BY_ID, FetchRequest, Wanted, parse_fetch
-from penstock.brokers.kafka.fetch.response import Fetched, encode_fetch
+from penstock.brokers.kafka.fetch.request import (
+    FIRST_BY_ID,
+    FetchPartition,
+    FetchRequest,
+    parse_fetch,
+)
+from penstock.brokers.kafka.fetch.response import FetchedPartition, encode_fetch
 from penstock.brokers.kafka.fetch.session import FetchSession
 from penstock.brokers.kafka.metadata.partitions import Partition, PartitionTable
 from penstock.brokers.kafka.network.connection import Connection
@@ -36,31 +41,31 @@ HELD_MAX: Final = 16 << 20
 _UNKNOWN: Final = int(ErrorCode.unknown_topic_or_partition)
 _UNKNOWN_ID: Final = int(ErrorCode.unknown_topic_id)
 
-_Resolved = tuple[Wanted, Partition | None]
+_Resolved = tuple[FetchPartition, Partition | None]
 
 
 class FetchState:
     """What is kept for one connection: its session, what it watches, a fetch that waits."""
 
-    __slots__ = ("_fetching", "connection", "parked", "session", "watched")
+    __slots__ = ("_handler", "connection", "delayed", "session", "watched")
 
-    def __init__(self, fetching: Fetching, connection: Connection) -> None:
-        self._fetching = fetching
+    def __init__(self, handler: FetchHandler, connection: Connection) -> None:
+        self._handler = handler
         self.connection = connection
         self.session: FetchSession | None = None
         self.watched: set[Partition] = set()
-        self.parked: Parked | None = None
+        self.delayed: DelayedFetch | None = None
 
-    def news(self, partition: Partition) -> None:
-        parked = self.parked
-        if parked is not None and partition in parked.partitions:
-            self._fetching.try_again(self, parked, partition)
+    def on_append(self, partition: Partition) -> None:
+        delayed = self.delayed
+        if delayed is not None and partition in delayed.partitions:
+            self._handler.try_again(self, delayed, partition)
 
     def close(self) -> None:
-        self._fetching.forget(self)
+        self._handler.forget(self)
 
 
-class Parked:
+class DelayedFetch:
     """A fetch that waits for records."""
 
     __slots__ = ("correlation_id", "partitions", "request", "resolved", "timer")
@@ -76,10 +81,10 @@ class Parked:
         self.request = request
         self.resolved = resolved
         self.timer = timer
-        self.partitions = {partition: wanted for wanted, partition in resolved if partition}
+        self.partitions = {partition: requested for requested, partition in resolved if partition}
 
 
-class Fetching:
+class FetchHandler:
     def __init__(self, broker: KafkaBroker, partitions: PartitionTable) -> None:
         self._broker: Final = broker
         self._partitions: Final = partitions
@@ -98,27 +103,29 @@ class Fetching:
         state = connection.fetching
         if not isinstance(state, FetchState):
             state = connection.fetching = FetchState(self, connection)
-        code, wanted = self._apply_session(state, request)
+        code, requested = self._apply_session(state, request)
         if code:
             connection.send_parts(encode_fetch(version, correlation_id, code, 0, ()))
             return True
-        resolved = self._resolve(version, wanted)
+        resolved = self._resolve(version, requested)
         # Before the look: what is written behind it is news then.
         self._watch(state, {partition for _, partition in resolved if partition is not None})
-        return self._answer(state, correlation_id, request, resolved, may_park=True)
+        return self._respond(state, correlation_id, request, resolved, may_delay=True)
 
     # Sessions
 
-    def _apply_session(self, state: FetchState, request: FetchRequest) -> tuple[int, list[Wanted]]:
+    def _apply_session(
+        self, state: FetchState, request: FetchRequest
+    ) -> tuple[int, list[FetchPartition]]:
         """Return an error code, or the partitions that are asked for."""
         session = state.session
         if request.session_epoch <= 0:
             state.session = None
             if request.session_epoch == 0 and request.version >= 7:
                 by_id = request.version >= FIRST_BY_ID
-                state.session = FetchSession(self._next_session, request.wanted, by_id=by_id)
+                state.session = FetchSession(self._next_session, request.requested, by_id=by_id)
                 self._next_session = self._next_session % 0x7FFFFFFF + 1
-            return 0, request.wanted
+            return 0, request.requested
         if session is None or session.id != request.session_id:
             return int(ErrorCode.fetch_session_id_not_found), []
         if session.epoch != request.session_epoch:
@@ -127,15 +134,15 @@ class Fetching:
             # The session remembers topics by name and the request wants ids, or the reverse. The
             # client opens a new session with a full request.
             return int(ErrorCode.fetch_session_topic_id_error), []
-        session.apply(request.wanted, request.forgotten)
-        return 0, session.wanted()
+        session.apply(request.requested, request.forgotten)
+        return 0, session.requested()
 
-    def _resolve(self, version: int, wanted: Sequence[Wanted]) -> list[_Resolved]:
+    def _resolve(self, version: int, requested: Sequence[FetchPartition]) -> list[_Resolved]:
         find = self._partitions.by_id if version >= FIRST_BY_ID else self._partitions.by_name
         resolved: list[_Resolved] = []
         last: bytes | None = None
         topic = None
-        for one in wanted:
+        for one in requested:
             if one.topic != last:
                 last = one.topic
                 topic = find(one.topic)
@@ -144,54 +151,62 @@ class Fetching:
 
     # Reading
 
-    def _look(self, request: FetchRequest, resolved: Sequence[_Resolved]) -> list[Fetched | None]:
+    def _try_fast(
+        self, request: FetchRequest, resolved: Sequence[_Resolved]
+    ) -> list[FetchedPartition | None]:
         """Return what is answered for partitions that have nothing new, and None for others."""
-        look, is_committed = self._reader.look, request.is_committed
+        try_fast, is_committed = self._reader.try_fast, request.is_committed
         return [
-            None if partition is None else look(partition, wanted, is_committed=is_committed)
-            for wanted, partition in resolved
+            None if partition is None else try_fast(partition, requested, is_committed=is_committed)
+            for requested, partition in resolved
         ]
 
-    def _answer(
+    def _respond(
         self,
         state: FetchState,
         correlation_id: int,
         request: FetchRequest,
         resolved: Sequence[_Resolved],
         *,
-        may_park: bool,
+        may_delay: bool,
     ) -> bool:
         """Answer now and return True, or later and return False."""
-        looked = self._look(request, resolved)
-        news = [one for one, quiet in zip(resolved, looked, strict=True) if quiet is None]
-        if may_park and not news and request.max_wait_ms > 0:
-            self._park(state, correlation_id, request, resolved)
+        fast_responses = self._try_fast(request, resolved)
+        changed = [
+            one
+            for one, empty_response in zip(resolved, fast_responses, strict=True)
+            if empty_response is None
+        ]
+        if may_delay and not changed and request.max_wait_ms > 0:
+            self._delay(state, correlation_id, request, resolved)
             return False
         if any(
-            partition is not None and self._reader.may_wait(partition, wanted.offset)
-            for wanted, partition in news
+            partition is not None and self._reader.may_wait(partition, requested.offset)
+            for requested, partition in changed
         ):
-            self._answer_later(state, correlation_id, request, resolved, looked)
+            self._respond_later(state, correlation_id, request, resolved, fast_responses)
             return False
-        fetched = self._read(request, resolved, looked)
-        if may_park and not _is_enough(request, fetched):
-            self._park(state, correlation_id, request, resolved)
+        fetched = self._read(request, resolved, fast_responses)
+        if may_delay and not _is_enough(request, fetched):
+            self._delay(state, correlation_id, request, resolved)
             return False
         state.connection.send_parts(self._encode(state, correlation_id, request, fetched))
         return True
 
-    def _answer_later(
+    def _respond_later(
         self,
         state: FetchState,
         correlation_id: int,
         request: FetchRequest,
         resolved: Sequence[_Resolved],
-        looked: Sequence[Fetched | None],
+        fast_responses: Sequence[FetchedPartition | None],
     ) -> None:
         async def read() -> None:
-            fetched = await self._broker.run_blocking(lambda: self._read(request, resolved, looked))
+            fetched = await self._broker.run_blocking(
+                lambda: self._read(request, resolved, fast_responses)
+            )
             parts = self._encode(state, correlation_id, request, fetched)
-            state.connection.answer(parts)
+            state.connection.respond(parts)
 
         task = self._broker.spawn(read(), "fetch")
         state.connection.on_failure(task)
@@ -200,23 +215,23 @@ class Fetching:
         self,
         request: FetchRequest,
         resolved: Sequence[_Resolved],
-        looked: Sequence[Fetched | None],
-    ) -> list[Fetched]:
+        fast_responses: Sequence[FetchedPartition | None],
+    ) -> list[FetchedPartition]:
         left = min(request.max_bytes, SIZE_MAX)
         held = 0
         is_first = True
-        fetched: list[Fetched] = []
-        for (wanted, partition), quiet in zip(resolved, looked, strict=True):
-            if quiet is not None:
-                fetched.append(quiet)
+        fetched: list[FetchedPartition] = []
+        for (requested, partition), empty_response in zip(resolved, fast_responses, strict=True):
+            if empty_response is not None:
+                fetched.append(empty_response)
                 continue
             if partition is None:
                 code = _UNKNOWN_ID if request.version >= FIRST_BY_ID else _UNKNOWN
-                fetched.append(Fetched(wanted.topic, wanted.partition_id, code))
+                fetched.append(FetchedPartition(requested.topic, requested.partition_id, code))
                 continue
             room = min(left, HELD_MAX - held)  # what it will hold is known behind the reading
             limits = Limits(request.is_committed, room, is_first)
-            one = self._reader.read(partition, wanted, limits)
+            one = self._reader.read(partition, requested, limits)
             if one.size:
                 left -= one.size
                 held += sum(len(part) for part in one.parts if not isinstance(part, memoryview))
@@ -229,9 +244,9 @@ class Fetching:
         state: FetchState,
         correlation_id: int,
         request: FetchRequest,
-        fetched: Sequence[Fetched],
+        fetched: Sequence[FetchedPartition],
     ) -> list[bytes | bytearray | memoryview]:
-        self._broker.metrics.note_codes(KEY, (one.error_code for one in fetched))
+        self._broker.metrics.count_errors(KEY, (one.error_code for one in fetched))
         session = state.session
         if session is None:
             return encode_fetch(request.version, correlation_id, 0, 0, fetched)
@@ -240,7 +255,7 @@ class Fetching:
 
     # Waiting
 
-    def _park(
+    def _delay(
         self,
         state: FetchState,
         correlation_id: int,
@@ -249,7 +264,7 @@ class Fetching:
     ) -> None:
         seconds = min(request.max_wait_ms, MAX_WAIT_MS) / 1000
         timer = self._loop.call_later(seconds, self._time_is_up, state)
-        state.parked = Parked(correlation_id, request, resolved, timer)
+        state.delayed = DelayedFetch(correlation_id, request, resolved, timer)
         state.connection.cancel_waiting = timer.cancel
 
     def _watch(self, state: FetchState, partitions: set[Partition]) -> None:
@@ -264,42 +279,42 @@ class Fetching:
         else:
             state.watched |= partitions
 
-    def try_again(self, state: FetchState, parked: Parked, partition: Partition) -> None:
+    def try_again(self, state: FetchState, delayed: DelayedFetch, partition: Partition) -> None:
         """Answer a fetch that waits, if what there is now is enough; one partition has news."""
-        if state.parked is not parked or not state.connection.is_open:
+        if state.delayed is not delayed or not state.connection.is_open:
             return
-        request, resolved = parked.request, parked.resolved
-        if self._look(request, ((parked.partitions[partition], partition),))[0] is not None:
+        request, resolved = delayed.request, delayed.resolved
+        if self._try_fast(request, ((delayed.partitions[partition], partition),))[0] is not None:
             return
         if request.min_bytes > 1:
-            fetched = self._read(request, resolved, self._look(request, resolved))
+            fetched = self._read(request, resolved, self._try_fast(request, resolved))
             if not _is_enough(request, fetched):
                 return
-        self._unpark(state, parked)
+        self._complete_delayed(state, delayed)
 
     def _time_is_up(self, state: FetchState) -> None:
-        if state.parked is not None:
-            self._unpark(state, state.parked)
+        if state.delayed is not None:
+            self._complete_delayed(state, state.delayed)
 
-    def _unpark(self, state: FetchState, parked: Parked) -> None:
-        state.parked = None
-        parked.timer.cancel()
-        resolved = self._resolve(parked.request.version, [one for one, _ in parked.resolved])
-        request, number = parked.request, parked.correlation_id
-        if self._answer(state, number, request, resolved, may_park=False):
-            state.connection.answer([])
+    def _complete_delayed(self, state: FetchState, delayed: DelayedFetch) -> None:
+        state.delayed = None
+        delayed.timer.cancel()
+        resolved = self._resolve(delayed.request.version, [one for one, _ in delayed.resolved])
+        request, number = delayed.request, delayed.correlation_id
+        if self._respond(state, number, request, resolved, may_delay=False):
+            state.connection.respond([])
 
     def forget(self, state: FetchState) -> None:
         """The connection has ended."""
-        if state.parked is not None:
-            state.parked.timer.cancel()
-            state.parked = None
+        if state.delayed is not None:
+            state.delayed.timer.cancel()
+            state.delayed = None
         for partition in state.watched:
             self._partitions.forget(partition, state)
         state.watched = set()
 
 
-def _is_enough(request: FetchRequest, fetched: Sequence[Fetched]) -> bool:
+def _is_enough(request: FetchRequest, fetched: Sequence[FetchedPartition]) -> bool:
     if request.max_wait_ms <= 0 or any(one.error_code for one in fetched):
         return True
     return sum(one.size for one in fetched) >= request.min_bytes

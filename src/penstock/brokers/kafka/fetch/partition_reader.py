@@ -14,8 +14,8 @@ from penstock.brokers.kafka.fetch.conversion_cache import (
     ConvertedKey,
     state_of,
 )
-from penstock.brokers.kafka.fetch.request import Wanted
-from penstock.brokers.kafka.fetch.response import Fetched, quiet
+from penstock.brokers.kafka.fetch.request import FetchPartition
+from penstock.brokers.kafka.fetch.response import FetchedPartition, empty_response
 from penstock.brokers.kafka.metadata.partitions import Partition
 from penstock.brokers.kafka.transactions.interface import AbortedTransaction
 from penstock.brokers.kafka.transactions.markers import build_filler
@@ -43,17 +43,17 @@ class PartitionReader:
         self._node_id: Final = broker.node_id
         self._limits: Final = broker.drivers.limits
         self._tag_header: Final = broker.settings.tag_header
-        self._converted: Final = broker.converted
+        self._conversion_cache: Final = broker.conversion_cache
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
         """Return the earliest offset and the high watermark."""
-        known = partition.known_bounds()
+        known = partition.cached_bounds()
         return known if known is not None else self._ask_for_bounds(partition)
 
     def _ask_for_bounds(self, partition: Partition) -> tuple[int, int]:
         mark = partition.mark
         bounds = partition.driver.bounds(partition.entry)
-        partition.keep_bounds(mark, bounds)
+        partition.cache_bounds(mark, bounds)
         return bounds
 
     def may_wait(self, partition: Partition, offset: int) -> bool:
@@ -65,17 +65,19 @@ class PartitionReader:
         except StoreError:
             return False  # the read reports the error
 
-    def look(self, partition: Partition, wanted: Wanted, *, is_committed: bool) -> Fetched | None:
+    def try_fast(
+        self, partition: Partition, requested: FetchPartition, *, is_committed: bool
+    ) -> FetchedPartition | None:
         """Return the answer of a partition that has nothing new, or None when it must be read:
         there are records, the offset is wrong, or the partition is no longer here."""
-        known = partition.known_bounds()
+        known = partition.cached_bounds()
         if known is None:
             try:
                 known = self.bounds(partition)
             except StoreError:
                 return None
         earliest, end = known
-        topic, index, leader_epoch, offset, _ = wanted
+        topic, index, leader_epoch, offset, _ = requested
         stable = end
         if self._limits.holds_any:
             stable = self._stable_until(partition, end)
@@ -86,9 +88,9 @@ class PartitionReader:
             return None
         if leader_epoch >= 0 and leader_epoch != shard.leader_epoch:
             return None
-        kept = partition.quiet
+        kept = partition.empty_response
         if (
-            isinstance(kept, Fetched)
+            isinstance(kept, FetchedPartition)
             and kept.high_watermark == end
             and kept.stable_until == stable
             and kept.log_start == earliest
@@ -96,25 +98,31 @@ class PartitionReader:
             and (kept.aborted is None) is not is_committed
         ):
             return kept
-        kept = quiet(topic, index, end, stable, earliest, is_committed=is_committed)
-        partition.quiet = kept
+        kept = empty_response(topic, index, end, stable, earliest, is_committed=is_committed)
+        partition.empty_response = kept
         return kept
 
-    def read(self, partition: Partition, wanted: Wanted, limits: Limits) -> Fetched:
+    def read(
+        self, partition: Partition, requested: FetchPartition, limits: Limits
+    ) -> FetchedPartition:
         """Return what one partition of a request answers. May wait for a device."""
         try:
-            return self._read(partition, wanted, limits)
+            return self._read(partition, requested, limits)
         except CorruptionError:
             # Not a storage error: clients would try that one again for ever, without a word.
-            return Fetched(wanted.topic, wanted.partition_id, int(ErrorCode.corrupt_message))
+            return FetchedPartition(
+                requested.topic, requested.partition_id, int(ErrorCode.corrupt_message)
+            )
         except StoreError as error:
-            return Fetched(wanted.topic, wanted.partition_id, int(code_of(error)))
+            return FetchedPartition(requested.topic, requested.partition_id, int(code_of(error)))
 
-    def _read(self, partition: Partition, wanted: Wanted, limits: Limits) -> Fetched:
-        topic, index, offset = wanted.topic, wanted.partition_id, wanted.offset
-        refused = self._check_leader(partition, wanted.leader_epoch)
-        if refused:
-            return Fetched(topic, index, refused)
+    def _read(
+        self, partition: Partition, requested: FetchPartition, limits: Limits
+    ) -> FetchedPartition:
+        topic, index, offset = requested.topic, requested.partition_id, requested.offset
+        rejection = self._check_leader(partition, requested.leader_epoch)
+        if rejection:
+            return FetchedPartition(topic, index, rejection)
         # What was deleted meanwhile is no news to those who wait, so nobody was told of it.
         earliest, end = self._ask_for_bounds(partition)
         stable = self._stable_until(partition, end)
@@ -122,12 +130,14 @@ class PartitionReader:
         if not earliest <= offset <= end:
             if offset > end and offset <= partition.driver.shard_info(partition.shard).latest:
                 # Written, and not yet safe to show.
-                return Fetched(topic, index, 0, end, stable, earliest)
-            return Fetched(topic, index, int(ErrorCode.offset_out_of_range), end, stable, earliest)
+                return FetchedPartition(topic, index, 0, end, stable, earliest)
+            return FetchedPartition(
+                topic, index, int(ErrorCode.offset_out_of_range), end, stable, earliest
+            )
         aborted: Sequence[AbortedTransaction] | None = () if limits.is_committed else None
-        size_max = min(wanted.max_bytes, limits.size_left)
+        size_max = min(requested.max_bytes, limits.size_left)
         if offset >= until or (size_max <= 0 and not limits.is_first):
-            return Fetched(topic, index, 0, end, stable, earliest, aborted)
+            return FetchedPartition(topic, index, 0, end, stable, earliest, aborted)
         page = self._read_batches(partition, offset, until, max(size_max, 1))
         if not page.size and page.next_offset >= until and not partition.entry.hidden:
             # All that was left is gone. A client goes on behind the last batch that it gets, and
@@ -136,11 +146,13 @@ class PartitionReader:
             page = BatchPage([filler], len(filler), until)
         if page.size > size_max and not limits.is_first:
             # One batch larger than what is left: it comes with the next request.
-            return Fetched(topic, index, 0, end, stable, earliest, aborted)
+            return FetchedPartition(topic, index, 0, end, stable, earliest, aborted)
         if limits.is_committed:
             transactions = self._broker.transactions
             aborted = transactions.aborted(partition.shard, offset, page.next_offset)
-        return Fetched(topic, index, 0, end, stable, earliest, aborted, page.parts, page.size)
+        return FetchedPartition(
+            topic, index, 0, end, stable, earliest, aborted, page.parts, page.size
+        )
 
     def _check_leader(self, partition: Partition, epoch: int) -> int:
         shard = partition.entry.meta
@@ -181,7 +193,7 @@ class PartitionReader:
         header = self._tag_header if partition.tag_header is None else partition.tag_header
         key = ConvertedKey(partition.shard, offset, header, bool(body))
         state = state_of(partition.entry)
-        kept = self._converted.find(key, state, until, max_size)
+        kept = self._conversion_cache.find(key, state, until, max_size)
         if kept is not None:
             return BatchPage([kept.batch], len(kept.batch), kept.next_offset)
         records = partition.driver.read_by_offset(
@@ -197,5 +209,5 @@ class PartitionReader:
         batch = batch_of(records, header, transaction_of(body))
         next_offset = records[-1].offset + 1
         if all(one.expires_at_ms is None for one in records):
-            self._converted.keep(key, Converted(state, batch, next_offset))
+            self._conversion_cache.add(key, Converted(state, batch, next_offset))
         return BatchPage([batch], len(batch), next_offset)

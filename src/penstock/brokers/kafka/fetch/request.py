@@ -26,7 +26,7 @@ _UNTAGGED: Final = Struct(">iiqiqix")
 _ID_SIZE: Final = 16
 
 
-class Wanted(NamedTuple):
+class FetchPartition(NamedTuple):
     """One partition of a request. `topic` is its name, or its id from version 13 on."""
 
     topic: bytes
@@ -45,7 +45,7 @@ class FetchRequest(NamedTuple):
     """Whether only records of committed transactions are wanted."""
     session_id: int
     session_epoch: int
-    wanted: list[Wanted]
+    requested: list[FetchPartition]
     forgotten: list[tuple[bytes, int]]
 
 
@@ -60,7 +60,7 @@ def _parse_flexible(version: int, body: memoryview) -> FetchRequest:
     head = _HEAD if version < 15 else _NEW_HEAD
     max_wait, min_bytes, max_bytes, isolation, session, epoch = head.unpack_from(body)[-6:]
     topics, at = varint(body, head.size)
-    wanted: list[Wanted] = []
+    requested: list[FetchPartition] = []
     unpack = _FLEXIBLE.unpack_from
     for _ in range(count_of(topics, body, at)):
         topic, at = _topic(version, body, at)
@@ -68,15 +68,15 @@ def _parse_flexible(version: int, body: memoryview) -> FetchRequest:
         count = count_of(partitions, body, at)
         end = at + count * _UNTAGGED.size
         if bytes(body[at + 32 : end : _UNTAGGED.size]) == bytes(count):
-            wanted += [
-                Wanted(topic, index, leader_epoch, offset, limit)
+            requested += [
+                FetchPartition(topic, index, leader_epoch, offset, limit)
                 for index, leader_epoch, offset, _, _, limit in _UNTAGGED.iter_unpack(body[at:end])
             ]
             at = skip_tags(body, end)
             continue
         for _ in range(count):
             index, leader_epoch, offset, _, _, limit = unpack(body, at)
-            wanted.append(Wanted(topic, index, leader_epoch, offset, limit))
+            requested.append(FetchPartition(topic, index, leader_epoch, offset, limit))
             at = skip_tags(body, at + 32)
         at = skip_tags(body, at)
     forgotten: list[tuple[bytes, int]] = []
@@ -89,7 +89,15 @@ def _parse_flexible(version: int, body: memoryview) -> FetchRequest:
             at += 4
         at = skip_tags(body, at)
     return FetchRequest(
-        version, max_wait, min_bytes, max_bytes, isolation == 1, session, epoch, wanted, forgotten
+        version,
+        max_wait,
+        min_bytes,
+        max_bytes,
+        isolation == 1,
+        session,
+        epoch,
+        requested,
+        forgotten,
     )
 
 
@@ -108,7 +116,7 @@ def _parse_old(version: int, body: memoryview) -> FetchRequest:
     else:
         _, max_wait, min_bytes, max_bytes, isolation = _OLD_HEAD.unpack_from(body)
         cursor = Cursor(body, _OLD_HEAD.size)
-    wanted: list[Wanted] = []
+    requested: list[FetchPartition] = []
     for _ in range(cursor.item_count(flexible=False)):
         topic = bytes(cursor.take(cursor.int16()))
         for _ in range(cursor.item_count(flexible=False)):
@@ -117,7 +125,7 @@ def _parse_old(version: int, body: memoryview) -> FetchRequest:
             offset = cursor.int64()
             if version >= 5:
                 cursor.int64()
-            wanted.append(Wanted(topic, index, leader_epoch, offset, cursor.int32()))
+            requested.append(FetchPartition(topic, index, leader_epoch, offset, cursor.int32()))
     forgotten: list[tuple[bytes, int]] = []
     if version >= _FIRST_WITH_SESSIONS:
         for _ in range(cursor.item_count(flexible=False)):
@@ -125,5 +133,13 @@ def _parse_old(version: int, body: memoryview) -> FetchRequest:
             count = cursor.item_count(flexible=False)
             forgotten += [(topic, cursor.int32()) for _ in range(count)]
     return FetchRequest(
-        version, max_wait, min_bytes, max_bytes, isolation == 1, session, epoch, wanted, forgotten
+        version,
+        max_wait,
+        min_bytes,
+        max_bytes,
+        isolation == 1,
+        session,
+        epoch,
+        requested,
+        forgotten,
     )

@@ -28,7 +28,7 @@ _NOTHING: Final = b"\0" + _NO_REPLICA + b"\x01\0"
 _NOTHING_COMMITTED: Final = b"\x01" + _NOTHING[1:]
 
 
-class Fetched(NamedTuple):
+class FetchedPartition(NamedTuple):
     """What one partition answers."""
 
     topic: bytes
@@ -44,14 +44,14 @@ class Fetched(NamedTuple):
     """How it is encoded from version 12 on, if that is known."""
 
 
-def quiet(
+def empty_response(
     topic: bytes, partition_id: int, end: int, stable: int, earliest: int, *, is_committed: bool
-) -> Fetched:
+) -> FetchedPartition:
     """Return the answer of a partition that has nothing new; it can be sent again and again."""
     form = _PARTITION(partition_id, 0, end, stable, earliest)
     form += _NOTHING_COMMITTED if is_committed else _NOTHING
     aborted = () if is_committed else None
-    return Fetched(topic, partition_id, 0, end, stable, earliest, aborted, form=form)
+    return FetchedPartition(topic, partition_id, 0, end, stable, earliest, aborted, form=form)
 
 
 def encode_fetch(
@@ -59,7 +59,7 @@ def encode_fetch(
     correlation_id: int,
     error_code: int,
     session_id: int,
-    fetched: Sequence[Fetched],
+    fetched: Sequence[FetchedPartition],
 ) -> list[Part]:
     """Return the parts of an answer, to be sent one behind the other."""
     flexible = version >= FIRST_FLEXIBLE
@@ -97,8 +97,8 @@ def encode_fetch(
     return parts
 
 
-def _by_topic(fetched: Sequence[Fetched]) -> list[tuple[bytes, list[Fetched]]]:
-    topics: list[tuple[bytes, list[Fetched]]] = []
+def _by_topic(fetched: Sequence[FetchedPartition]) -> list[tuple[bytes, list[FetchedPartition]]]:
+    topics: list[tuple[bytes, list[FetchedPartition]]] = []
     last: bytes | None = None
     for one in fetched:
         if one.topic != last:
@@ -125,7 +125,7 @@ def _put_topic(out: bytearray, topic: bytes, version: int) -> None:
         out += len(topic).to_bytes(2, "big") + topic
 
 
-def _put_partition(out: bytearray, one: Fetched, version: int) -> None:
+def _put_partition(out: bytearray, one: FetchedPartition, version: int) -> None:
     """Everything before the records, and their size."""
     flexible = version >= FIRST_FLEXIBLE
     out += _PARTITION(*one[1:6]) if version >= 5 else _OLDEST(*one[1:5])

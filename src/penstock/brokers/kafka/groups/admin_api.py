@@ -11,7 +11,7 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.groups.coordinator import KafkaGroups
 from penstock.brokers.kafka.groups.offset_api import commit_code_of
-from penstock.brokers.kafka.wire.fields import Answer, Fields
+from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import StoreError
 from penstock.groups.consumer_protocol import CONSUMER
 from penstock.groups.model import GroupState
@@ -28,7 +28,7 @@ class GroupAdminApi:
         self._broker: Final = broker
         self._coordinator: Final = coordinator
 
-    async def list_groups(self, _context: RequestContext, request: Fields) -> Answer:
+    async def list_groups(self, _context: RequestContext, request: Fields) -> Response:
         states = {state.lower() for state in request.texts("states_filter")}
         types = {kind.lower() for kind in request.texts("types_filter")}
         namespace = self._broker.namespace
@@ -53,28 +53,28 @@ class GroupAdminApi:
         ]
         return {"error_code": ErrorCode.none, "groups": groups}
 
-    async def describe_groups(self, context: RequestContext, request: Fields) -> Answer:
+    async def describe_groups(self, context: RequestContext, request: Fields) -> Response:
         groups = [await self._describe(one, context) for one in request.texts("groups")]
         return {"groups": groups}
 
-    async def _describe(self, group_id: str, context: RequestContext) -> Answer:
+    async def _describe(self, group_id: str, context: RequestContext) -> Response:
         if group_id and not self._coordinator.is_here(group_id):
-            answer = _without_members(group_id, GroupState.DEAD, "")
-            answer["error_code"] = ErrorCode.not_coordinator
-            return answer
+            response = _without_members(group_id, GroupState.DEAD, "")
+            response["error_code"] = ErrorCode.not_coordinator
+            return response
         machine = self._coordinator.find(group_id)
         if machine is not None:
             return _described(group_id, machine)
         if await self._has_offsets(group_id):
             return _without_members(group_id, GroupState.EMPTY, CONSUMER)
-        answer = _without_members(group_id, GroupState.DEAD, "")
+        response = _without_members(group_id, GroupState.DEAD, "")
         if context.api_version >= _SAYS_UNKNOWN_FROM:
-            answer["error_code"] = ErrorCode.group_id_not_found
-            answer["error_message"] = f"group {group_id} does not exist"
-        return answer
+            response["error_code"] = ErrorCode.group_id_not_found
+            response["error_message"] = f"group {group_id} does not exist"
+        return response
 
-    async def delete_groups(self, _context: RequestContext, request: Fields) -> Answer:
-        results: list[Answer] = [
+    async def delete_groups(self, _context: RequestContext, request: Fields) -> Response:
+        results: list[Response] = [
             {"group_id": one, "error_code": await self._delete(one)}
             for one in request.texts("groups_names")
         ]
@@ -103,7 +103,7 @@ class GroupAdminApi:
         return await self._broker.run_blocking(find) is not None
 
 
-def _described(group_id: str, machine: GroupMachine) -> Answer:
+def _described(group_id: str, machine: GroupMachine) -> Response:
     members = machine.members
     is_settled = machine.state in {GroupState.STABLE, GroupState.COMPLETING}
     protocol = (members.protocol or "") if is_settled else ""

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from penstock.brokers.kafka.cluster_view import ClusterView
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.groups.coordinator import KafkaGroups
-from penstock.brokers.kafka.wire.fields import Answer, Fields
+from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.groups.model import Caller, Join, Sync
 
 _GROUP: Final = 0
@@ -23,7 +23,7 @@ class GroupApi:
         self._cluster: Final = cluster
         self._coordinator: Final = coordinator
 
-    async def find_coordinator(self, context: RequestContext, request: Fields) -> Answer:
+    async def find_coordinator(self, context: RequestContext, request: Fields) -> Response:
         key_type = request.number("key_type", _GROUP)
         if context.api_version < 4:
             found = self._coordinator_of(request.text("key"), key_type)
@@ -45,10 +45,10 @@ class GroupApi:
                 return {"key": key, **found._asdict()}
             message = f"it is not known yet where the coordinator of {key!r} serves Kafka clients"
             error = ErrorCode.coordinator_not_available
-        refused = {"error_code": error, "error_message": message}
-        return {"key": key, "node_id": -1, "host": "", "port": -1, **refused}
+        rejection = {"error_code": error, "error_message": message}
+        return {"key": key, "node_id": -1, "host": "", "port": -1, **rejection}
 
-    async def join_group(self, context: RequestContext, request: Fields) -> Answer:
+    async def join_group(self, context: RequestContext, request: Fields) -> Response:
         session_ms = request.number("session_timeout")
         rebalance_ms = request.number("rebalance_timeout", -1)
         protocols = [
@@ -88,7 +88,7 @@ class GroupApi:
             ],
         }
 
-    async def sync_group(self, _context: RequestContext, request: Fields) -> Answer:
+    async def sync_group(self, _context: RequestContext, request: Fields) -> Response:
         assignments = [
             (one.text("member_id"), one.blob("assignment"))
             for one in request.items_of("assignments")
@@ -109,17 +109,17 @@ class GroupApi:
             "assignment": synced.assignment,
         }
 
-    async def heartbeat(self, _context: RequestContext, request: Fields) -> Answer:
+    async def heartbeat(self, _context: RequestContext, request: Fields) -> Response:
         error = self._coordinator.heartbeat(request.text("group_id"), _caller(request))
         return {"error_code": error}
 
-    async def leave_group(self, context: RequestContext, request: Fields) -> Answer:
+    async def leave_group(self, context: RequestContext, request: Fields) -> Response:
         group_id = request.text("group_id")
         if context.api_version < 3:
             return {
                 "error_code": self._coordinator.leave(group_id, request.text("member_id"), None)
             }
-        members: list[Answer] = []
+        members: list[Response] = []
         for one in request.items_of("members"):
             member_id, instance_id = one.text("member_id"), one.optional_text("group_instance_id")
             error = self._coordinator.leave(group_id, member_id, instance_id)

@@ -10,7 +10,7 @@ from penstock.brokers.kafka.registry import ApiRegistry
 from penstock.brokers.kafka.transactions.api import TransactionApi
 from penstock.brokers.kafka.transactions.coordinator import TransactionCoordinator
 from penstock.brokers.kafka.transactions.index import TransactionIndex
-from penstock.brokers.kafka.transactions.participant import LeadingPart
+from penstock.brokers.kafka.transactions.participant import TransactionParticipant
 from penstock.meta.client import ListenerAnnouncer
 from penstock.meta.client_api.transaction_client import TransactionClient
 from penstock.record import ShardId
@@ -34,15 +34,15 @@ def _register_transactions(
     if not isinstance(broker.meta, TransactionClient):
         return None
     index = TransactionIndex(broker.drivers.limits)
-    leading = LeadingPart(broker, broker.meta, index)
+    participant = TransactionParticipant(broker, broker.meta, index)
     others = cluster if isinstance(broker.meta, ListenerAnnouncer) else None
     if others is not None:
-        leading.is_group_here = others.is_coordinator_of
-    coordinator = TransactionCoordinator(broker, broker.meta, index, leading, others)
+        participant.is_group_here = others.is_coordinator_of
+    coordinator = TransactionCoordinator(broker, broker.meta, index, participant, others)
     states = [one for one in broker.meta.list_transactions() if one.namespace == broker.namespace]
-    leading.recover(states)
+    participant.recover(states)
     coordinator.recover(states)
-    broker.drivers.serve_transaction_steps(leading.take)
+    broker.drivers.serve_transaction_steps(participant.take)
     broker.transactions = index
     api = TransactionApi(broker, coordinator, groups)
     broker.init_transactional = api.init_producer

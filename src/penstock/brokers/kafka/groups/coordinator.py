@@ -33,15 +33,15 @@ class KafkaGroups:
         def ask(done: Callable[[Answer], None]) -> None:
             self._groups.join(group_id, request, done, namespace=self._namespace)
 
-        answer = await self._ask(ask)
-        return answer if isinstance(answer, Joined) else Joined(answer.error)
+        response = await self._ask(ask)
+        return response if isinstance(response, Joined) else Joined(response.error)
 
     async def sync(self, group_id: str, request: Sync) -> Synced:
         def ask(done: Callable[[Answer], None]) -> None:
             self._groups.sync(group_id, request, done, namespace=self._namespace)
 
-        answer = await self._ask(ask)
-        return answer if isinstance(answer, Synced) else Synced(answer.error)
+        response = await self._ask(ask)
+        return response if isinstance(response, Synced) else Synced(response.error)
 
     def heartbeat(self, group_id: str, caller: Caller) -> ErrorCode:
         return ErrorCode(self._groups.heartbeat(group_id, caller, namespace=self._namespace))
@@ -77,14 +77,14 @@ class KafkaGroups:
         waiting: asyncio.Future[Answer] = loop.create_future()
         self._waiting.add(waiting)
 
-        def settle(answer: Answer) -> None:
+        def settle(response: Answer) -> None:
             if not waiting.done():
-                waiting.set_result(answer)
+                waiting.set_result(response)
 
-        def done(answer: Answer) -> None:
+        def done(response: Answer) -> None:
             """Called from any thread, and from this one before `ask` returns."""
             with suppress(RuntimeError):  # the server has stopped: its loop is closed
-                loop.call_soon_threadsafe(settle, answer)
+                loop.call_soon_threadsafe(settle, response)
 
         try:
             ask(done)

@@ -14,7 +14,7 @@ from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.groups.commit_queue import CommitQueue
 from penstock.brokers.kafka.groups.coordinator import KafkaGroups
 from penstock.brokers.kafka.metadata.topic_finder import TopicFinder, named, shard_of
-from penstock.brokers.kafka.wire.fields import Answer, Fields
+from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import StoreError, UnknownGroupError
 from penstock.groups.model import Caller, GroupState
 from penstock.groups.subscriptions import subscribed_topics
@@ -44,20 +44,20 @@ class OffsetApi:
 
     # Committing
 
-    async def commit(self, context: RequestContext, request: Fields) -> Answer:
+    async def commit(self, context: RequestContext, request: Fields) -> Response:
         group_id = request.text("group_id")
         caller = Caller(
             request.text("member_id"),
             request.number("generation_id_or_member_epoch", -1),
             request.optional_text("group_instance_id"),
         )
-        refusal = self._coordinator.check_commit(group_id, caller)
+        rejection = self._coordinator.check_commit(group_id, caller)
         finder = TopicFinder(self._broker, by_id=context.api_version >= _IDS_FROM)
-        commits, topics = collect_commits(request, finder, refusal)
+        commits, topics = collect_commits(request, finder, rejection)
         if commits:
             error = await self._store(group_id, commits)
             if error is not ErrorCode.none:
-                refuse_taken(topics, error)
+                reject_accepted(topics, error)
         return {"topics": topics}
 
     async def _store(self, group_id: str, commits: dict[ShardId, OffsetCommit]) -> ErrorCode:
@@ -87,7 +87,7 @@ class OffsetApi:
 
     # Fetching
 
-    async def fetch(self, context: RequestContext, request: Fields) -> Answer:
+    async def fetch(self, context: RequestContext, request: Fields) -> Response:
         stable = request.flag("require_stable")
         by_id = context.api_version >= _IDS_FROM
         if context.api_version < 8:
@@ -100,7 +100,7 @@ class OffsetApi:
 
     async def _fetch_group(
         self, request: Fields, topics_field: str, *, stable: bool, by_id: bool
-    ) -> Answer:
+    ) -> Response:
         group_id = request.text("group_id")
         offsets = partial(
             self._broker.offsets.get_offsets, group_id, namespace=self._broker.namespace
@@ -114,16 +114,16 @@ class OffsetApi:
         except StoreError as error:
             return {"group_id": group_id, "error_code": commit_code_of(error), "topics": ()}
         finder = TopicFinder(self._broker, by_id=by_id)
-        wanted = request.optional_items(topics_field)
-        if wanted is None:
+        requested = request.optional_items(topics_field)
+        if requested is None:
             topics = _all_topics(finder, committed, pending)
         else:
-            topics = [_wanted_topic(finder, one, committed, pending) for one in wanted]
+            topics = [_requested_topic(finder, one, committed, pending) for one in requested]
         return {"group_id": group_id, "error_code": ErrorCode.none, "topics": topics}
 
     # Deleting
 
-    async def delete(self, _context: RequestContext, request: Fields) -> Answer:
+    async def delete(self, _context: RequestContext, request: Fields) -> Response:
         group_id = request.text("group_id")
         if not self._coordinator.is_here(group_id):
             return {"error_code": ErrorCode.not_coordinator, "topics": ()}
@@ -133,11 +133,11 @@ class OffsetApi:
             return {"error_code": ErrorCode.group_id_not_found, "topics": ()}
         finder = TopicFinder(self._broker)
         doomed: list[ShardId] = []
-        topics: list[Answer] = []
+        topics: list[Response] = []
         for one in request.items_of("topics"):
-            topic, partitions = finder.find(one), list[Answer]()
-            for wanted in one.items_of("partitions"):
-                number = wanted.number("partition_index")
+            topic, partitions = finder.find(one), list[Response]()
+            for requested in one.items_of("partitions"):
+                number = requested.number("partition_index")
                 shard = shard_of(topic, number)
                 code = ErrorCode.none if shard is not None else finder.unknown
                 if shard is not None and one.text("name") in in_use:
@@ -159,39 +159,39 @@ class OffsetApi:
 
 
 def collect_commits(
-    request: Fields, finder: TopicFinder, refusal: ErrorCode
-) -> tuple[dict[ShardId, OffsetCommit], list[Answer]]:
+    request: Fields, finder: TopicFinder, rejection: ErrorCode
+) -> tuple[dict[ShardId, OffsetCommit], list[Response]]:
     """Return what is to be committed, and the answer if that goes well. Also for transactions."""
     commits: dict[ShardId, OffsetCommit] = {}
-    topics: list[Answer] = []
+    topics: list[Response] = []
     for one in request.items_of("topics"):
-        topic, partitions = finder.find(one), list[Answer]()
-        for wanted in one.items_of("partitions"):
-            number = wanted.number("partition_index")
+        topic, partitions = finder.find(one), list[Response]()
+        for requested in one.items_of("partitions"):
+            number = requested.number("partition_index")
             shard = shard_of(topic, number)
-            code = refusal
+            code = rejection
             if code is ErrorCode.none:
-                code = finder.unknown if shard is None else _problem(wanted)
+                code = finder.unknown if shard is None else _problem(requested)
             if code is ErrorCode.none and shard is not None:
                 commits[shard] = OffsetCommit(
-                    Offset(wanted.number("committed_offset")),
-                    wanted.text("committed_metadata"),
-                    wanted.number("committed_leader_epoch", -1),
+                    Offset(requested.number("committed_offset")),
+                    requested.text("committed_metadata"),
+                    requested.number("committed_leader_epoch", -1),
                 )
             partitions.append({"partition_index": number, "error_code": code})
         topics.append({**named(one), "partitions": partitions})
     return commits, topics
 
 
-def _problem(wanted: Fields) -> ErrorCode:
-    if wanted.number("committed_offset") < 0:
+def _problem(requested: Fields) -> ErrorCode:
+    if requested.number("committed_offset") < 0:
         return ErrorCode.invalid_request
-    if len(wanted.text("committed_metadata")) > METADATA_SIZE_MAX:
+    if len(requested.text("committed_metadata")) > METADATA_SIZE_MAX:
         return ErrorCode.offset_metadata_too_large
     return ErrorCode.none
 
 
-def refuse_taken(topics: list[Answer], error: ErrorCode) -> None:
+def reject_accepted(topics: list[Response], error: ErrorCode) -> None:
     """All or none: partitions whose offsets could have been taken get the error of the store."""
     for topic in topics:
         partitions = topic["partitions"]
@@ -207,15 +207,15 @@ def commit_code_of(error: StoreError) -> ErrorCode:
     return ErrorCode.coordinator_not_available if code is ErrorCode.leader_not_available else code
 
 
-def _wanted_topic(
+def _requested_topic(
     finder: TopicFinder,
-    wanted: Fields,
+    requested: Fields,
     committed: dict[ShardId, CommittedOffset],
     pending: Collection[ShardId],
-) -> Answer:
-    topic = finder.find(wanted)
-    partitions: list[Answer] = []
-    for number in wanted.numbers("partition_indexes"):
+) -> Response:
+    topic = finder.find(requested)
+    partitions: list[Response] = []
+    for number in requested.numbers("partition_indexes"):
         shard = shard_of(topic, number)
         if shard is None:
             # By name, an unknown topic simply has no offset: clients ask before they know it.
@@ -225,14 +225,14 @@ def _wanted_topic(
             partitions.append(_offset(number, None, code))
         else:
             partitions.append(_known_offset(number, shard, committed, pending))
-    return {**named(wanted), "partitions": partitions}
+    return {**named(requested), "partitions": partitions}
 
 
 def _all_topics(
     finder: TopicFinder,
     committed: dict[ShardId, CommittedOffset],
     pending: Collection[ShardId],
-) -> list[Answer]:
+) -> list[Response]:
     known = finder.by_topic_id()
     by_topic: dict[str, list[ShardId]] = {}
     for shard in sorted(committed):
@@ -255,13 +255,13 @@ def _known_offset(
     shard: ShardId,
     committed: dict[ShardId, CommittedOffset],
     pending: Collection[ShardId],
-) -> Answer:
+) -> Response:
     if shard in pending:
         return _offset(number, None, ErrorCode.unstable_offset_commit)
     return _offset(number, committed.get(shard), ErrorCode.none)
 
 
-def _offset(number: int, found: CommittedOffset | None, code: ErrorCode) -> Answer:
+def _offset(number: int, found: CommittedOffset | None, code: ErrorCode) -> Response:
     return {
         "partition_index": number,
         "committed_offset": NO_OFFSET if found is None else found.offset,

@@ -15,7 +15,7 @@ from penstock.brokers.kafka.metadata.creation_limits import CreationLimits
 from penstock.brokers.kafka.metadata.topic_ids import uuid_of
 from penstock.brokers.kafka.metadata.topic_names import is_legal
 from penstock.brokers.kafka.registry import ApiRegistry
-from penstock.brokers.kafka.wire.fields import NO_UUID, Answer, Fields
+from penstock.brokers.kafka.wire.fields import NO_UUID, Fields, Response
 from penstock.errors import AlreadyExistsError, StoreError
 from penstock.meta.client import Topic
 from penstock.platform.log import get_logger
@@ -30,13 +30,13 @@ class ClusterDescriber:
         self._cluster: Final = cluster
         self._limits: Final = CreationLimits(broker.settings.auto_create_rate, broker.clock)
 
-    async def metadata(self, context: RequestContext, request: Fields) -> Answer:
-        wanted = request.optional_items("topics")
-        if wanted is None or (context.api_version == 0 and not wanted):
+    async def metadata(self, context: RequestContext, request: Fields) -> Response:
+        requested = request.optional_items("topics")
+        if requested is None or (context.api_version == 0 and not requested):
             topics = [self._topic(one) for one in self._all_topics()]
         else:
             may_create = request.flag("allow_auto_topic_creation", True)
-            topics = [await self._wanted_topic(context, one, may_create) for one in wanted]
+            topics = [await self._requested_topic(context, one, may_create) for one in requested]
         return {
             "brokers": self._brokers(),
             "cluster_id": self._broker.meta.cluster_id,
@@ -44,7 +44,7 @@ class ClusterDescriber:
             "topics": topics,
         }
 
-    async def describe_cluster(self, _context: RequestContext, request: Fields) -> Answer:
+    async def describe_cluster(self, _context: RequestContext, request: Fields) -> Response:
         return {
             "error_code": ErrorCode.none,
             "endpoint_type": request.number("endpoint_type", 1),
@@ -53,48 +53,48 @@ class ClusterDescriber:
             "brokers": [{"broker_id": one["node_id"], **one} for one in self._brokers()],
         }
 
-    def _brokers(self) -> list[Answer]:
+    def _brokers(self) -> list[Response]:
         return [{**one._asdict(), "rack": None} for one in self._cluster.brokers]
 
     def _all_topics(self) -> list[Topic]:
         return self._broker.drivers.broker_cache.list_topics(self._broker.namespace)
 
-    async def _wanted_topic(
-        self, context: RequestContext, wanted: Fields, may_create: bool
-    ) -> Answer:
-        identifier, name = wanted.uuid("topic_id"), wanted.optional_text("name")
+    async def _requested_topic(
+        self, context: RequestContext, requested: Fields, may_create: bool
+    ) -> Response:
+        identifier, name = requested.uuid("topic_id"), requested.optional_text("name")
         if name is None or (identifier != NO_UUID and not name):
             for topic in self._all_topics():
                 if uuid_of(topic.topic_id) == identifier:
                     return self._topic(topic)
-            return _refused(ErrorCode.unknown_topic_id, None) | {"topic_id": identifier}
+            return _rejected(ErrorCode.unknown_topic_id, None) | {"topic_id": identifier}
         topics = self._broker.drivers.broker_cache.topics
         found = topics.get((self._broker.namespace, name))
         if found is not None:
             return self._topic(found)
         if not is_legal(name):
-            return _refused(ErrorCode.invalid_topic_exception, name)
+            return _rejected(ErrorCode.invalid_topic_exception, name)
         if not (may_create and self._broker.settings.auto_create_topics):
-            return _refused(ErrorCode.unknown_topic_or_partition, name)
+            return _rejected(ErrorCode.unknown_topic_or_partition, name)
         return await self._create(context, name)
 
-    async def _create(self, context: RequestContext, name: str) -> Answer:
+    async def _create(self, context: RequestContext, name: str) -> Response:
         limit = self._broker.settings.auto_create_topics_max
         if len(self._broker.drivers.broker_cache.topics) >= limit:
             _log.warning("kafka_topic_not_created", name=name, peer=context.peer, topics=limit)
-            return _refused(ErrorCode.policy_violation, name)
+            return _rejected(ErrorCode.policy_violation, name)
         if not self._limits.allow(context.connection_id):
             # Clients ask again after a pause, and are served when it is their turn.
             _log.debug("kafka_topic_not_created_yet", name=name, peer=context.peer)
-            return _refused(ErrorCode.leader_not_available, name)
+            return _rejected(ErrorCode.leader_not_available, name)
         try:
             return self._topic(await self._broker.create_topic(name))
         except AlreadyExistsError:
-            return _refused(ErrorCode.leader_not_available, name)
+            return _rejected(ErrorCode.leader_not_available, name)
         except StoreError as error:
-            return _refused(code_of(error), name)
+            return _rejected(code_of(error), name)
 
-    def _topic(self, topic: Topic) -> Answer:
+    def _topic(self, topic: Topic) -> Response:
         return {
             "error_code": ErrorCode.none,
             "name": topic.name,
@@ -104,7 +104,7 @@ class ClusterDescriber:
             ],
         }
 
-    def _partition(self, topic_id: str, partition: int) -> Answer:
+    def _partition(self, topic_id: str, partition: int) -> Response:
         entry = self._broker.drivers.storage_cache.shards.get(
             build_storage_name(topic_id, partition)
         )
@@ -125,7 +125,7 @@ class ClusterDescriber:
         }
 
 
-def _refused(code: ErrorCode, name: str | None) -> dict[str, object]:
+def _rejected(code: ErrorCode, name: str | None) -> dict[str, object]:
     return {"error_code": code, "name": name, "partitions": ()}
 
 

@@ -12,7 +12,7 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.registry import ApiRegistry
-from penstock.brokers.kafka.wire.fields import Answer, Fields
+from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.engine.contract import AdapterOffsetStrategy, Isolation
 from penstock.errors import StoreError
 from penstock.record import Offset, StoredRecord
@@ -30,13 +30,13 @@ class OffsetFinder:
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker: Final = broker
 
-    async def list_offsets(self, _context: RequestContext, request: Fields) -> Answer:
+    async def list_offsets(self, _context: RequestContext, request: Fields) -> Response:
         is_committed = request.number("isolation_level") == 1
         topics = [
             {
                 "name": topic.text("name"),
                 "partitions": [
-                    await self._answer(topic.text("name"), one, is_committed=is_committed)
+                    await self._respond(topic.text("name"), one, is_committed=is_committed)
                     for one in topic.items_of("partitions")
                 ],
             }
@@ -44,25 +44,25 @@ class OffsetFinder:
         ]
         return {"topics": topics}
 
-    async def _answer(self, topic: str, wanted: Fields, *, is_committed: bool) -> Answer:
-        index = wanted.number("partition_index")
-        answer = {"partition_index": index, "timestamp": -1, "offset": -1, "leader_epoch": -1}
+    async def _respond(self, topic: str, requested: Fields, *, is_committed: bool) -> Response:
+        index = requested.number("partition_index")
+        response = {"partition_index": index, "timestamp": -1, "offset": -1, "leader_epoch": -1}
         handle = self._find(topic, index)
-        code = self._check_leader(handle, wanted.number("current_leader_epoch", -1))
+        code = self._check_leader(handle, requested.number("current_leader_epoch", -1))
         if handle is None or code:
-            return answer | {"error_code": code}
-        timestamp = wanted.number("timestamp")
+            return response | {"error_code": code}
+        timestamp = requested.number("timestamp")
         try:
-            call = partial(self._look_up, handle, timestamp, is_committed=is_committed)
+            call = partial(self._find_offset, handle, timestamp, is_committed=is_committed)
             if timestamp in {LATEST, EARLIEST}:
                 found_ms, offset = call()
             else:
                 found_ms, offset = await self._broker.run_blocking(call)
         except StoreError as error:
-            return answer | {"error_code": code_of(error)}
+            return response | {"error_code": code_of(error)}
         shard = handle.entry.meta
         epoch = shard.leader_epoch if shard is not None and offset >= 0 else -1
-        return answer | {
+        return response | {
             "error_code": ErrorCode.none,
             "timestamp": found_ms,
             "offset": offset,
@@ -86,7 +86,7 @@ class OffsetFinder:
             return ErrorCode.fenced_leader_epoch
         return ErrorCode.unknown_leader_epoch if epoch > shard.leader_epoch else ErrorCode.none
 
-    def _look_up(
+    def _find_offset(
         self, handle: ShardHandle, timestamp_ms: int, *, is_committed: bool
     ) -> tuple[int, int]:
         """Return a time and an offset; -1 each where there is none."""
@@ -144,7 +144,7 @@ class OffsetFinder:
             low = self._first_since(handle, best[0] + 1)
         return best
 
-    async def for_leader_epoch(self, _context: RequestContext, request: Fields) -> Answer:
+    async def for_leader_epoch(self, _context: RequestContext, request: Fields) -> Response:
         topics = [
             {
                 "topic": topic.text("topic"),
@@ -157,19 +157,19 @@ class OffsetFinder:
         ]
         return {"topics": topics}
 
-    def _epoch_end(self, topic: str, wanted: Fields) -> Answer:
-        index = wanted.number("partition")
-        answer = {"partition": index, "leader_epoch": -1, "end_offset": -1}
+    def _epoch_end(self, topic: str, requested: Fields) -> Response:
+        index = requested.number("partition")
+        response = {"partition": index, "leader_epoch": -1, "end_offset": -1}
         handle = self._find(topic, index)
-        code = self._check_leader(handle, wanted.number("current_leader_epoch", -1))
+        code = self._check_leader(handle, requested.number("current_leader_epoch", -1))
         shard = None if handle is None else handle.entry.meta
         if handle is None or shard is None or code:
-            return answer | {"error_code": code}
-        epoch = wanted.number("leader_epoch")
+            return response | {"error_code": code}
+        epoch = requested.number("leader_epoch")
         if epoch > shard.leader_epoch or epoch < 0:
-            return answer | {"error_code": ErrorCode.none}
+            return response | {"error_code": ErrorCode.none}
         found, end = handle.driver.epoch_end(handle.entry, epoch)
-        return answer | {"error_code": ErrorCode.none, "leader_epoch": found, "end_offset": end}
+        return response | {"error_code": ErrorCode.none, "leader_epoch": found, "end_offset": end}
 
 
 def register(registry: ApiRegistry, broker: KafkaBroker) -> None:

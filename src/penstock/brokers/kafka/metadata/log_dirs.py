@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.registry import ApiRegistry
-from penstock.brokers.kafka.wire.fields import Answer, Fields
+from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import StoreError
 from penstock.meta.client import Topic
 
@@ -22,14 +22,14 @@ class LogDirs:
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker: Final = broker
 
-    async def describe(self, _context: RequestContext, request: Fields) -> Answer:
-        wanted = request.optional_items("topics")
+    async def describe(self, _context: RequestContext, request: Fields) -> Response:
+        requested = request.optional_items("topics")
         cache = self._broker.drivers.broker_cache
         asked: dict[str, list[int]] = {}
-        if wanted is None:
+        if requested is None:
             for topic in cache.list_topics(self._broker.namespace):
                 asked[topic.name] = list(range(topic.partitions))
-        for one in wanted or ():
+        for one in requested or ():
             asked.setdefault(one.text("topic"), []).extend(one.numbers("partitions"))
         topics = await self._broker.run_blocking(partial(self._sizes, asked))
         return {
@@ -45,8 +45,8 @@ class LogDirs:
             ],
         }
 
-    def _sizes(self, asked: dict[str, list[int]]) -> list[Answer]:
-        found: list[Answer] = []
+    def _sizes(self, asked: dict[str, list[int]]) -> list[Response]:
+        found: list[Response] = []
         for name, indexes in asked.items():
             topic = self._broker.drivers.broker_cache.topics.get((self._broker.namespace, name))
             partitions = [] if topic is None else self._partitions(topic, indexes)
@@ -54,8 +54,8 @@ class LogDirs:
                 found.append({"name": name, "partitions": partitions})
         return found
 
-    def _partitions(self, topic: Topic, indexes: list[int]) -> list[Answer]:
-        sizes: list[Answer] = []
+    def _partitions(self, topic: Topic, indexes: list[int]) -> list[Response]:
+        sizes: list[Response] = []
         for index in indexes:
             handle = self._broker.drivers.open_partition(topic, index)
             if handle is None:

@@ -22,7 +22,7 @@ SEGMENT: Final = "EngineSegment"
 
 
 class Waiter(Protocol):
-    def news(self, partition: Partition) -> None:
+    def on_append(self, partition: Partition) -> None:
         """A partition that it waits for was written to. On the event loop."""
         ...
 
@@ -35,13 +35,13 @@ class Partition:
         "ack_form",
         "checks_keys",
         "driver",
+        "empty_response",
         "entry",
         "index",
         "is_raw",
         "is_watched",
         "mark",
         "may_wait",
-        "quiet",
         "settings",
         "shard",
         "tag_header",
@@ -77,15 +77,15 @@ class Partition:
         self._known: tuple[object, tuple[int, int]] | None = None
         self.ack_form: object = None
         """What Produce keeps to answer quickly."""
-        self.quiet: object = None
+        self.empty_response: object = None
         """What Fetch keeps to answer quickly that there is nothing new."""
 
-    def known_bounds(self) -> tuple[int, int] | None:
+    def cached_bounds(self) -> tuple[int, int] | None:
         """Return the earliest and the commit offset, or None when they may have moved."""
         known = self._known
         return known[1] if known is not None and known[0] is self.mark else None
 
-    def keep_bounds(self, mark: object, bounds: tuple[int, int]) -> None:
+    def cache_bounds(self, mark: object, bounds: tuple[int, int]) -> None:
         """Keep bounds that were asked for when `mark` was the partition's: a write since then, by
         whichever thread, makes them void."""
         if self.is_watched:
@@ -120,8 +120,8 @@ class PartitionTable:
         self._revision = -1
         self._loop: Final = asyncio.get_running_loop()
         self._thread: Final = threading.get_ident()
-        self._news: Final[set[Partition]] = set()
-        self._news_lock: Final = threading.Lock()
+        self._appended: Final[set[Partition]] = set()
+        self._appended_lock: Final = threading.Lock()
 
     def by_name(self, name: bytes) -> TopicPartitions | None:
         """Return the partitions of a topic, or None when there is no such topic."""
@@ -155,7 +155,7 @@ class PartitionTable:
                 del self._by_name[name]
                 self._by_id.pop(known.id_bytes, None)
                 for partition in known.partitions:
-                    self._tell(partition)
+                    self._notify(partition)
 
     def _resolve(self, name: bytes) -> TopicPartitions | None:
         try:
@@ -192,9 +192,9 @@ class PartitionTable:
             partition.mark = object()
             if not partition.waiters:
                 return
-            with self._news_lock:
-                is_first = not self._news
-                self._news.add(partition)
+            with self._appended_lock:
+                is_first = not self._appended
+                self._appended.add(partition)
             if is_first:
                 self._schedule()
 
@@ -202,22 +202,22 @@ class PartitionTable:
 
     def _schedule(self) -> None:
         if threading.get_ident() == self._thread:
-            self._loop.call_soon(self._tell_all)
+            self._loop.call_soon(self._notify_all)
             return
         try:
-            self._loop.call_soon_threadsafe(self._tell_all)
+            self._loop.call_soon_threadsafe(self._notify_all)
         except RuntimeError:
             return  # the loop has ended; writers by other doors go on
 
-    def _tell_all(self) -> None:
-        with self._news_lock:
-            news = list(self._news)
-            self._news.clear()
-        for partition in news:
-            self._tell(partition)
+    def _notify_all(self) -> None:
+        with self._appended_lock:
+            changed = list(self._appended)
+            self._appended.clear()
+        for partition in changed:
+            self._notify(partition)
 
     @staticmethod
-    def _tell(partition: Partition) -> None:
+    def _notify(partition: Partition) -> None:
         partition.mark = object()
         for waiter in tuple(partition.waiters):
-            waiter.news(partition)
+            waiter.on_append(partition)

@@ -28,7 +28,7 @@ class Dispatch(Protocol):
     """Takes whole requests."""
 
     def __call__(self, connection: Connection, request: memoryview) -> bool:
-        """Answer a request, by `send` now (return True) or later by `answer` (return False). The
+        """Answer a request, by `send` now (return True) or later by `response` (return False). The
         bytes are only valid during this call."""
         ...
 
@@ -174,7 +174,7 @@ class Connection:
                 self._partial_since = None
                 self._asked_key = key_of(request)
                 if self._dispatch(self, request):
-                    self._note_end()
+                    self._record_request_end()
                 else:
                     self._busy = True
         except RequestTooLargeError as error:
@@ -199,21 +199,21 @@ class Connection:
     def send_parts(self, parts: list[Part]) -> None:
         self._pending += parts
 
-    def answer(self, parts: list[Part]) -> None:
+    def respond(self, parts: list[Part]) -> None:
         """Answer the request that waited, and go on with those behind it."""
         if self._closed:
             return
         assert self._busy, "an answer without a request"
         self._busy = False
-        self._note_end()
+        self._record_request_end()
         self.cancel_waiting = None
         self._pending += parts
         self.last_active = self._loop.time()
         if not self._processing:
             self.process()
 
-    def _note_end(self) -> None:
-        self._metrics.note_request(self._asked_key, self._loop.time() - self._asked_s)
+    def _record_request_end(self) -> None:
+        self._metrics.record_request(self._asked_key, self._loop.time() - self._asked_s)
 
     def on_failure(self, task: asyncio.Task[None]) -> None:
         """Close the connection when the task that should answer fails."""

@@ -78,18 +78,18 @@ class ReceiveBuffer:
             if len(self._data) > _GROWN_AT_ONCE_MAX:
                 self._use(self._shared)
             return
-        wanted = self._wanted()
+        requested = self._requested()
         if self.is_shared:
-            self._move_to(max(wanted, FIRST_SIZE))
-        elif self._end == len(self._data) or (self._start and wanted > len(self._data)):
-            self._move_to(max(wanted, len(self._data)))
+            self._move_to(max(requested, FIRST_SIZE))
+        elif self._end == len(self._data) or (self._start and requested > len(self._data)):
+            self._move_to(max(requested, len(self._data)))
 
     def release(self) -> None:
         """Give a buffer of its own back, when it is empty."""
         if self.waiting == 0:
             self._use(self._shared)
 
-    def _wanted(self) -> int:
+    def _requested(self) -> int:
         """How large the buffer should be: the whole next request, as far as it has arrived."""
         waiting = self.waiting
         if waiting < 4:

@@ -76,7 +76,7 @@ def _is_converted(one: _Write, verdict: _Verdict) -> bool:
     return isinstance(verdict, Checked) and verdict.is_heavy and not is_raw
 
 
-class Producing:
+class ProduceHandler:
     def __init__(self, broker: KafkaBroker, partitions: PartitionTable) -> None:
         self._broker: Final = broker
         self._partitions: Final = partitions
@@ -102,7 +102,7 @@ class Producing:
             self._write_later(connection, version, correlation_id, request, verdicts)
             return False
         results = self._write_all(request, verdicts)
-        self._note_codes(results)
+        self._count_errors(results)
         if request.acks:
             connection.send(_encode(version, correlation_id, request.writes, results))
         elif any(one.code for one in results):
@@ -118,7 +118,7 @@ class Producing:
         for one in request.writes:
             partition = one.partition
             if partition is None or request.acks not in _ACKS:
-                verdicts.append(self._refusal(request, one))
+                verdicts.append(self._rejection(request, one))
                 continue
             verdict = self._writer.check_quickly(partition, one.records, budget)
             budget -= _grown(verdict)
@@ -126,7 +126,7 @@ class Producing:
         return verdicts
 
     @staticmethod
-    def _refusal(request: _Request, one: _Write) -> BadBatchError:
+    def _rejection(request: _Request, one: _Write) -> BadBatchError:
         if request.acks not in _ACKS:
             return BadBatchError(
                 ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {request.acks}"
@@ -161,10 +161,10 @@ class Producing:
             return Result(verdict.code)
         return self._writer.write(one.partition, verdict, one.records, request.transactional_id)
 
-    def _note_codes(self, results: list[Result]) -> None:
+    def _count_errors(self, results: list[Result]) -> None:
         for one in results:
             if one.code:
-                self._broker.metrics.note_codes(KEY, (one.code,))
+                self._broker.metrics.count_errors(KEY, (one.code,))
 
     def _write_all(self, request: _Request, verdicts: Sequence[_Verdict]) -> list[Result]:
         return [self._write(request, at, verdict) for at, verdict in enumerate(verdicts)]
@@ -195,13 +195,13 @@ class Producing:
                 results = await self._finish(copy, verdicts, size)
             finally:
                 self._kept_size -= size
-            self._note_codes(results)
+            self._count_errors(results)
             if copy.acks:
-                connection.answer([_encode(version, correlation_id, copy.writes, results)])
+                connection.respond([_encode(version, correlation_id, copy.writes, results)])
             elif any(one.code for one in results):
                 connection.close()
             else:
-                connection.answer([])
+                connection.respond([])
 
         connection.on_failure(self._broker.spawn(write(), "produce"))
 
@@ -319,17 +319,17 @@ def _encode_slowly(
             }
         )
     out = bytearray(_HEAD.size + (version >= _FIRST_FLEXIBLE))
-    answer = {
+    response = {
         "responses": [
             {"name": name.decode("utf-8", "replace"), "partition_responses": partitions}
             for name, partitions in topics.items()
         ]
     }
-    response_layout(KEY, version).write(out, answer)
+    response_layout(KEY, version).write(out, response)
     _HEAD.pack_into(out, 0, len(out) - 4, correlation_id)
     return out
 
 
 def _log_start(partition: Partition) -> int:
-    known = partition.known_bounds()
+    known = partition.cached_bounds()
     return -1 if known is None else known[0]

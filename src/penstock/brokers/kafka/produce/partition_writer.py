@@ -169,7 +169,7 @@ class PartitionWriter:
             if not written.repeated:
                 first = written.first
         finally:
-            self._broker.transactions.note_written(partition.shard, checked.producer_id, first)
+            self._broker.transactions.finish_write(partition.shard, checked.producer_id, first)
         return written
 
     def _append(

@@ -16,7 +16,7 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.registry import ApiRegistry
-from penstock.brokers.kafka.wire.fields import Answer, Fields
+from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import StoreError
 
 BLOCK: Final = 1_000
@@ -27,15 +27,15 @@ class ProducerIds:
         self._broker: Final = broker
         self._left: Iterator[int] = iter(())
 
-    async def init_producer_id(self, context: RequestContext, request: Fields) -> Answer:
+    async def init_producer_id(self, context: RequestContext, request: Fields) -> Response:
         if request.optional_text("transactional_id") is not None:
             if self._broker.init_transactional is None:
-                return _refused(ErrorCode.invalid_request)
+                return _rejected(ErrorCode.invalid_request)
             return await self._broker.init_transactional(context, request)
         try:
             number = await self.next_id()
         except StoreError as error:
-            return _refused(code_of(error))
+            return _rejected(code_of(error))
         return {"error_code": ErrorCode.none, "producer_id": number, "producer_epoch": 0}
 
     async def next_id(self) -> int:
@@ -48,7 +48,7 @@ class ProducerIds:
         return number
 
 
-def _refused(code: ErrorCode) -> Answer:
+def _rejected(code: ErrorCode) -> Response:
     return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
 
 

@@ -11,10 +11,10 @@ from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.context import RequestContext
 from penstock.brokers.kafka.error_codes import code_of
 from penstock.brokers.kafka.groups.coordinator import KafkaGroups
-from penstock.brokers.kafka.groups.offset_api import collect_commits, refuse_taken
+from penstock.brokers.kafka.groups.offset_api import collect_commits, reject_accepted
 from penstock.brokers.kafka.metadata.topic_finder import TopicFinder, shard_of
 from penstock.brokers.kafka.transactions.coordinator import TransactionCoordinator
-from penstock.brokers.kafka.wire.fields import Answer, Fields
+from penstock.brokers.kafka.wire.fields import Fields, Response
 from penstock.errors import RetryableError, StoreError, TransactionRefusedError
 from penstock.groups.model import Caller
 from penstock.meta.state.offsets.entries import NewOffset
@@ -43,26 +43,26 @@ class TransactionApi:
         self._coordinator: Final = coordinator
         self._groups: Final = groups
 
-    async def init_producer(self, context: RequestContext, request: Fields) -> Answer:
-        refused = {"producer_id": -1, "producer_epoch": -1}
+    async def init_producer(self, context: RequestContext, request: Fields) -> Response:
+        rejection = {"producer_id": -1, "producer_epoch": -1}
         transactional_id = request.text("transactional_id")
         if not transactional_id:
-            return refused | {"error_code": ErrorCode.invalid_request}
+            return rejection | {"error_code": ErrorCode.invalid_request}
         timeout_ms = request.number("transaction_timeout")
         if not 0 < timeout_ms <= self._broker.settings.transaction_timeout_max_ms:
-            return refused | {"error_code": ErrorCode.invalid_transaction_timeout}
+            return rejection | {"error_code": ErrorCode.invalid_transaction_timeout}
         expected = (request.number("producer_id", -1), request.number("producer_epoch", -1))
         try:
             state = await self._coordinator.begin_producer(transactional_id, timeout_ms, expected)
         except StoreError as error:
-            return refused | {"error_code": _code(error, context)}
+            return rejection | {"error_code": _code(error, context)}
         return {
             "error_code": ErrorCode.none,
             "producer_id": state.producer_id,
             "producer_epoch": state.epoch,
         }
 
-    async def add_partitions(self, context: RequestContext, request: Fields) -> Answer:
+    async def add_partitions(self, context: RequestContext, request: Fields) -> Response:
         finder = TopicFinder(self._broker)
         shards: list[ShardId] = []
         is_whole = True
@@ -87,7 +87,7 @@ class TransactionApi:
                 codes[key] = code
         return {"results_by_topic_v3_and_below": _by_topic(codes)}
 
-    async def add_offsets(self, context: RequestContext, request: Fields) -> Answer:
+    async def add_offsets(self, context: RequestContext, request: Fields) -> Response:
         group = request.text("group_id")
         if not group:
             return {"error_code": ErrorCode.invalid_group_id}
@@ -96,15 +96,15 @@ class TransactionApi:
         )
         return {"error_code": code}
 
-    async def commit_offsets(self, context: RequestContext, request: Fields) -> Answer:
+    async def commit_offsets(self, context: RequestContext, request: Fields) -> Response:
         group = request.text("group_id")
         caller = Caller(
             request.text("member_id"),
             request.number("generation_id", -1),
             request.optional_text("group_instance_id"),
         )
-        refusal = self._groups.check_commit(group, caller, in_transaction=True)
-        commits, topics = collect_commits(request, TopicFinder(self._broker), refusal)
+        rejection = self._groups.check_commit(group, caller, in_transaction=True)
+        commits, topics = collect_commits(request, TopicFinder(self._broker), rejection)
         offsets = [
             NewOffset(shard.name, commit.offset, commit.leader_epoch, commit.metadata)
             for shard, commit in commits.items()
@@ -114,10 +114,10 @@ class TransactionApi:
                 context, lambda: self._coordinator.stage(_producer(request), group, offsets)
             )
             if code is not ErrorCode.none:
-                refuse_taken(topics, code)
+                reject_accepted(topics, code)
         return {"topics": topics}
 
-    async def end(self, context: RequestContext, request: Fields) -> Answer:
+    async def end(self, context: RequestContext, request: Fields) -> Response:
         commit = request.flag("committed")
         code = await self._try(
             context, lambda: self._coordinator.end(_producer(request), commit=commit)
@@ -140,8 +140,8 @@ def _producer(request: Fields, prefix: str = "") -> tuple[str, int, int]:
     )
 
 
-def _by_topic(codes: dict[tuple[str, int], ErrorCode]) -> list[Answer]:
-    topics: dict[str, list[Answer]] = {}
+def _by_topic(codes: dict[tuple[str, int], ErrorCode]) -> list[Response]:
+    topics: dict[str, list[Response]] = {}
     for (name, number), code in codes.items():
         topics.setdefault(name, []).append(
             {"partition_index": number, "partition_error_code": code}

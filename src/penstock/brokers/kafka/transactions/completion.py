@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.transactions import participant_rpc
-from penstock.brokers.kafka.transactions.participant import LeadingPart
+from penstock.brokers.kafka.transactions.participant import TransactionParticipant
 from penstock.errors import BusyError
 from penstock.meta.client_api.transaction_client import TransactionClient
 from penstock.meta.state.transactions.commands import AbortedRange, Finish, TransactionState
@@ -29,11 +29,13 @@ class EndProgress(Struct):
     aborted: list[AbortedRange] = field(default_factory=list)
 
 
-class TransactionEnder:
-    def __init__(self, broker: KafkaBroker, meta: TransactionClient, leading: LeadingPart) -> None:
+class TransactionCompleter:
+    def __init__(
+        self, broker: KafkaBroker, meta: TransactionClient, participant: TransactionParticipant
+    ) -> None:
         self._broker: Final = broker
         self._meta: Final = meta
-        self._leading: Final = leading
+        self._participant: Final = participant
         self._asking: Final = asyncio.Semaphore(ASKING_MAX)
         self.node_of_group: Callable[[str], int] = lambda _: broker.node_id
         """In a cluster: which node coordinates a group."""
@@ -85,20 +87,20 @@ class TransactionEnder:
             by_node.setdefault(meta.leader, {})[shard] = bound
         return by_node
 
-    async def do(self, node: int, step: participant_rpc.Step) -> participant_rpc.Done:
+    async def run_step(self, node: int, step: participant_rpc.Step) -> participant_rpc.StepResult:
         """Have a step done where it belongs."""
         if node == self._broker.node_id:
-            if isinstance(step, participant_rpc.OpenWriter) and not self._leading.has_left_over(
+            if isinstance(step, participant_rpc.OpenWriter) and not self._participant.has_left_over(
                 step
             ):
-                return self._leading.do(step)
-            return await self._broker.run_blocking(partial(self._leading.do, step))
+                return self._participant.run_step(step)
+            return await self._broker.run_blocking(partial(self._participant.run_step, step))
         text = participant_rpc.encode(step)
         async with self._asking:
-            answer = await self._broker.run_blocking(
+            response = await self._broker.run_blocking(
                 partial(self._broker.drivers.run_transaction_step, node, text)
             )
-        return participant_rpc.decode_done(answer)
+        return participant_rpc.decode_result(response)
 
     async def _end_at(
         self, node: int, state: TransactionState, bounds: dict[str, int], progress: EndProgress
@@ -107,7 +109,7 @@ class TransactionEnder:
         step = participant_rpc.EndWriter(
             state.producer_id, state.epoch, state.started_ms, is_commit, bounds
         )
-        progress.aborted += await self.do(node, step)
+        progress.aborted += await self.run_step(node, step)
         progress.shards.update(bounds)
 
     async def _commit_staged(
@@ -118,7 +120,7 @@ class TransactionEnder:
             step = participant_rpc.CommitStaged(
                 state.namespace, state.transactional_id, state.started_ms, staged
             )
-            await self.do(self.node_of_group(group), step)
+            await self.run_step(self.node_of_group(group), step)
         progress.groups.add(group)
 
 

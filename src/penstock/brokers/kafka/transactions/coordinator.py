@@ -13,7 +13,7 @@ readers, and an offset that is committed again is the same.
 In a cluster each node coordinates the ids that it draws. Who does is known to all nodes a little
 later, so that for a moment two may take themselves for the coordinator: every change is checked by
 the meta service, against the transaction that it is meant for, and so is every step at the nodes
-that lead the partitions (`leading`). What is known of an id here is therefore asked for again with
+that lead the partitions (`participant`). What is known of an id here is therefore asked for again with
 every request; a node alone remembers it.
 
 Runs on the server's event loop. Requests of one transactional id are taken one at a time.
@@ -28,11 +28,11 @@ from typing import Final
 
 from penstock.brokers.kafka.broker import KafkaBroker
 from penstock.brokers.kafka.cluster_view import ClusterView
-from penstock.brokers.kafka.transactions.completion import EndProgress, TransactionEnder
+from penstock.brokers.kafka.transactions.completion import EndProgress, TransactionCompleter
 from penstock.brokers.kafka.transactions.index import TransactionIndex
-from penstock.brokers.kafka.transactions.participant import LeadingPart, is_open
+from penstock.brokers.kafka.transactions.participant import TransactionParticipant, is_open
 from penstock.brokers.kafka.transactions.participant_rpc import open_writer
-from penstock.brokers.kafka.transactions.pending_offsets import StagingGroups
+from penstock.brokers.kafka.transactions.pending_offsets import PendingOffsets
 from penstock.errors import BusyError, StoreError, TransactionRefusedError, UnknownShardError
 from penstock.meta.client_api.transaction_client import TransactionClient
 from penstock.meta.state.offsets.entries import NewOffset
@@ -88,30 +88,30 @@ class TransactionCoordinator:
         broker: KafkaBroker,
         meta: TransactionClient,
         index: TransactionIndex,
-        leading: LeadingPart,
+        participant: TransactionParticipant,
         cluster: ClusterView | None = None,
     ) -> None:
         """`cluster`: there are other nodes, which coordinate their share."""
         self._broker: Final = broker
         self._meta: Final = meta
         self._index: Final = index
-        self._leading: Final = leading
+        self._participant: Final = participant
         self._limits: Final = broker.drivers.limits
-        self._ender: Final = TransactionEnder(broker, meta, leading)
+        self._completer: Final = TransactionCompleter(broker, meta, participant)
         self._entries: Final[dict[str, _Entry]] = {}
         self._cluster: Final = cluster
-        self._staging: StagingGroups | None = None
+        self._pending_offsets: PendingOffsets | None = None
         if cluster is not None:
-            self._staging = StagingGroups(broker, meta, cluster)
-            self._ender.node_of_group = cluster.node_of
-        self._next_left_over = self._next_look = 0.0
-        self._looked_at = -1
+            self._pending_offsets = PendingOffsets(broker, meta, cluster)
+            self._completer.node_of_group = cluster.node_of
+        self._next_left_over = self._next_scan = 0.0
+        self._scanned_changes = -1
 
     def recover(self, states: Iterable[TransactionState]) -> None:
         """Take over what an earlier process left: open transactions go on, or time out; those
         that were decided are completed. In a cluster that is for when the others are known."""
         for state in states if self._cluster is None else ():
-            self._index.note_epoch(state.producer_id, state.epoch)
+            self._index.record_epoch(state.producer_id, state.epoch)
             self._adopt(state)
 
     def _adopt(self, state: TransactionState) -> None:
@@ -177,8 +177,8 @@ class TransactionCoordinator:
         bounds = {
             one.shard: one.first_offset for one in state.partitions if one.shard not in entry.opened
         }
-        for node, part in (await self._ender.by_leader(bounds)).items():
-            await self._ender.do(node, open_writer(state, part))
+        for node, part in (await self._completer.by_leader(bounds)).items():
+            await self._completer.run_step(node, open_writer(state, part))
             entry.opened.update(part)
 
     async def stage(
@@ -187,10 +187,10 @@ class TransactionCoordinator:
         """Keep offsets of a group until the transaction commits. The group's node is asked for
         this, whoever coordinates the transaction."""
         command = StageOffsets(self._broker.namespace, *producer, group, tuple(offsets))
-        if self._staging is not None:
-            self._staging.note(group, producer[0])
+        if self._pending_offsets is not None:
+            self._pending_offsets.note(group, producer[0])
             await self._broker.run_blocking(partial(self._meta.change_transaction, command))
-            self._staging.note(group, producer[0])  # a scan may have passed by meanwhile
+            self._pending_offsets.note(group, producer[0])  # a scan may have passed by meanwhile
             return
         entry = self._entry_of(producer[0])
         async with entry.lock:
@@ -206,8 +206,8 @@ class TransactionCoordinator:
 
     async def pending_offsets(self, group: str) -> Collection[ShardId]:
         """Return the shards whose offset in `group` a transaction may be about to change."""
-        if self._staging is not None:
-            states = await self._staging.find(group)
+        if self._pending_offsets is not None:
+            states = await self._pending_offsets.find(group)
         else:
             known = [entry.state for entry in self._entries.values()]
             states = [one for one in known if one is not None]
@@ -230,7 +230,7 @@ class TransactionCoordinator:
         while True:
             await asyncio.sleep(interval)
             try:
-                await self._look_around_if_due()
+                await self._take_over_if_due()
                 await self.abort_overdue()
                 if clock.monotonic() >= next_forget:
                     next_forget = clock.monotonic() + _FORGET_EVERY_S
@@ -238,22 +238,22 @@ class TransactionCoordinator:
             except StoreError as error:
                 _log.warning("transactions_not_watched", reason=str(error))
 
-    async def _look_around_if_due(self) -> None:
+    async def _take_over_if_due(self) -> None:
         cluster, now = self._cluster, self._broker.clock.monotonic()
         if cluster is None or not cluster.knows_all:
             return
         if now >= self._next_left_over:
-            await self._leading.release_left_over()
+            await self._participant.release_left_over()
             self._next_left_over = now + LEFT_OVER_EVERY_S
         changes = cluster.changes
-        if changes != self._looked_at or now >= self._next_look:
-            await self.look_around()
-            self._looked_at, self._next_look = changes, now + LOOK_EVERY_S
+        if changes != self._scanned_changes or now >= self._next_scan:
+            await self.take_over_transactions()
+            self._scanned_changes, self._next_scan = changes, now + LOOK_EVERY_S
 
-    async def look_around(self) -> None:
+    async def take_over_transactions(self) -> None:
         """Take over transactions whose coordinator this node became, and leave the others."""
-        assert self._staging is not None, "there are others"
-        states = await self._staging.scan()
+        assert self._pending_offsets is not None, "there are others"
+        states = await self._pending_offsets.scan()
         states = [one for one in states if one.namespace == self._broker.namespace]
         here = {one.transactional_id: one for one in states if self._is_here(one.transactional_id)}
         for name, entry in list(self._entries.items()):
@@ -299,7 +299,7 @@ class TransactionCoordinator:
             for name in part:
                 forgotten = self._entries.pop(name, None)
                 if forgotten is not None and forgotten.state is not None:
-                    self._index.forget_epoch(forgotten.state.producer_id)
+                    self._index.remove_epoch(forgotten.state.producer_id)
 
     async def _forget_aborted(self) -> None:
         for shard in self._limits.shards_with_aborted():
@@ -375,7 +375,7 @@ class TransactionCoordinator:
             try:
                 if tries and await self._is_ended_elsewhere(entry, state):
                     return
-                entry.state = await self._ender.end(state, progress)
+                entry.state = await self._completer.end(state, progress)
             except TransactionRefusedError as error:
                 # Another node took itself for the coordinator and was faster.
                 _log.info(
@@ -424,7 +424,7 @@ class TransactionCoordinator:
         state = await self._broker.run_blocking(partial(self._meta.change_transaction, command))
         assert state is not None, "such a command leads to a state"
         entry.state = state
-        self._index.note_epoch(state.producer_id, state.epoch)
+        self._index.record_epoch(state.producer_id, state.epoch)
         return state
 
     async def _end_of(self, shard: str) -> int:

@@ -89,7 +89,7 @@ class TransactionIndex:
         writer = self._writers.get(producer_id)  # without the lock: asked for every plain batch
         return writer is not None and shard in writer.bounds
 
-    def note_written(self, shard: str, producer_id: int, first_offset: int | None) -> None:
+    def finish_write(self, shard: str, producer_id: int, first_offset: int | None) -> None:
         if first_offset is not None:
             self._limits.note_first(shard, producer_id, first_offset)
         with self._lock:
@@ -111,11 +111,11 @@ class TransactionIndex:
 
     # What the coordinator tells
 
-    def note_epoch(self, producer_id: int, epoch: int) -> None:
+    def record_epoch(self, producer_id: int, epoch: int) -> None:
         with self._lock:
             self._know(producer_id).epoch = epoch
 
-    def forget_epoch(self, producer_id: int) -> None:
+    def remove_epoch(self, producer_id: int) -> None:
         with self._lock:
             self._known.pop(producer_id, None)
 
@@ -125,7 +125,7 @@ class TransactionIndex:
         with self._lock:
             self._check_next(producer_id, writer.started_ms, "opened")
             if self._know(producer_id).over_ms == writer.started_ms:
-                raise _refuse_late(producer_id, "opened")
+                raise _reject_late(producer_id, "opened")
             known = self._writers.get(producer_id)
             if known is None:
                 self._writers[producer_id] = writer
@@ -135,7 +135,7 @@ class TransactionIndex:
                 writer.bounds.update(known.bounds)
                 known.bounds = writer.bounds
             else:
-                raise _refuse_late(producer_id, "opened")
+                raise _reject_late(producer_id, "opened")
             known_producer = self._know(producer_id)
             known_producer.epoch = max(known_producer.epoch, writer.epoch)
             if may_have_written:
@@ -234,10 +234,10 @@ class TransactionIndex:
         writer = self._writers.get(producer_id)
         newest = -1 if writer is None else writer.started_ms
         if started_ms < max(newest, self._know(producer_id).over_ms):
-            raise _refuse_late(producer_id, what)
+            raise _reject_late(producer_id, what)
 
 
-def _refuse_late(producer_id: int, what: str) -> TransactionRefusedError:
+def _reject_late(producer_id: int, what: str) -> TransactionRefusedError:
     return TransactionRefusedError(
         "bad_state", f"a transaction of producer {producer_id} is over and cannot be {what}"
     )

@@ -24,7 +24,7 @@ class Transactions(Protocol):
         """Say whether a producer may write to a shard in a transaction now."""
         ...
 
-    def note_written(self, shard: str, producer_id: int, first_offset: int | None) -> None:
+    def finish_write(self, shard: str, producer_id: int, first_offset: int | None) -> None:
         """What `check_write` let through is done: the batch was written, or (None) it was not."""
         ...
 
@@ -48,7 +48,7 @@ class NoTransactions:
     def is_open(self, shard: str, producer_id: int) -> bool:
         return False
 
-    def note_written(self, shard: str, producer_id: int, first_offset: int | None) -> None:
+    def finish_write(self, shard: str, producer_id: int, first_offset: int | None) -> None:
         raise AssertionError("nothing was let through")
 
     def stable_until(self, shard: str) -> int | None:

@@ -35,7 +35,7 @@ _WRITES_WAIT_S: Final = 20.0
 _log: Final = get_logger(__name__)
 
 
-class LeadingPart:
+class TransactionParticipant:
     def __init__(
         self, broker: KafkaBroker, meta: TransactionClient, index: TransactionIndex
     ) -> None:
@@ -87,9 +87,9 @@ class LeadingPart:
 
     def take(self, text: str) -> str:
         """Do a step that another node asks for; its words are JSON, and so is the answer."""
-        return participant_rpc.encode(self.do(participant_rpc.decode_step(text)))
+        return participant_rpc.encode(self.run_step(participant_rpc.decode_step(text)))
 
-    def do(self, step: participant_rpc.Step) -> participant_rpc.Done:
+    def run_step(self, step: participant_rpc.Step) -> participant_rpc.StepResult:
         match step:
             case participant_rpc.OpenWriter():
                 self._open(step)

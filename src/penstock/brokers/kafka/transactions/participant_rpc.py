@@ -43,11 +43,11 @@ class CommitStaged(Struct, frozen=True, tag="commit-offsets"):
 
 
 Step = OpenWriter | EndWriter | CommitStaged
-Done = list[AbortedRange]
+StepResult = list[AbortedRange]
 
 _encoder: Final = msgspec.json.Encoder()
 _steps: Final = msgspec.json.Decoder(Step)
-_done: Final = msgspec.json.Decoder(Done)
+_done: Final = msgspec.json.Decoder(StepResult)
 
 
 def open_writer(state: TransactionState, bounds: dict[str, int]) -> OpenWriter:
@@ -56,7 +56,7 @@ def open_writer(state: TransactionState, bounds: dict[str, int]) -> OpenWriter:
     )
 
 
-def encode(message: Step | Done) -> str:
+def encode(message: Step | StepResult) -> str:
     return _encoder.encode(message).decode()
 
 
@@ -65,5 +65,5 @@ def decode_step(text: str) -> Step:
     return step
 
 
-def decode_done(text: str) -> Done:
+def decode_result(text: str) -> StepResult:
     return _done.decode(text)

@@ -12,7 +12,7 @@ from penstock.meta.client_api.transaction_client import TransactionClient
 from penstock.meta.state.transactions.commands import TransactionState
 
 
-class StagingGroups:
+class PendingOffsets:
     """Names only: what is true of a transaction is asked for when somebody wants to know."""
 
     def __init__(self, broker: KafkaBroker, meta: TransactionClient, cluster: ClusterView) -> None:

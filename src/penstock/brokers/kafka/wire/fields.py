@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-Answer = Mapping[str, object]
+Response = Mapping[str, object]
 
 NO_UUID: Final = UUID(int=0)
 
