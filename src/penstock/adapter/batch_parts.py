@@ -1,4 +1,4 @@
-"""What a batch that goes to several shards is checked for, before and after."""
+"""Checks of a batch for several shards, before and after the write."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_records_are_records(records: Sequence[object]) -> None:
 
 def check_no_producer(producer: Producer | None) -> None:
     if producer is not None:
-        # Its sequence counts the records of one shard; a split batch would tear it apart.
+        # Its sequence counts the records of one shard.
         raise BadRequestError("a write with a producer names its partition")
 
 
@@ -54,7 +54,7 @@ def check_all_written(
         return {partition: int(first) for partition, first in firsts.items()}
     errors = {p: one for p, one in results.items() if isinstance(one, StoreError)}
     if any(isinstance(error, UnknownShardError) for error in errors.values()):
-        raise UnknownTopicError(topic)  # deleted meanwhile, and what was written with it
+        raise UnknownTopicError(topic)  # deleted meanwhile, with its records
     if not firsts:
         raise next(iter(errors.values()))
     following = dict(firsts)

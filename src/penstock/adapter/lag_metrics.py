@@ -1,6 +1,6 @@
-"""How far groups of consumers are behind, as metrics with bounded labels.
+"""The lag of consumer groups, as metrics with bounded labels.
 
-Worked out when somebody looks: a commit or a write costs no metric. The lag of a group in a topic
+Computed by each scrape: a commit or a write costs nothing. The lag of a group in a topic
 is the sum over its partitions. Groups beyond the first `GROUPS_MAX`, by namespace and name, are
 left out; `penstock_groups` counts all.
 """
@@ -35,7 +35,7 @@ class GroupLagMetrics(Collector):
         registry.register(self)
 
     def describe(self) -> list[Metric]:
-        """Tell the names, so that registering does not read anything."""
+        """Return the names, so that registering does not read anything."""
         return [_count_family(), _lag_family()]
 
     def collect(self) -> Iterator[Metric]:
@@ -63,7 +63,7 @@ class GroupLagMetrics(Collector):
         yield family
 
     def _end_of(self, shard: ShardId) -> int | None:
-        """Return where a shard ends; None when it is not there any more."""
+        """Return the end of a shard; None when it was deleted."""
         if shard.topic not in self._handler.cache.topics:
             return None
         try:

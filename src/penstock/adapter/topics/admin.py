@@ -1,4 +1,4 @@
-"""Topics: created, altered, deleted, each so that a failure or a crash leaves nothing half done.
+"""Creates, alters and deletes topics, so that a failure or a crash leaves nothing half done.
 
     create    validate ─▶ topic, shards and first segments in the metadata log ─▶ caches show them
               (30 s for the topic, 3 s for the shards) ─▶ engines create the shards ─▶ writable;
@@ -68,7 +68,7 @@ class PartitionDescription(Struct, frozen=True):
     replicas: tuple[int, ...]
     segments: int
     problem: str = ""
-    """Why nobody can say where it begins and ends; `info` says nothing then."""
+    """Why its bounds are unknown; `info` is empty then."""
 
 
 class TopicDescription(Struct, frozen=True):
@@ -79,7 +79,7 @@ class TopicDescription(Struct, frozen=True):
 
 
 class NewTopicRequest(NamedTuple):
-    """A topic that somebody wants created."""
+    """A topic to create."""
 
     name: str
     partitions: int
@@ -175,12 +175,12 @@ class TopicAdmin:
     def _wait_for(self, topic: Topic) -> None:
         if not self._topics.wait_for_topic(topic, TOPIC_TIMEOUT_S):
             raise DeadlineError(
-                f"topic {topic.name!r} is in the metadata, but this node was not told within "
-                f"{TOPIC_TIMEOUT_S:g} s"
+                f"topic {topic.name!r} was changed in the metadata, but this node did not see it "
+                f"within {TOPIC_TIMEOUT_S:g} s"
             )
         shown = self._topics.topics.get((topic.namespace, topic.name))
         if shown is None or shown.topic_id != topic.topic_id:
-            raise UnknownTopicError(topic.name)  # deleted by somebody else since
+            raise UnknownTopicError(topic.name)  # deleted meanwhile
 
     def create_storage_resource(self, topic: Topic) -> None:
         """Place the shards that a topic lacks, wait until they are known here, and create them in
@@ -290,14 +290,14 @@ class TopicAdmin:
         deleted = self._meta.delete_topic(topic.topic_id)
         if not self._topics.wait_for_topic(deleted, TOPIC_TIMEOUT_S):
             raise DeadlineError(
-                f"topic {name!r} was deleted, but this node was not told within "
+                f"topic {name!r} was deleted, but this node did not see that within "
                 f"{TOPIC_TIMEOUT_S:g} s"
             )
         try:
             self._remove_shards(topic)
             self._offsets.forget_topic(topic.topic_id)
         except StoreError as error:
-            # For everybody the topic is gone; the next start removes what is left of it.
+            # The topic is gone for all clients; the next start removes its remains.
             _log.error("topic_leftovers", cause=error, topic=topic.topic_id)
         _log.info("topic_deleted", topic=topic.topic_id)
 
@@ -340,9 +340,9 @@ class TopicAdmin:
         return self._is_controller()
 
     def _remove_shards(self, topic: Topic) -> bool:
-        """Delete what this node has of a topic, and what nobody has any more; return whether
-        nothing is left. Other nodes delete what they have. A shard that cannot be deleted keeps no
-        other one; what was wrong with the first is raised in the end."""
+        """Delete this node's shards of a topic, and those whose nodes are gone; return whether none
+        is left. Other nodes delete their own. A shard that cannot be deleted does not stop the
+        others; the first error is raised at the end."""
         shards = self._meta.list_shards(topic.topic_id)
         mine = [shard for shard in shards if self._handler.node_id in shard.replicas]
         is_open = topic.config.storage_type in self._handler.engines.opened()

@@ -1,7 +1,7 @@
-"""`BrokerCacheManager`: the topics by name, as the meta service last told.
+"""`BrokerCacheManager`: the topics by name, as of the last update of the meta service.
 
-Fed with its updates, in order. Names live in a namespace; a name that was deleted and given again
-stands for another topic, with another id.
+Updates are applied in order. Names belong to a namespace; after its deletion a name may go to
+another topic, with another id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BrokerCacheManager:
         """By (namespace, name)."""
         self.nodes: Final[dict[int, Node]] = {}
         self.revision = 0
-        """That of the last update."""
+        """The revision of the last update."""
         self._lock: Final = threading.Lock()
         self._waiters: Final = CacheWaiters(clock if clock is not None else SystemClock())
 
@@ -44,12 +44,12 @@ class BrokerCacheManager:
         return [topic for (space, _), topic in topics if namespace in {None, space}]
 
     def wait_for_topic(self, topic: Topic, seconds: float) -> bool:
-        """Wait until everything up to the change that made `topic` what it is was taken over, for
-        better or worse: it may have been deleted since. Return False when that takes too long."""
+        """Wait until the change that made `topic` what it is was applied; return whether it was in
+        time. The topic may have been deleted since."""
         return self._waiters.wait(lambda: self.revision >= topic.revision, seconds)
 
     def apply(self, update: Update) -> None:
-        """Take over what changed."""
+        """Apply an update of the metadata."""
         with self._lock:
             if update.is_reset:
                 self.topics.clear()

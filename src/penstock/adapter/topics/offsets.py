@@ -34,7 +34,7 @@ class TopicOffsets:
     ) -> None:
         """Commit offsets of a group, all or none. Of topics in `topic_ids`, by name, only those
         with that id are meant; `TopicReplacedError` if another has the name by now."""
-        if len(offsets) == 1:  # the commonest case: nothing around it
+        if len(offsets) == 1:  # the most frequent case, without the dictionaries
             (((topic, partition), offset),) = offsets.items()
             shard = self._shard(topic, partition, namespace, topic_ids)
             self.manager.commit_offset(
@@ -77,8 +77,8 @@ class TopicOffsets:
         return found
 
     def _forget_deleted(self, shards: Iterable[ShardId]) -> None:
-        """A topic may be deleted while its offsets are committed. Either the deletion comes behind
-        the commit and removes it, or it is seen here."""
+        """Remove offsets of topics that were deleted during the commit. A deletion after the commit
+        removes them itself."""
         for topic_id in {shard.topic for shard in shards}:
             if not self._routes.has_topic(topic_id):
                 self.manager.forget_topic(topic_id)
@@ -98,8 +98,7 @@ class TopicOffsets:
     def _shard(
         self, topic: str, partition: int, namespace: str, topic_ids: Mapping[str, str]
     ) -> ShardId:
-        """Return whose offset is meant. From here on it has an id, and goes nowhere else, whatever
-        becomes of the name."""
+        """Return the shard of an offset, by id: the name may go to another topic from now on."""
         route = self._routes.find(topic, namespace)
         if topic_ids.get(topic, route.topic.topic_id) != route.topic.topic_id:
             raise TopicReplacedError(topic)

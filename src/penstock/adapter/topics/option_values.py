@@ -8,7 +8,7 @@ from penstock.errors import BadRequestError
 
 
 def check_unicode(name: str, given: object) -> None:
-    """Refuse text that cannot be stored."""
+    """Reject text that cannot be stored."""
     if isinstance(given, str):
         try:
             given.encode()
@@ -17,6 +17,6 @@ def check_unicode(name: str, given: object) -> None:
 
 
 def check_word(name: str, given: str, known: frozenset[str], shown: Iterable[str]) -> None:
-    """Refuse a word that there is not, and say which there are."""
+    """Reject an unknown value, and name the known ones."""
     if given not in known:
         raise BadRequestError(f"{name} is {given!r}; expected one of {', '.join(sorted(shown))}")

@@ -85,7 +85,7 @@ CREATE_NAMES: Final = frozenset(get_type_hints(TopicOptions))
 ALTER_NAMES: Final = frozenset(get_type_hints(AlterOptions))
 
 
-# Made here, for msgspec must not look at a type for the first time in two threads at once.
+# Built here: msgspec must not inspect a type for the first time in two threads together.
 msgspec.json.Decoder(TopicConfig)
 
 
@@ -97,7 +97,7 @@ def build_config(options: Mapping[str, object], defaults: TopicConfig | None = N
 
 
 def alter_config(config: TopicConfig, options: Mapping[str, object]) -> TopicConfig:
-    """Return `config` with changes; what is fixed is refused."""
+    """Return `config` with changes; rejects changes of fixed options."""
     fixed = sorted(options.keys() & (CREATE_NAMES - ALTER_NAMES))
     if fixed:
         raise BadRequestError(f"{', '.join(fixed)} cannot be altered; create another topic")
@@ -138,7 +138,7 @@ def _changed(
 
 
 def _value(name: str, given: object) -> object:
-    """Return what is stored for an option; words that there are not are refused."""
+    """Return what is stored for an option; rejects unknown values."""
     if not isinstance(given, str):
         return given
     check_unicode(name, given)

@@ -11,13 +11,13 @@
 
 and is named in `apis.MODULES`. A handler is a coroutine
 
-    async def join_group(self, context: RequestContext, request: Fields) -> Answer
+    async def join_group(self, context: RequestContext, request: Fields) -> Response
 
-that takes the request as version-neutral `Fields` and returns any mapping of field names (see
-`fields`): `{"error_code": ErrorCode.none, "members": [{"member_id": …}]}`. It may wait as long as
-it likes; the connection's later requests are answered after it. `StoreError`s that it raises close
-the connection, so it answers with codes: `error_codes.code_of(error)` maps them. Only versions
-that are registered are advertised. `broker` has the rest: storage, topics, offsets, settings,
-clock, tasks in the background, and `transactions`, the seam between Produce/Fetch and the
+that gets the request as version-neutral `Fields` and returns any mapping of field names (see
+`fields`): `{"error_code": ErrorCode.none, "members": [{"member_id": …}]}`. It may wait for any
+time; the connection's later requests wait for it. A `StoreError` that it raises closes the
+connection, so it responds with codes: `error_codes.code_of(error)` maps them. Only versions that
+are registered are advertised. `broker` has the rest: storage (`drivers`), topics, offsets,
+settings, clock, background tasks, and `transactions`, the interface between Produce/Fetch and the
 transaction coordinator.
 """

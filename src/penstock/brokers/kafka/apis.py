@@ -1,4 +1,4 @@
-"""All APIs there are. A module that serves some is named here."""
+"""Registers all APIs. Every module that serves some is named here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`KafkaBroker`: everything a handler may use."""
+"""`KafkaBroker`: the services that handlers use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.settings import KafkaSettings, Settings
 
 T = TypeVar("T")
 NEW_TOPIC: Final[Mapping[str, object]] = {"queue": "batch", "partitioner": "key"}
-"""Topics made through Kafka keep its batches as they come."""
+"""Topics that Kafka clients create store batches unchanged."""
 
 _log: Final = get_logger(__name__)
 
@@ -57,25 +57,25 @@ class KafkaBroker:
             else GroupCoordinators(self.node_id, is_alone=True)
         )
         self.advertised: tuple[str, int] = ("127.0.0.1", self.settings.port)
-        """The address that clients are told; set when the server listens."""
+        """The address in responses; set when the server listens."""
         self.listening_port: int = self.settings.port
         self.conversion_cache: Final = ConversionCache(self.settings.converted_cache_size)
         self.transactions: Transactions = NoTransactions()
         self.init_transactional: Callable[[RequestContext, Fields], Awaitable[Response]] | None = (
             None
         )
-        """Answers InitProducerId for a transactional id; the coordinator sets it."""
+        """Serves InitProducerId for a transactional id; the coordinator sets it."""
         self.connection_count: Callable[[], int] = lambda: 0
         self.metrics: Final = metrics if metrics is not None else KafkaMetrics()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._closers: Final[list[Callable[[], Coroutine[None, None, None]]]] = []
 
     async def run_blocking(self, call: Callable[[], T]) -> T:
-        """Run what may wait for a device in a thread of the node's pool."""
+        """Run a call that may block in a thread of the node's pool."""
         return await self.drivers.run_blocking(call)
 
     async def create_topic(self, name: str) -> Topic:
-        """Create a topic that a client named, with what is configured for new ones."""
+        """Create a topic that a client named, with the configured number of partitions."""
         return await self.run_blocking(
             partial(
                 self.admin.create_topic_full,
@@ -91,7 +91,7 @@ class KafkaBroker:
         return self.drivers.open_shard(shard_name).driver.shard_info(shard_name)
 
     def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        """Let `work` run beside the requests; a failure is logged, the server's end cancels it."""
+        """Run `work` in the background; failures are logged, the server's stop cancels it."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -103,7 +103,7 @@ class KafkaBroker:
             _log.error("kafka_task_failed", cause=error, task=task.get_name())
 
     def on_close(self, close: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Await `close` when the server stops, behind the last request; the last added first."""
+        """Await `close` when the server stops, after the last request; the last added first."""
         self._closers.append(close)
 
     async def close(self) -> None:

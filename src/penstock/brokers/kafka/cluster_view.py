@@ -1,7 +1,7 @@
 """Which nodes serve Kafka clients, and which of them coordinates a group or a transaction.
 
-A node tells the meta service its own address and looks at the others' a few times a minute; a
-client that was told an old one asks again. The coordinator of a name is that of the whole store,
+A node announces its own address to the meta service and reads the others' every 2 s; a client with
+an old address asks again. The coordinator of a name is that of the whole store,
 `GroupCoordinators`: a group of Kafka clients and one of native consumers have the same.
 """
 
@@ -17,7 +17,7 @@ from penstock.meta.client import ListenerAnnouncer, Node
 from penstock.meta.group_coordinators import KAFKA_LISTENER
 from penstock.platform.log import get_logger
 
-LOOK_EVERY_S: Final = 2.0
+REFRESH_INTERVAL_S: Final = 2.0
 _log: Final = get_logger(__name__)
 
 
@@ -35,12 +35,12 @@ class ClusterView:
 
     @property
     def knows_all(self) -> bool:
-        """Before it is known who else is there, a node coordinates nothing."""
+        """Whether the other nodes are known; until then a node coordinates nothing."""
         return self._coordinators.is_known
 
     @property
     def changes(self) -> int:
-        """Grows when nodes come or go: others coordinate then what some did before."""
+        """Grows when nodes join or leave, which changes the coordinators of names."""
         return self._coordinators.changes
 
     @property
@@ -76,7 +76,7 @@ class ClusterView:
         try:
             await self._broker.run_blocking(announce)
         except StoreError as error:
-            # The meta service says it again by itself until it is known.
+            # The meta client repeats the announcement until it succeeds.
             _log.warning("kafka_listener_not_announced_yet", reason=str(error))
         while True:
             try:
@@ -84,11 +84,11 @@ class ClusterView:
             except StoreError as error:
                 _log.warning("kafka_nodes_not_known", reason=str(error))
             else:
-                self.note(nodes)
-            await asyncio.sleep(LOOK_EVERY_S)
+                self.update(nodes)
+            await asyncio.sleep(REFRESH_INTERVAL_S)
 
-    def note(self, nodes: list[Node]) -> None:
-        """Take over which nodes there are."""
+    def update(self, nodes: list[Node]) -> None:
+        """Update the addresses of the other nodes."""
         found = [
             _address(node.node_id, node.listeners.get(KAFKA_LISTENER, ""))
             for node in nodes

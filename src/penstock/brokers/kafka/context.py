@@ -1,4 +1,4 @@
-"""What a handler is told about where a request came from."""
+"""The origin of a request, for handlers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from msgspec import Struct
 
 class RequestContext(Struct, frozen=True, gc=False):
     connection_id: int
-    """Given to no other connection of this server."""
+    """Unique among the connections of this server."""
     client_id: str
     api_key: int
     api_version: int
     principal: str
-    """Who asks; `User:ANONYMOUS` as long as nobody has to say."""
+    """The client's identity; `User:ANONYMOUS` without authentication."""
     peer: str
     """The client's address, as `/127.0.0.1`."""

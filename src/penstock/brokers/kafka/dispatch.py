@@ -1,10 +1,10 @@
-"""From the bytes of a request to its handler, and from its answer to bytes.
+"""From the bytes of a request to its handler, and from its response to bytes.
 
     request:  api key 2 · version 2 · correlation id 4 · client id (text) · [tags] · message
-    answer:   size 4 · correlation id 4 · [tags] · message
+    response: size 4 · correlation id 4 · [tags] · message
 
-Whoever asks for an unknown API or version gets its connection closed, as with Kafka; only
-ApiVersions answers, in version 0, with the versions there are.
+As in Kafka, a request for an unknown API or version closes the connection; only ApiVersions
+responds, in version 0, with the versions that are served.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.errors import StoreError
 from penstock.platform.log import get_logger
 
 SMALL_REQUEST_MAX: Final = 8 << 20
-"""Bytes of a request other than Produce: it becomes objects, several times as large."""
+"""Bytes of a request other than Produce; its objects take several times as much memory."""
 ANONYMOUS: Final = "User:ANONYMOUS"
 
 _HEAD: Final = Struct(">hhih")
@@ -37,7 +37,7 @@ UNFORESEEN: Final = (StoreError, AssertionError, LookupError, ValueError, TypeEr
 
 
 class RawHandler(Protocol):
-    """Answers requests of one API from their bytes."""
+    """Serves requests of one API from their bytes."""
 
     def __call__(
         self, connection: Connection, version: int, correlation_id: int, body: memoryview
@@ -54,7 +54,7 @@ class Dispatcher:
         self._tasks: Final[set[asyncio.Task[None]]] = set()
 
     def add_raw(self, api_key: int, handler: RawHandler) -> None:
-        """Let `handler` parse the requests of a registered API by itself."""
+        """Pass the requests of a registered API to `handler` as bytes."""
         self._raw[api_key] = handler
 
     def __call__(self, connection: Connection, request: memoryview) -> bool:
@@ -70,27 +70,31 @@ class Dispatcher:
 
     def _begin(self, connection: Connection, request: memoryview) -> bool:
         if len(request) < _HEAD.size:
-            raise MalformedRequestError("it is shorter than its header")
+            raise MalformedRequestError(
+                f"{len(request)} bytes are shorter than a request header ({_HEAD.size})"
+            )
         key, version, correlation_id, id_size = _HEAD.unpack_from(request)
         api = self._registry.find(key)
         if api is None:
             raise MalformedRequestError(f"API {key} is not served")
-        at = _HEAD.size + max(id_size, 0)
-        if at > len(request):
-            raise MalformedRequestError("its client id is cut short")
+        position = _HEAD.size + max(id_size, 0)
+        if position > len(request):
+            raise MalformedRequestError(f"the client id of {id_size} bytes ends after the request")
         if not connection.client_id and id_size > 0:
-            connection.client_id = str(request[_HEAD.size : at], "utf-8", "replace")
+            connection.client_id = str(request[_HEAD.size : position], "utf-8", "replace")
         if not api.has(version):
             self._reject_version(connection, api, version, correlation_id)
             return True
         if version >= api.first_flexible:
-            at = _skip_tags(request, at)
+            position = _skip_tags(request, position)
         raw = self._raw.get(key)
         if raw is not None:
-            return raw(connection, version, correlation_id, request[at:])
+            return raw(connection, version, correlation_id, request[position:])
         if len(request) > SMALL_REQUEST_MAX:
-            raise MalformedRequestError(f"{len(request)} bytes are too many for API {key}")
-        fields = read_message(api.request(version), Cursor(request, at))
+            raise MalformedRequestError(
+                f"API {key}: {len(request)} bytes; the limit is {SMALL_REQUEST_MAX}"
+            )
+        fields = read_message(api.request(version), Cursor(request, position))
         self._start(connection, api, version, correlation_id, fields)
         return False
 
@@ -150,8 +154,8 @@ class Dispatcher:
         connection.respond([encode_response(api, context.api_version, correlation_id, response)])
 
     def _end(self, connection: Connection, key: int, error: Exception) -> None:
-        """The edge of the protocol: what a handler did not foresee ends this connection, whose
-        client then asks again, and no other."""
+        """Close the connection after an error that a handler did not map to a code; its client
+        connects and asks again. Other connections go on."""
         _log.error("kafka_request_failed", cause=error, api=key, peer=connection.peer)
         self._metrics.count_errors(key, [int(ErrorCode.unknown_server_error)])
         connection.close()
@@ -173,10 +177,10 @@ def versions(registry: ApiRegistry) -> list[Response]:
 
 
 def encode_response(api: Api, version: int, correlation_id: int, response: Response) -> bytearray:
-    """Return a whole answer with its size."""
+    """Return a whole response with its size."""
     layout = api.response(version)
     out = bytearray(_SIZE_AND_ID.size)
-    # A client that asks for versions does not know yet which header we would use.
+    # A client that asks for versions does not know yet which header the broker uses.
     if layout.flexible and api.key != API_VERSIONS:
         out.append(0)
     layout.write(out, response)
@@ -184,14 +188,14 @@ def encode_response(api: Api, version: int, correlation_id: int, response: Respo
     return out
 
 
-def _skip_tags(request: memoryview, at: int) -> int:
-    if at < len(request) and request[at] == 0:
-        return at + 1
-    cursor = Cursor(request, at)
+def _skip_tags(request: memoryview, position: int) -> int:
+    if position < len(request) and request[position] == 0:
+        return position + 1
+    cursor = Cursor(request, position)
     for _ in range(cursor.varint()):
         cursor.varint()
         cursor.take(cursor.varint())
-    return cursor.at
+    return cursor.position
 
 
 def _reject(connection: Connection, reason: str) -> None:

@@ -53,7 +53,7 @@ _CODES: Final[tuple[tuple[type[StoreError], ErrorCode], ...]] = (
 
 
 def code_of(error: StoreError) -> ErrorCode:
-    """Return the code that tells a Kafka client what `error` means for it."""
+    """Return the code that makes a Kafka client react to `error` as it should."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code

@@ -1,8 +1,8 @@
-"""What Kafka clients ask for, as metrics with bounded labels.
+"""Metrics of Kafka requests, with bounded labels.
 
 The event loop counts in plain numbers, which cost a request well below a microsecond of locks and
 label lookups; a scrape reads them. Only the loop's thread counts. Labels are names of APIs and of
-error codes: there is a fixed number of both, and what a client makes up is `unknown`.
+error codes, of which there is a fixed number; an API key that does not exist is `unknown`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class KafkaMetrics(Collector):
     # Counting
 
     def record_request(self, key: int, seconds: float) -> None:
-        """A request was answered, or ended its connection."""
+        """Record a request that has its response, or that closed its connection."""
         latency = self._latencies.get(key)
         if latency is None:
             name = API_NAMES.get(key, UNKNOWN)
@@ -96,7 +96,7 @@ class KafkaMetrics(Collector):
         latency.seconds += seconds
 
     def count_errors(self, key: int, codes: Iterable[int]) -> None:
-        """Count the error codes of an answer; 0 is none."""
+        """Count the error codes of a response; 0 is none."""
         for code in codes:
             if code:
                 self._errors[API_NAMES.get(key, UNKNOWN), _code_name(code)] += 1
@@ -115,7 +115,7 @@ class KafkaMetrics(Collector):
         )
         seconds = HistogramMetricFamily(
             "penstock_kafka_request_seconds",
-            "time from a whole request to its answer, with what it waited for",
+            "time from a complete request to its response, waits included",
             labels=["api"],
         )
         for name, latency in sorted(latencies.items()):
@@ -129,7 +129,7 @@ class KafkaMetrics(Collector):
         yield seconds
         errors = CounterMetricFamily(
             "penstock_kafka_errors",
-            "errors that Kafka clients were told, one for each partition or group",
+            "error codes in responses, one for each partition or group",
             labels=["api", "error"],
         )
         for labels, count in sorted(dict(self._errors).items()):
@@ -150,7 +150,7 @@ class KafkaMetrics(Collector):
 
 
 def codes_in(response: Mapping[str, object], depth: int = 2) -> Iterator[int]:
-    """Yield the error codes of an answer, of the topics in it, and of their partitions."""
+    """Yield the error codes of a response, of its topics, and of their partitions."""
     for name, value in response.items():
         if name == "error_code":
             yield _number(value)

@@ -1,4 +1,4 @@
-"""Which APIs there are, in which versions, and who answers them."""
+"""The served APIs with their versions and handlers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ApiRegistry:
     def add(
         self, key: int, min_version: int, max_version: int, handler: Handler | None = None
     ) -> None:
-        """Answer the versions [min_version, max_version] of an API with `handler`."""
+        """Serve the versions [min_version, max_version] of an API with `handler`."""
         assert key not in self._apis, f"API {key} is registered twice"
         self._apis[key] = Api(key, min_version, max_version, handler, FIRST_FLEXIBLE[key])
 

@@ -72,7 +72,7 @@ class KafkaServer:
 
     @property
     def advertised(self) -> tuple[str, int]:
-        """The address that clients are told."""
+        """The address that clients connect to, as responses name it."""
         return self._broker.advertised
 
     def _advertise(self) -> tuple[str, int]:
@@ -107,7 +107,7 @@ class KafkaServer:
         try:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - told by the constructor, or logged
+        except BaseException as error:  # noqa: BLE001 - raised by the constructor, or logged
             self._failure = error
             if self._started.is_set():
                 _log.error("kafka_server_failed", cause=error)

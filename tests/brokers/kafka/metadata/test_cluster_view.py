@@ -50,7 +50,7 @@ def view(node_id: int = 1, nodes: Sequence[Node] = ()) -> ClusterView:
 
 def test_other_nodes_are_told_when_they_serve_kafka_clients() -> None:
     cluster = view()
-    cluster.note(
+    cluster.update(
         [
             node(1, {"kafka": "old:1"}),
             node(2, {"kafka": "::1:9093"}),
@@ -120,7 +120,7 @@ class Announced:
 def test_a_node_announces_where_it_listens_and_follows_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_view, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(cluster_view, "REFRESH_INTERVAL_S", 0.001)
     meta = Announced()
 
     async def run_blocking(call: Callable[[], T]) -> T:

@@ -26,7 +26,7 @@ def test_bounds_that_a_write_made_void_are_not_kept(tmp_path: Path) -> None:
         topic = table.by_name(b"t")
         assert topic is not None
         (partition,) = topic.partitions
-        table.wait(partition, Counter())
+        table.watch(partition, Counter())
         mark, bounds = partition.mark, node.handler.bounds(partition.entry)
         node.driver_manager.write("t", Record(b"v"))
         # As a thread would that asked before the write and was held up since.
@@ -46,7 +46,7 @@ def test_writes_of_other_threads_are_told_on_the_loop_once_for_many(tmp_path: Pa
         topic = table.by_name(b"t")
         assert topic is not None
         counter = Counter()
-        table.wait(topic.partitions[0], counter)
+        table.watch(topic.partitions[0], counter)
 
         def write() -> None:
             for _ in range(100):
@@ -58,7 +58,7 @@ def test_writes_of_other_threads_are_told_on_the_loop_once_for_many(tmp_path: Pa
         assert counter.append_count == 0
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        table.forget(topic.partitions[0], counter)
+        table.unwatch(topic.partitions[0], counter)
         node.driver_manager.write("t", Record(b"v"))
         await asyncio.sleep(0)
         return counter.append_count

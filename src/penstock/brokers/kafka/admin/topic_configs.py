@@ -15,7 +15,7 @@
     penstock.partitioner               round_robin or key, for writers that name no partition
     compression.type, message.timestamp.type, …   see `stored_settings`
 
-A name that Kafka does not have, either, is refused.
+A name that Kafka does not have, either, is rejected.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _REFUSED_ASSIGNMENT: Final = (
 
 
 class _RejectedError(Exception):
-    """A request that is refused with a code of Kafka's own."""
+    """A request that is rejected with one of Kafka's own codes."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(reason)
@@ -216,8 +216,8 @@ class TopicsApi:
 async def each(
     work: Callable[[Fields], Awaitable[Response]], items: Sequence[Fields]
 ) -> list[Response]:
-    """Do `work` for all items and return its answers in their order. Several at once: they share
-    the syncs of the meta service, which is what each of them waits for."""
+    """Do `work` for all items, several concurrently, and return its responses in their order.
+    Concurrent items share the syncs of the meta service, which each of them waits for."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: Fields) -> Response:

@@ -1,7 +1,7 @@
-"""Fetch: answers at once when there is enough, else when records come or the time is up.
+"""Fetch: responds when there are enough records, or the time is up.
 
-What a client waits for stays registered with its partitions from one request to the next, and a
-partition that was not written to costs a comparison. A client with a fetch session (version 7 on)
+A delayed fetch stays registered with its partitions from one request to the next, and a partition
+without a write costs a comparison. A client with a fetch session (version 7 on)
 names only what changes; its session lives as long as its connection.
 """
 
@@ -32,11 +32,11 @@ MIN_VERSION: Final = 4
 MAX_VERSION: Final = 17
 MAX_WAIT_MS: Final = 300_000
 REQUEST_SIZE_MAX: Final = 8 << 20
-"""Bytes of one request: it becomes objects, several times as large."""
+"""Bytes of one request; its objects take several times as much memory."""
 SIZE_MAX: Final = 64 << 20
-"""Bytes of one answer, whatever a client asks for."""
+"""Bytes of one response, whatever a client asks for."""
 HELD_MAX: Final = 16 << 20
-"""Bytes of one answer that take memory of ours, and do not lie in the log; about."""
+"""Bytes of one response that are not in the log's mapping but in memory; about."""
 
 _UNKNOWN: Final = int(ErrorCode.unknown_topic_or_partition)
 _UNKNOWN_ID: Final = int(ErrorCode.unknown_topic_id)
@@ -45,7 +45,7 @@ _Resolved = tuple[FetchPartition, Partition | None]
 
 
 class FetchState:
-    """What is kept for one connection: its session, what it watches, a fetch that waits."""
+    """The state of one connection: its session, watched partitions, a delayed fetch."""
 
     __slots__ = ("_handler", "connection", "delayed", "session", "watched")
 
@@ -62,7 +62,7 @@ class FetchState:
             self._handler.try_again(self, delayed, partition)
 
     def close(self) -> None:
-        self._handler.forget(self)
+        self._handler.close_state(self)
 
 
 class DelayedFetch:
@@ -108,7 +108,7 @@ class FetchHandler:
             connection.send_parts(encode_fetch(version, correlation_id, code, 0, ()))
             return True
         resolved = self._resolve(version, requested)
-        # Before the look: what is written behind it is news then.
+        # Before the reads: a write after them notifies this fetch.
         self._watch(state, {partition for _, partition in resolved if partition is not None})
         return self._respond(state, correlation_id, request, resolved, may_delay=True)
 
@@ -131,7 +131,7 @@ class FetchHandler:
         if session.epoch != request.session_epoch:
             return int(ErrorCode.invalid_fetch_session_epoch), []
         if session.by_id != (request.version >= FIRST_BY_ID):
-            # The session remembers topics by name and the request wants ids, or the reverse. The
+            # The session has topics by name and the request has ids, or the reverse. The
             # client opens a new session with a full request.
             return int(ErrorCode.fetch_session_topic_id_error), []
         session.apply(request.requested, request.forgotten)
@@ -154,7 +154,7 @@ class FetchHandler:
     def _try_fast(
         self, request: FetchRequest, resolved: Sequence[_Resolved]
     ) -> list[FetchedPartition | None]:
-        """Return what is answered for partitions that have nothing new, and None for others."""
+        """Return the responses of partitions without new records, and None for others."""
         try_fast, is_committed = self._reader.try_fast, request.is_committed
         return [
             None if partition is None else try_fast(partition, requested, is_committed=is_committed)
@@ -170,7 +170,7 @@ class FetchHandler:
         *,
         may_delay: bool,
     ) -> bool:
-        """Answer now and return True, or later and return False."""
+        """Respond now and return True, or later and return False."""
         fast_responses = self._try_fast(request, resolved)
         changed = [
             one
@@ -229,7 +229,7 @@ class FetchHandler:
                 code = _UNKNOWN_ID if request.version >= FIRST_BY_ID else _UNKNOWN
                 fetched.append(FetchedPartition(requested.topic, requested.partition_id, code))
                 continue
-            room = min(left, HELD_MAX - held)  # what it will hold is known behind the reading
+            room = min(left, HELD_MAX - held)  # the size in memory is known after the read
             limits = Limits(request.is_committed, room, is_first)
             one = self._reader.read(partition, requested, limits)
             if one.size:
@@ -271,16 +271,16 @@ class FetchHandler:
         if partitions == state.watched:
             return
         for partition in partitions - state.watched:
-            self._partitions.wait(partition, state)
+            self._partitions.watch(partition, state)
         if len(state.watched) > 2 * len(partitions):
             for partition in state.watched - partitions:
-                self._partitions.forget(partition, state)
+                self._partitions.unwatch(partition, state)
             state.watched = set(partitions)
         else:
             state.watched |= partitions
 
     def try_again(self, state: FetchState, delayed: DelayedFetch, partition: Partition) -> None:
-        """Answer a fetch that waits, if what there is now is enough; one partition has news."""
+        """Respond to a delayed fetch, if there are enough records; one partition was written to."""
         if state.delayed is not delayed or not state.connection.is_open:
             return
         request, resolved = delayed.request, delayed.resolved
@@ -304,13 +304,13 @@ class FetchHandler:
         if self._respond(state, number, request, resolved, may_delay=False):
             state.connection.respond([])
 
-    def forget(self, state: FetchState) -> None:
+    def close_state(self, state: FetchState) -> None:
         """The connection has ended."""
         if state.delayed is not None:
             state.delayed.timer.cancel()
             state.delayed = None
         for partition in state.watched:
-            self._partitions.forget(partition, state)
+            self._partitions.unwatch(partition, state)
         state.watched = set()
 
 

@@ -1,4 +1,4 @@
-"""Reading a partition as batches, whatever engine keeps it."""
+"""Reads a partition of any engine as Kafka batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.errors import CorruptionError, StoreError
 from penstock.record import Offset
 
 CONVERTED_MAX: Final = 2_000
-"""Records that are made into one batch at a time."""
+"""Records that are converted to one batch."""
 HOT_RECORDS: Final = 10_000
 """Records before the end of a partition that count as still in memory."""
 
@@ -34,7 +34,7 @@ class Limits(NamedTuple):
     is_committed: bool
     size_left: int
     is_first: bool
-    """Nothing was found before: the first batch comes whatever its size."""
+    """No batch so far: the first one is returned whatever its size."""
 
 
 class PartitionReader:
@@ -57,7 +57,7 @@ class PartitionReader:
         return bounds
 
     def may_wait(self, partition: Partition, offset: int) -> bool:
-        """Say whether a read could wait for a device, so that the event loop must not do it."""
+        """Say whether a read may wait for a device, so that it must not run on the event loop."""
         try:
             if partition.is_raw and self.bounds(partition)[1] - offset <= HOT_RECORDS:
                 return False
@@ -68,8 +68,8 @@ class PartitionReader:
     def try_fast(
         self, partition: Partition, requested: FetchPartition, *, is_committed: bool
     ) -> FetchedPartition | None:
-        """Return the answer of a partition that has nothing new, or None when it must be read:
-        there are records, the offset is wrong, or the partition is no longer here."""
+        """Return the response of a partition without new records; None when it must be read: there
+        are records, the offset is out of range, or this node does not lead it any more."""
         known = partition.cached_bounds()
         if known is None:
             try:
@@ -105,11 +105,11 @@ class PartitionReader:
     def read(
         self, partition: Partition, requested: FetchPartition, limits: Limits
     ) -> FetchedPartition:
-        """Return what one partition of a request answers. May wait for a device."""
+        """Return the response of one partition. May wait for a device."""
         try:
             return self._read(partition, requested, limits)
         except CorruptionError:
-            # Not a storage error: clients would try that one again for ever, without a word.
+            # Not KAFKA_STORAGE_ERROR, which clients retry forever without reporting it.
             return FetchedPartition(
                 requested.topic, requested.partition_id, int(ErrorCode.corrupt_message)
             )
@@ -123,13 +123,13 @@ class PartitionReader:
         rejection = self._check_leader(partition, requested.leader_epoch)
         if rejection:
             return FetchedPartition(topic, index, rejection)
-        # What was deleted meanwhile is no news to those who wait, so nobody was told of it.
+        # Not the cached bounds: deletions do not invalidate them.
         earliest, end = self._ask_for_bounds(partition)
         stable = self._stable_until(partition, end)
         until = stable if limits.is_committed else end
         if not earliest <= offset <= end:
             if offset > end and offset <= partition.driver.shard_info(partition.shard).latest:
-                # Written, and not yet safe to show.
+                # Written, but not committed yet.
                 return FetchedPartition(topic, index, 0, end, stable, earliest)
             return FetchedPartition(
                 topic, index, int(ErrorCode.offset_out_of_range), end, stable, earliest
@@ -140,12 +140,12 @@ class PartitionReader:
             return FetchedPartition(topic, index, 0, end, stable, earliest, aborted)
         page = self._read_batches(partition, offset, until, max(size_max, 1))
         if not page.size and page.next_offset >= until and not partition.entry.hidden:
-            # All that was left is gone. A client goes on behind the last batch that it gets, and
-            # many read until they are at the end: so it gets one without records.
+            # All remaining records are deleted. A client continues after the last batch that it
+            # gets, and many read up to the end: so it gets a batch without records.
             filler = build_filler(until - 1, self._broker.clock.now_ms())
             page = BatchPage([filler], len(filler), until)
         if page.size > size_max and not limits.is_first:
-            # One batch larger than what is left: it comes with the next request.
+            # The batch exceeds the rest of the limit: it comes with the next request.
             return FetchedPartition(topic, index, 0, end, stable, earliest, aborted)
         if limits.is_committed:
             transactions = self._broker.transactions
@@ -179,7 +179,7 @@ class PartitionReader:
             foreign = page.foreign
             if foreign is None:
                 return page
-            # Only this one: the next may be handed out as it is, or be of another producer.
+            # Only this one: the next may be sent unchanged, or be of another producer.
             end = min(until, foreign.end_offset)
             page = self._convert(partition, page.next_offset, end, max_size, foreign.body)
             if page.size or end >= until:
@@ -189,7 +189,7 @@ class PartitionReader:
     def _convert(
         self, partition: Partition, offset: int, until: int, max_size: int, body: bytes = b""
     ) -> BatchPage:
-        """Read records of other forms, or what is left of the batch `body`, as one batch."""
+        """Convert records, or the undeleted rest of the batch `body`, to one batch."""
         header = self._tag_header if partition.tag_header is None else partition.tag_header
         key = ConvertedKey(partition.shard, offset, header, bool(body))
         state = state_of(partition.entry)

@@ -59,35 +59,37 @@ def parse_fetch(version: int, body: memoryview) -> FetchRequest:
 def _parse_flexible(version: int, body: memoryview) -> FetchRequest:
     head = _HEAD if version < 15 else _NEW_HEAD
     max_wait, min_bytes, max_bytes, isolation, session, epoch = head.unpack_from(body)[-6:]
-    topics, at = varint(body, head.size)
+    topics, position = varint(body, head.size)
     requested: list[FetchPartition] = []
     unpack = _FLEXIBLE.unpack_from
-    for _ in range(count_of(topics, body, at)):
-        topic, at = _topic(version, body, at)
-        partitions, at = varint(body, at)
-        count = count_of(partitions, body, at)
-        end = at + count * _UNTAGGED.size
-        if bytes(body[at + 32 : end : _UNTAGGED.size]) == bytes(count):
+    for _ in range(count_of(topics, body, position)):
+        topic, position = _topic(version, body, position)
+        partitions, position = varint(body, position)
+        count = count_of(partitions, body, position)
+        end = position + count * _UNTAGGED.size
+        if bytes(body[position + 32 : end : _UNTAGGED.size]) == bytes(count):
             requested += [
                 FetchPartition(topic, index, leader_epoch, offset, limit)
-                for index, leader_epoch, offset, _, _, limit in _UNTAGGED.iter_unpack(body[at:end])
+                for index, leader_epoch, offset, _, _, limit in _UNTAGGED.iter_unpack(
+                    body[position:end]
+                )
             ]
-            at = skip_tags(body, end)
+            position = skip_tags(body, end)
             continue
         for _ in range(count):
-            index, leader_epoch, offset, _, _, limit = unpack(body, at)
+            index, leader_epoch, offset, _, _, limit = unpack(body, position)
             requested.append(FetchPartition(topic, index, leader_epoch, offset, limit))
-            at = skip_tags(body, at + 32)
-        at = skip_tags(body, at)
+            position = skip_tags(body, position + 32)
+        position = skip_tags(body, position)
     forgotten: list[tuple[bytes, int]] = []
-    topics, at = varint(body, at)
-    for _ in range(count_of(topics, body, at)):
-        topic, at = _topic(version, body, at)
-        partitions, at = varint(body, at)
-        for _ in range(count_of(partitions, body, at)):
-            forgotten.append((topic, int.from_bytes(take(body, at, 4), "big", signed=True)))
-            at += 4
-        at = skip_tags(body, at)
+    topics, position = varint(body, position)
+    for _ in range(count_of(topics, body, position)):
+        topic, position = _topic(version, body, position)
+        partitions, position = varint(body, position)
+        for _ in range(count_of(partitions, body, position)):
+            forgotten.append((topic, int.from_bytes(take(body, position, 4), "big", signed=True)))
+            position += 4
+        position = skip_tags(body, position)
     return FetchRequest(
         version,
         max_wait,
@@ -101,11 +103,11 @@ def _parse_flexible(version: int, body: memoryview) -> FetchRequest:
     )
 
 
-def _topic(version: int, body: memoryview, at: int) -> tuple[bytes, int]:
+def _topic(version: int, body: memoryview, position: int) -> tuple[bytes, int]:
     if version >= FIRST_BY_ID:
-        return bytes(take(body, at, _ID_SIZE)), at + _ID_SIZE
-    size, at = varint(body, at)
-    return bytes(take(body, at, size - 1)), at + size - 1
+        return bytes(take(body, position, _ID_SIZE)), position + _ID_SIZE
+    size, position = varint(body, position)
+    return bytes(take(body, position, size - 1)), position + size - 1
 
 
 def _parse_old(version: int, body: memoryview) -> FetchRequest:

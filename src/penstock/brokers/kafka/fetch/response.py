@@ -1,4 +1,4 @@
-"""Fetch answers: a little of our own between batches that are sent as they lie in the log.
+"""Fetch responses: encoded headers between batches that are sent unchanged from the log.
 
 size 4 · correlation id 4 · [tags] · throttle 4 · [error 2 · session 4] · topics [name or id ·
 partitions [index 4 · error 2 · high watermark 8 · stable 8 · [log start 8] · aborted ·
@@ -29,7 +29,7 @@ _NOTHING_COMMITTED: Final = b"\x01" + _NOTHING[1:]
 
 
 class FetchedPartition(NamedTuple):
-    """What one partition answers."""
+    """The response of one partition."""
 
     topic: bytes
     partition_id: int
@@ -41,13 +41,13 @@ class FetchedPartition(NamedTuple):
     parts: Sequence[bytes | memoryview] = ()
     size: int = 0
     form: bytes = b""
-    """How it is encoded from version 12 on, if that is known."""
+    """Its encoding from version 12 on, where it is prepared."""
 
 
 def empty_response(
     topic: bytes, partition_id: int, end: int, stable: int, earliest: int, *, is_committed: bool
 ) -> FetchedPartition:
-    """Return the answer of a partition that has nothing new; it can be sent again and again."""
+    """Return the response of a partition without new records; it can be sent repeatedly."""
     form = _PARTITION(partition_id, 0, end, stable, earliest)
     form += _NOTHING_COMMITTED if is_committed else _NOTHING
     aborted = () if is_committed else None
@@ -61,7 +61,7 @@ def encode_fetch(
     session_id: int,
     fetched: Sequence[FetchedPartition],
 ) -> list[Part]:
-    """Return the parts of an answer, to be sent one behind the other."""
+    """Return the parts of a response, to be sent in their order."""
     flexible = version >= FIRST_FLEXIBLE
     out = bytearray(_HEAD.size + flexible + 4)
     if version >= 7:
@@ -126,7 +126,7 @@ def _put_topic(out: bytearray, topic: bytes, version: int) -> None:
 
 
 def _put_partition(out: bytearray, one: FetchedPartition, version: int) -> None:
-    """Everything before the records, and their size."""
+    """Write everything before the records, and their size."""
     flexible = version >= FIRST_FLEXIBLE
     out += _PARTITION(*one[1:6]) if version >= 5 else _OLDEST(*one[1:5])
     if one.aborted is None:

@@ -18,7 +18,7 @@ class FetchSession:
         self.by_id = by_id
         """Whether its requests name topics by id; fixed for the life of the session."""
         self.epoch = 1
-        """That of the next request."""
+        """The epoch of the next request."""
         self._requested = {(one.topic, one.partition_id): one for one in requested}
         self._sent_bounds: dict[tuple[bytes, int], tuple[int, int]] = {}
 
@@ -37,7 +37,7 @@ class FetchSession:
     def advance(
         self, fetched: Sequence[FetchedPartition], *, is_full: bool
     ) -> list[FetchedPartition]:
-        """Go on to the next request; return what must be told: all of it, or what is new."""
+        """Advance to the next request; return the partitions to send: all, or the changed ones."""
         if not is_full:
             self.epoch = 1 if self.epoch >= _EPOCH_MAX else self.epoch + 1
         shown = []
@@ -48,6 +48,6 @@ class FetchSession:
                 shown.append(one)
             self._sent_bounds[key] = edges
             if one.size:
-                # Those with records go last, so that each has its turn when answers are full.
+                # Partitions with records go last, so that full responses serve all in turn.
                 self._requested[key] = self._requested.pop(key)
         return shown

@@ -15,7 +15,7 @@ from penstock.groups.model import Caller, Join, Sync
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
 _NULL_PROTOCOL_FROM: Final = 7
-"""JoinGroup: the first version whose answers may have no protocol."""
+"""JoinGroup: the first version whose responses may have no protocol."""
 
 
 class GroupApi:

@@ -1,11 +1,11 @@
-"""Commits of Kafka clients, gathered: all that wait at the same moment go in one call.
+"""Batches the commits of Kafka clients: one call carries all that wait.
 
-A commit is answered when the log of the meta service has it. What such a commit costs, a sync on a
-majority of nodes, is shared: while one call is under way the commits that arrive wait, and the next
-call takes all of them, of all groups and connections, in one log entry per offset group.
+A commit gets its response when the meta service's log has it. Its cost, a sync on a majority of
+nodes, is shared: while one call is under way new commits wait, and the next call carries all of
+them, of all groups and connections, in one log entry per offset group.
 
-Bounds: `WAITING_MAX` commits may wait, further ones are refused with `BusyError`; one call takes at
-most `TOGETHER_MAX`.
+Bounds: `WAITING_MAX` commits may wait, further ones are rejected with `BusyError`; one call carries
+at most `TOGETHER_MAX`.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def _register_transactions(
     states = [one for one in broker.meta.list_transactions() if one.namespace == broker.namespace]
     participant.recover(states)
     coordinator.recover(states)
-    broker.drivers.serve_transaction_steps(participant.take)
+    broker.drivers.serve_transaction_steps(participant.handle)
     broker.transactions = index
     api = TransactionApi(broker, coordinator, groups)
     broker.init_transactional = api.init_producer

@@ -1,7 +1,7 @@
 """The node's `GroupCoordinator` as the Kafka front end uses it: coroutines and Kafka's error codes,
 in the front end's namespace.
 
-Requests that wait are answered on the event loop; those that still wait when the server stops are
+Waiting requests get their responses on the event loop; those that wait when the server stops are
 cancelled.
 """
 
@@ -77,14 +77,14 @@ class KafkaGroups:
         waiting: asyncio.Future[Answer] = loop.create_future()
         self._waiting.add(waiting)
 
-        def settle(response: Answer) -> None:
+        def resolve(response: Answer) -> None:
             if not waiting.done():
                 waiting.set_result(response)
 
         def done(response: Answer) -> None:
             """Called from any thread, and from this one before `ask` returns."""
             with suppress(RuntimeError):  # the server has stopped: its loop is closed
-                loop.call_soon_threadsafe(settle, response)
+                loop.call_soon_threadsafe(resolve, response)
 
         try:
             ask(done)

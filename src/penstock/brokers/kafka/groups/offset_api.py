@@ -34,7 +34,8 @@ class OffsetApi:
     def __init__(
         self, broker: KafkaBroker, coordinator: KafkaGroups, pending_in_transactions: Pending
     ) -> None:
-        """`pending_in_transactions` tells, for a group, which offsets a transaction may change."""
+        """`pending_in_transactions` returns the shards of a group whose offsets a transaction may
+        change."""
         self._broker: Final = broker
         self._coordinator: Final = coordinator
         self._pending: Final = pending_in_transactions
@@ -161,7 +162,7 @@ class OffsetApi:
 def collect_commits(
     request: Fields, finder: TopicFinder, rejection: ErrorCode
 ) -> tuple[dict[ShardId, OffsetCommit], list[Response]]:
-    """Return what is to be committed, and the answer if that goes well. Also for transactions."""
+    """Return the offsets to commit, and the response for success. Also for transactions."""
     commits: dict[ShardId, OffsetCommit] = {}
     topics: list[Response] = []
     for one in request.items_of("topics"):
@@ -203,7 +204,7 @@ def reject_accepted(topics: list[Response], error: ErrorCode) -> None:
 
 def commit_code_of(error: StoreError) -> ErrorCode:
     code = code_of(error)
-    # What tells a producer to look for another leader would mislead a consumer.
+    # NOT_LEADER would make a consumer look for another leader in vain.
     return ErrorCode.coordinator_not_available if code is ErrorCode.leader_not_available else code
 
 

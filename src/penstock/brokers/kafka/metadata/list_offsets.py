@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where a partition begins, ends, and what lay where when."""
+"""ListOffsets and OffsetForLeaderEpoch: bounds of partitions, offsets by time and by epoch."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class OffsetFinder:
     def _find_offset(
         self, handle: ShardHandle, timestamp_ms: int, *, is_committed: bool
     ) -> tuple[int, int]:
-        """Return a time and an offset; -1 each where there is none."""
+        """Return a timestamp and an offset; -1 for each that does not exist."""
         earliest, end = handle.driver.bounds(handle.entry)
         stable = self._broker.transactions.stable_until(handle.name)
         until = end if stable is None or not is_committed else min(end, stable)
@@ -102,7 +102,7 @@ class OffsetFinder:
                 local = handle.driver.shard_info(handle.name).log_start
                 if timestamp_ms == EARLIEST_LOCAL:
                     return -1, earliest if local is None else local
-                # What the log still holds may be in the tier, too; it is not told from there.
+                # Records that are both in the log and in the tier count as local.
                 return (-1, local - 1) if local is not None and local > earliest else _NONE
             case -3:
                 return self._newest(handle, earliest, until)
@@ -114,8 +114,8 @@ class OffsetFinder:
         records = self._read(handle, found, 1)
         return (records[0].timestamp_ms, records[0].offset) if records else _NONE
 
-    # As Kafka does: a time is looked up among all records, aborted ones too, which consumers of
-    # committed records then pass over.
+    # As in Kafka, the search covers all records, also aborted ones, which consumers of committed
+    # records then skip.
 
     def _first_since(self, handle: ShardHandle, timestamp_ms: int) -> Offset:
         return handle.driver.get_offset_by_timestamp(
@@ -131,7 +131,7 @@ class OffsetFinder:
         )
 
     def _newest(self, handle: ShardHandle, earliest: int, until: int) -> tuple[int, int]:
-        """Find the record with the greatest timestamp: guess a time, look whether one is later."""
+        """Find the record with the greatest timestamp: take that of a page, search a later one."""
         low, best = earliest, _NONE
         while low < until:
             records = [one for one in self._read(handle, Offset(low), _PAGE) if one.offset < until]
@@ -140,7 +140,7 @@ class OffsetFinder:
             newest = max(records, key=lambda one: (one.timestamp_ms, -one.offset))
             if newest.timestamp_ms > best[0]:
                 best = (newest.timestamp_ms, newest.offset)
-            # Blocks of older records are passed over by the look-up by time.
+            # The search by time skips blocks of older records.
             low = self._first_since(handle, best[0] + 1)
         return best
 

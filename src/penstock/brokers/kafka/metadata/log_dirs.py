@@ -1,4 +1,4 @@
-"""DescribeLogDirs: how much each partition takes. This node has one log for all of them."""
+"""DescribeLogDirs: the size of each partition. A node has one log for all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.errors import StoreError
 from penstock.meta.client import Topic
 
 DIRECTORY: Final = "penstock"
-"""Where the data lies is nobody's business but the operator's."""
+"""Clients do not learn the path of the data directory."""
 
 
 class LogDirs:

@@ -1,8 +1,9 @@
 """The partitions that clients name, resolved once and kept until their topic changes.
 
-A partition is asked for by a topic's name (or UUID) as it lies in the request, without decoding it.
-It also knows who waits for its records: a fetch that waits is registered with each partition once,
-and stays so while its client asks for the same ones again.
+A request finds a partition by the bytes of its topic's name (or UUID), without decoding them. The
+partition holds its shard's entry and driver, as `StorageDriverManager.open_partition` resolved
+them. A delayed fetch registers with each of its partitions once, and stays registered while its
+client asks for the same ones again.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ SEGMENT: Final = "EngineSegment"
 
 class Waiter(Protocol):
     def on_append(self, partition: Partition) -> None:
-        """A partition that it waits for was written to. On the event loop."""
+        """A partition that it waits for was written to. Called on the event loop."""
         ...
 
 
 class Partition:
-    """One partition, as the event loop sees it."""
+    """One partition with what the event loop caches for it."""
 
     __slots__ = (
         "_known",
@@ -58,36 +59,35 @@ class Partition:
         self.driver: Final = handle.driver
         self.shard: Final = entry.name
         self.is_raw: Final = entry.topic.holds_batches
-        """Whether batches are kept as they come."""
+        """Whether the shard stores Kafka batches unchanged."""
         self.settings: Final = settings_of(topic.topic.config.kafka_settings)
         self.may_wait: Final = (
             self.driver.write_may_wait(config.flush.value)
             or not topic.is_segment
             or self.settings.codec is not None
         )
-        """Whether a write could wait for a device, or take its time, so that the event loop must
-        not do it."""
+        """Whether a write may block, so that it must not run on the event loop."""
         self.tag_header: Final = config.tag_header
-        """The header that gives tags; None: the process's."""
+        """The header whose values are tags; None: the node's default."""
         self.checks_keys: Final = config.cleanup.compacts
         self.waiters: Final[set[Waiter]] = set()
         self.is_watched = False
         self.mark = object()
-        """Another one behind every write, while watched."""
+        """A new object after every write, while watched."""
         self._known: tuple[object, tuple[int, int]] | None = None
         self.ack_form: object = None
-        """What Produce keeps to answer quickly."""
+        """Produce's prepared response for one batch."""
         self.empty_response: object = None
-        """What Fetch keeps to answer quickly that there is nothing new."""
+        """Fetch's prepared response without records."""
 
     def cached_bounds(self) -> tuple[int, int] | None:
-        """Return the earliest and the commit offset, or None when they may have moved."""
+        """Return the earliest and the commit offset, or None when they may have changed."""
         known = self._known
         return known[1] if known is not None and known[0] is self.mark else None
 
     def cache_bounds(self, mark: object, bounds: tuple[int, int]) -> None:
-        """Keep bounds that were asked for when `mark` was the partition's: a write since then, by
-        whichever thread, makes them void."""
+        """Cache bounds that were read while `mark` was the partition's: a write since then, by any
+        thread, invalidates them."""
         if self.is_watched:
             self._known = (mark, bounds)
 
@@ -107,7 +107,7 @@ class TopicPartitions:
 
 
 class PartitionTable:
-    """All partitions of a namespace. Used on the event loop only, but for what writers call."""
+    """The partitions of a namespace. Used on the event loop only, except for what writers call."""
 
     def __init__(self, drivers: StorageDriverManager, namespace: str) -> None:
         self._drivers: Final = drivers
@@ -124,7 +124,7 @@ class PartitionTable:
         self._appended_lock: Final = threading.Lock()
 
     def by_name(self, name: bytes) -> TopicPartitions | None:
-        """Return the partitions of a topic, or None when there is no such topic."""
+        """Return the partitions of a topic, or None when the topic does not exist."""
         if self._revision != self._cache.revision:
             self._renew()
         found = self._by_name.get(name)
@@ -137,16 +137,16 @@ class PartitionTable:
         if found is not None:
             return found
         if self._names is None:
-            # Once for all unknown ids of a revision, however many a request has of them.
+            # Once per revision, however many unknown ids a request has.
             topics = self._cache.list_topics(self._namespace)
             self._names = {uuid_of(one.topic_id).bytes: one.name.encode() for one in topics}
         name = self._names.get(identifier)
         topic = None if name is None else self._resolve(name)
-        # The name may have gone to a new topic since; its records are not those asked for.
+        # A new topic may have taken the name since; its records are not the requested ones.
         return topic if topic is not None and topic.id_bytes == identifier else None
 
     def _renew(self) -> None:
-        """Forget what is no longer as it was; what stays keeps its waiters."""
+        """Drop topics that have changed; the others keep their waiters."""
         self._revision = self._cache.revision
         self._names = None
         for name, known in list(self._by_name.items()):
@@ -176,15 +176,15 @@ class PartitionTable:
 
     # Waiting for records
 
-    def wait(self, partition: Partition, waiter: Waiter) -> None:
-        """Tell `waiter` of every write until `forget`."""
+    def watch(self, partition: Partition, waiter: Waiter) -> None:
+        """Notify `waiter` of every write until `unwatch`."""
         if not partition.is_watched:
             partition.is_watched = True
             with self._drivers.storage_cache.lock:
                 partition.entry.appended = (*partition.entry.appended, self._waker(partition))
         partition.waiters.add(waiter)
 
-    def forget(self, partition: Partition, waiter: Waiter) -> None:
+    def unwatch(self, partition: Partition, waiter: Waiter) -> None:
         partition.waiters.discard(waiter)
 
     def _waker(self, partition: Partition) -> Callable[[], None]:
@@ -207,7 +207,7 @@ class PartitionTable:
         try:
             self._loop.call_soon_threadsafe(self._notify_all)
         except RuntimeError:
-            return  # the loop has ended; writers by other doors go on
+            return  # the loop has ended; writers of other front ends go on
 
     def _notify_all(self) -> None:
         with self._appended_lock:

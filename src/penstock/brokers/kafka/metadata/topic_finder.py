@@ -58,5 +58,5 @@ def shard_of(topic: Topic | None, partition: int) -> ShardId | None:
 
 
 def named(request: Fields) -> dict[str, object]:
-    """Return how a request names its topic, for the answer."""
+    """Return how a request names its topic, for the response."""
     return {"name": request.text("name"), "topic_id": request.uuid("topic_id")}

@@ -16,5 +16,5 @@ def uuid_of(topic_id: str) -> UUID:
     """Return the UUID of a topic; the same for ever, and that of no other topic."""
     number = parse_ulid(topic_id.rpartition("-")[2])
     if number is None:
-        return uuid5(_OURS, topic_id)  # a topic that somebody else's store had
+        return uuid5(_OURS, topic_id)  # the id has another form: it comes from another store
     return UUID(int=number)

@@ -1,8 +1,8 @@
-"""One client: its requests are taken in order, one after the other, and answered in that order.
+"""One client connection: its requests run in order, one at a time, and so do the responses.
 
-As in Kafka, a request that waits (a long poll, a join of a group) holds up those behind it on its
-connection, and nobody else's. Bounds: no request is begun while `UNSENT_MAX` bytes of answers wait
-for the client, and nothing more is received while a whole request waits to be begun.
+As in Kafka, a request that waits (a long poll, a join of a group) holds up the later ones of its
+connection, and no other connection. Bounds: no request is begun while `UNSENT_MAX` bytes of
+responses wait for the client, and nothing more is received while a whole request waits.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from penstock.platform.log import get_logger
 
 UNSENT_MAX: Final = 1 << 20
 READS_AT_ONCE: Final = 8
-"""Reads of one connection before others have their turn."""
+"""Reads of one connection before the others'."""
 
 _log: Final = get_logger(__name__)
 
 
 class Dispatch(Protocol):
-    """Takes whole requests."""
+    """Serves whole requests."""
 
     def __call__(self, connection: Connection, request: memoryview) -> bool:
-        """Answer a request, by `send` now (return True) or later by `response` (return False). The
+        """Respond to a request, now by `send` (return True) or later by `respond` (False). The
         bytes are only valid during this call."""
         ...
 
@@ -83,7 +83,7 @@ class Connection:
         self.cancel_waiting: Callable[[], object] | None = None
         """Called when the connection ends while a request waits."""
         self.fetching: Closable | None = None
-        """What Fetch keeps of this connection."""
+        """Fetch's state of this connection."""
         self._in: Final = buffer
         self._out: Final = SendQueue(connected)
         self._dispatch: Final = dispatch
@@ -124,7 +124,8 @@ class Connection:
         return self._in.size
 
     def is_slower_than(self, moment: float) -> bool:
-        """Say whether a request, or the taking of answers, began before `moment` and goes on."""
+        """Say whether the client began to send a request, or to receive, before `moment` and has
+        not finished."""
         partial, owed = self._partial_since, self._owed_since
         return (partial is not None and partial < moment) or (owed is not None and owed < moment)
 
@@ -185,25 +186,25 @@ class Connection:
         if not self._closed:
             if self._partial_since is None and self._in.waiting and not self._busy:
                 self._partial_since = self._loop.time()
-            self._in.settle()
+            self._in.compact()
             self._flush()
             if not self._is_reading and self._in.room():
                 self._start_reading()
 
-    # Answering
+    # Responding
 
     def send(self, *parts: Part) -> None:
-        """Answer the request that is being dispatched."""
+        """Respond to the request that is being dispatched."""
         self._pending.extend(parts)
 
     def send_parts(self, parts: list[Part]) -> None:
         self._pending += parts
 
     def respond(self, parts: list[Part]) -> None:
-        """Answer the request that waited, and go on with those behind it."""
+        """Respond to the request that waited, and go on with the next ones."""
         if self._closed:
             return
-        assert self._busy, "an answer without a request"
+        assert self._busy, "a response without a request"
         self._busy = False
         self._record_request_end()
         self.cancel_waiting = None
@@ -216,7 +217,7 @@ class Connection:
         self._metrics.record_request(self._asked_key, self._loop.time() - self._asked_s)
 
     def on_failure(self, task: asyncio.Task[None]) -> None:
-        """Close the connection when the task that should answer fails."""
+        """Close the connection when the task that should respond fails."""
         task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:

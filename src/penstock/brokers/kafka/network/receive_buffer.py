@@ -22,7 +22,7 @@ _SIZE: Final = Struct(">i").unpack_from
 
 
 class RequestTooLargeError(Exception):
-    """A client announced a request that nobody will take."""
+    """A client announced a request above the size limit."""
 
 
 class ReceiveBuffer:
@@ -70,26 +70,26 @@ class ReceiveBuffer:
         self._start = start + 4 + size
         return self._view[start + 4 : self._start]
 
-    def settle(self) -> None:
-        """Call behind every reading: the shared buffer is given back, a full one gets room."""
+    def compact(self) -> None:
+        """Call after every read: returns the shared buffer, enlarges a full one."""
         waiting = self.waiting
         if waiting == 0:
             self._start = self._end = 0
             if len(self._data) > _GROWN_AT_ONCE_MAX:
                 self._use(self._shared)
             return
-        requested = self._requested()
+        size = self._size_for_next()
         if self.is_shared:
-            self._move_to(max(requested, FIRST_SIZE))
-        elif self._end == len(self._data) or (self._start and requested > len(self._data)):
-            self._move_to(max(requested, len(self._data)))
+            self._move_to(max(size, FIRST_SIZE))
+        elif self._end == len(self._data) or (self._start and size > len(self._data)):
+            self._move_to(max(size, len(self._data)))
 
     def release(self) -> None:
         """Give a buffer of its own back, when it is empty."""
         if self.waiting == 0:
             self._use(self._shared)
 
-    def _requested(self) -> int:
+    def _size_for_next(self) -> int:
         """How large the buffer should be: the whole next request, as far as it has arrived."""
         waiting = self.waiting
         if waiting < 4:

@@ -1,4 +1,4 @@
-"""Bytes that wait for the socket: sent without being joined, as they lie in the log's mapping."""
+"""Bytes that wait for the socket: sent from the log's mapping without a copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final
 
 PARTS_PER_CALL: Final = 512
-"""The system takes 1,024; more than it can send at once only costs time."""
+"""The system accepts 1,024; more than one call can send only costs time."""
 
 JOINED_SIZE_MAX: Final = 4 << 10
 

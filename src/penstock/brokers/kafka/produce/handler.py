@@ -1,7 +1,7 @@
-"""Produce: parsed and checked by native functions, for it is what a broker does most.
+"""Produce: parsed and checked by native functions, as the most frequent request.
 
 request   transactional id · acks 2 · timeout 4 · topics [name · partitions [index 4 · batch]]
-answer    topics [name · partitions [index 4 · error 2 · base offset 8 · append time 8 ·
+response  topics [name · partitions [index 4 · error 2 · base offset 8 · append time 8 ·
           log start 8 · record errors · message]] · throttle time 4
 """
 
@@ -56,7 +56,7 @@ class _Request(NamedTuple):
 
 
 _Verdict = Verdict | None
-"""None: the batch must be inflated further before it is known."""
+"""None: the check must inflate more bytes first."""
 
 
 class _Written(NamedTuple):
@@ -71,7 +71,7 @@ def _grown(verdict: _Verdict) -> int:
 
 
 def _is_converted(one: _Write, verdict: _Verdict) -> bool:
-    """Say whether a large batch becomes records, which takes memory for all of it."""
+    """Say whether a large batch is decoded to records, all of which are in memory."""
     is_raw = one.partition is not None and one.partition.is_raw
     return isinstance(verdict, Checked) and verdict.is_heavy and not is_raw
 
@@ -85,7 +85,7 @@ class ProduceHandler:
         self._inflation: Final = InflationPool()
         broker.on_close(self._inflation.close)
         self._kept_size = 0
-        """Bytes of requests that wait for a device, or to be inflated."""
+        """Bytes of requests that wait for a device or for decompression."""
 
     def __call__(
         self, connection: Connection, version: int, correlation_id: int, body: memoryview
@@ -106,13 +106,13 @@ class ProduceHandler:
         if request.acks:
             connection.send(_encode(version, correlation_id, request.writes, results))
         elif any(one.code for one in results):
-            connection.close()  # the only way to say so: nobody waits for an answer
+            connection.close()  # acks=0: the client waits for no response
         return True
 
     # Checking and writing
 
     def _check_quickly(self, request: _Request) -> list[_Verdict]:
-        """Check what takes no longer than an ordinary batch; None for others."""
+        """Check batches of ordinary cost; None for the others."""
         budget = QUICK_SIZE_MAX
         verdicts: list[_Verdict] = []
         for one in request.writes:
@@ -131,21 +131,21 @@ class ProduceHandler:
             return BadBatchError(
                 ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {request.acks}"
             )
-        assert one.partition is None, "a write that can be checked"
+        assert one.partition is None, "only a write without a partition is rejected here"
         return BadBatchError(ErrorCode.unknown_topic_or_partition, "no such partition")
 
     def _check_step(self, request: _Request, verdicts: list[_Verdict], budget: int) -> int:
-        """Check batches that are still open, until it is the turn of another connection; return
-        what is left of the request's budget. In a thread of the pool."""
+        """Check batches without a verdict, up to `STEP_SIZE` inflated bytes; return the rest of the
+        request's budget. Runs in a thread of the pool."""
         done = 0
-        for at, one in enumerate(request.writes):
-            if verdicts[at] is not None or one.partition is None:
+        for index, one in enumerate(request.writes):
+            if verdicts[index] is not None or one.partition is None:
                 continue
             if done >= STEP_SIZE:
                 break
             verdict = self._writer.check_fully(one.partition, one.records, max(budget, 0))
-            verdicts[at] = verdict
-            # A batch that was stopped has cost as much as it was allowed to.
+            verdicts[index] = verdict
+            # A batch that exceeded its limit has cost the limit.
             size = _grown(verdict)
             is_large = isinstance(verdict, BadBatchError) and verdict.code == _TOO_LARGE
             size = max(size, min(STEP_SIZE, budget)) if is_large else size
@@ -153,11 +153,11 @@ class ProduceHandler:
             budget -= size
         return budget
 
-    def _write(self, request: _Request, at: int, verdict: _Verdict) -> Result:
-        one = request.writes[at]
+    def _write(self, request: _Request, index: int, verdict: _Verdict) -> Result:
+        one = request.writes[index]
         assert verdict is not None, "checked before"
         if one.partition is None:
-            assert isinstance(verdict, BadBatchError), "refused before"
+            assert isinstance(verdict, BadBatchError), "rejected before"
             return Result(verdict.code)
         return self._writer.write(one.partition, verdict, one.records, request.transactional_id)
 
@@ -167,7 +167,7 @@ class ProduceHandler:
                 self._broker.metrics.count_errors(KEY, (one.code,))
 
     def _write_all(self, request: _Request, verdicts: Sequence[_Verdict]) -> list[Result]:
-        return [self._write(request, at, verdict) for at, verdict in enumerate(verdicts)]
+        return [self._write(request, index, verdict) for index, verdict in enumerate(verdicts)]
 
     # Later
 
@@ -182,10 +182,10 @@ class ProduceHandler:
         size = sum(len(one.records) for one in request.writes)
         if self._kept_size and self._kept_size + size > self._broker.settings.buffer_size_max:
             raise MalformedRequestError(
-                f"Produce: {self._kept_size} bytes of other requests wait already; the limit is "
+                f"Produce: {self._kept_size} bytes of other requests are waiting; the limit is "
                 f"kafka.buffer_size_max = {self._broker.settings.buffer_size_max}"
             )
-        # The bytes of a request are only there while it is being begun.
+        # The receive buffer is reused after this call.
         kept = [one._replace(records=memoryview(bytes(one.records))) for one in request.writes]
         copy = request._replace(writes=kept)
         self._kept_size += size
@@ -208,7 +208,7 @@ class ProduceHandler:
     async def _finish(
         self, request: _Request, checked: list[_Verdict] | None, size: int
     ) -> list[Result]:
-        """Check what is still open, and write; each in the threads that are for it."""
+        """Check the batches without a verdict, then append; each in its pool of threads."""
         verdicts = checked
         if verdicts is None:
             found = await self._broker.run_blocking(lambda: self._begin(request))
@@ -221,24 +221,26 @@ class ProduceHandler:
             step = partial(self._check_step, request, open_verdicts, budget)
             budget = await self._inflation.run(step)
         results: dict[int, Result] = {}
-        for at, verdict in enumerate(open_verdicts):
-            if _is_converted(request.writes[at], verdict):
-                # One after the other, so that at most a few are in memory as records.
-                results[at] = await self._inflation.run(partial(self._write, request, at, verdict))
-        rest = [at for at in range(len(open_verdicts)) if at not in results]
+        for index, verdict in enumerate(open_verdicts):
+            if _is_converted(request.writes[index], verdict):
+                # One at a time, so that few batches are in memory as records.
+                results[index] = await self._inflation.run(
+                    partial(self._write, request, index, verdict)
+                )
+        rest = [index for index in range(len(open_verdicts)) if index not in results]
 
         def write_rest() -> None:
-            for at in rest:
-                results[at] = self._write(request, at, open_verdicts[at])
+            for index in rest:
+                results[index] = self._write(request, index, open_verdicts[index])
 
         if request.may_wait:
             await self._broker.run_blocking(write_rest)
         else:
             write_rest()
-        return [results[at] for at in range(len(open_verdicts))]
+        return [results[index] for index in range(len(open_verdicts))]
 
     def _begin(self, request: _Request) -> _Written | list[_Verdict]:
-        """Check and write, in a thread that may wait; or say what must be inflated first."""
+        """Check and append, in a thread that may block; or return the verdicts if some are None."""
         verdicts = self._check_quickly(request)
         if None in verdicts:
             return verdicts
@@ -260,11 +262,11 @@ class ProduceHandler:
         return _Request(transactional_id, acks, writes, may_wait)
 
 
-# Answering
+# Responding
 
 
 class _AckForm:
-    """The answer to a request with one partition, but for what varies."""
+    """The encoded response to a request with one partition, except for the variable fields."""
 
     __slots__ = ("_middle", "_pack", "_rest", "_size")
 

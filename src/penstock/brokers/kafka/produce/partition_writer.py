@@ -1,7 +1,7 @@
-"""Checking a batch and writing it to a partition, whatever engine keeps it.
+"""Checks a batch and appends it to a partition of any engine.
 
-segment, batch queues    the bytes as they are
-anything else            the records one by one, through the storage contract
+segment, batch queues    the bytes unchanged
+other topics             the decoded records
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ NO_TIMESTAMP: Final = -1
 RECORD_ERRORS_MAX: Final = 1_000
 
 Verdict = Checked | BadBatchError
-"""What came of the check of a batch."""
+"""The result of checking a batch."""
 
 
 class Result(NamedTuple):
-    """What Produce answers for a partition."""
+    """The Produce response of a partition."""
 
     code: int
     base_offset: int = -1
     message: str | None = None
     indexes: tuple[int, ...] = ()
-    """Records at fault, counted from 0."""
+    """Indexes of the rejected records."""
     append_ms: int = -1
-    """When it was stored, on topics that keep that time."""
+    """The append time, on topics with LogAppendTime; else -1."""
 
 
 class PartitionWriter:
@@ -62,8 +62,8 @@ class PartitionWriter:
     def check_quickly(
         self, partition: Partition, records: memoryview, budget: int
     ) -> Verdict | None:
-        """Check a batch on the event loop; None when it must be inflated further than that, or
-        than `budget`."""
+        """Check a batch on the event loop; None when its check would inflate more bytes than the
+        event loop may, or than `budget`."""
         plain = self._check_plain(records, self._size_max, partition.checks_keys)
         if plain is not None:
             return Checked(*plain)
@@ -80,8 +80,8 @@ class PartitionWriter:
             return error
 
     def check_fully(self, partition: Partition, records: memoryview, budget: int) -> Verdict:
-        """Check a batch that `check_quickly` left; `budget` is what its request may still grow to.
-        Takes its time."""
+        """Check a batch that `check_quickly` left; `budget` is how many bytes its request may
+        still inflate. May take long."""
         limit = min(batch_limit(len(records), self._inflated_size_max), budget)
         try:
             head = check_head(records, self._size_max)
@@ -128,7 +128,7 @@ class PartitionWriter:
             elif producer_id != NO_PRODUCER and self._broker.transactions.is_open(
                 partition.shard, producer_id
             ):
-                # As Kafka: what it writes meanwhile would end with the transaction.
+                # As in Kafka: the batch would be part of the open transaction.
                 return Result(int(ErrorCode.invalid_txn_state))
             else:
                 written = self._append(partition, verdict, records, now_ms)
@@ -144,7 +144,7 @@ class PartitionWriter:
 
     @staticmethod
     def _check_times(partition: Partition, body: memoryview, now_ms: int) -> None:
-        """Refuse records whose producer's time is too far from the node's clock."""
+        """Reject records whose timestamps are too far from the node's clock."""
         settings = partition.settings
         times = timestamps_of(body)
         late = [
@@ -200,7 +200,7 @@ class PartitionWriter:
     def _stored_form(
         self, partition: Partition, checked: Checked, body: memoryview, now_ms: int
     ) -> tuple[bytes | memoryview, int]:
-        """Return a batch as its topic keeps it, and its newest time."""
+        """Return a batch as its topic stores it, and its newest timestamp."""
         settings, newest = partition.settings, checked.newest_ms
         codec = settings.codec
         if codec == checked.codec:
@@ -210,8 +210,8 @@ class PartitionWriter:
             newest = append_ms
         if codec is None and newest == checked.head_max_ms and append_ms is None:
             return body, newest
-        # The newest time as Kafka sets it: retention and searches go by the records, not by what
-        # a head claims.
+        # The newest timestamp of the records, as in Kafka: retention and searches use it, not the
+        # header's claim.
         try:
             stored = self._rewrite(body, codec, append_ms, newest)
         except ValueError as error:

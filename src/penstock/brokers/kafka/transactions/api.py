@@ -151,7 +151,7 @@ def _by_topic(codes: dict[tuple[str, int], ErrorCode]) -> list[Response]:
 
 def _code(error: StoreError, context: RequestContext) -> ErrorCode:
     if not isinstance(error, TransactionRefusedError):
-        # Clients know no other code in these answers for what may work a little later.
+        # Clients accept no other retryable code in these responses.
         is_passing = isinstance(error, RetryableError)
         return ErrorCode.coordinator_not_available if is_passing else code_of(error)
     if error.code == "fenced":

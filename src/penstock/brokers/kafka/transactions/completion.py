@@ -18,11 +18,11 @@ from penstock.meta.state.transactions.commands import AbortedRange, Finish, Tran
 from penstock.record import ShardId
 
 ASKING_MAX: Final = 4
-"""How many threads may wait for other nodes: one that does not answer must not take all of them."""
+"""Threads that may wait for other nodes: a silent node must not occupy all of them."""
 
 
 class EndProgress(Struct):
-    """What is done of an end that did not come through at once."""
+    """The finished parts of a completion that failed before its end."""
 
     shards: set[str] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
@@ -41,14 +41,14 @@ class TransactionCompleter:
         """In a cluster: which node coordinates a group."""
 
     async def end(self, state: TransactionState, progress: EndProgress) -> TransactionState:
-        """Return the state behind it. May be called again when it failed, or after a crash."""
+        """Complete a decided transaction; return its state. Repeatable after a failure."""
         bounds = {
             one.shard: one.first_offset
             for one in state.partitions
             if one.shard not in progress.shards
         }
         by_node = await self.by_leader(bounds)
-        # A node that is away keeps no other from being told.
+        # An unreachable node does not hold up the others.
         await _all([self._end_at(node, state, part, progress) for node, part in by_node.items()])
         if state.status == "prepare-commit":
             await _all(
@@ -83,12 +83,12 @@ class TransactionCompleter:
                 if meta is None:
                     continue
             if meta.leader is None:
-                raise BusyError(f"nobody leads {shard!r}")
+                raise BusyError(f"shard {shard!r} has no leader now")
             by_node.setdefault(meta.leader, {})[shard] = bound
         return by_node
 
     async def run_step(self, node: int, step: participant_rpc.Step) -> participant_rpc.StepResult:
-        """Have a step done where it belongs."""
+        """Run a step at the node that it is for."""
         if node == self._broker.node_id:
             if isinstance(step, participant_rpc.OpenWriter) and not self._participant.has_left_over(
                 step
@@ -125,7 +125,7 @@ class TransactionCompleter:
 
 
 async def _all(works: list[Coroutine[None, None, None]]) -> None:
-    """Do all of it, and raise the first failure behind the last one."""
+    """Wait for all of them, then raise the first failure."""
     outcomes = await asyncio.gather(*works, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):

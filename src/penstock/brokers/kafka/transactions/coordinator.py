@@ -1,22 +1,22 @@
-"""The transactions of this node: what they may do next, how they end, and what a restart leaves.
+"""The transaction coordinator of this node: states, completion, recovery after a restart.
 
     InitProducerId ─▶ AddPartitions, AddOffsets ─▶ writes, TxnOffsetCommit ─▶ EndTxn
                                                                               │ decided: durable
                                                                               ▼
                                            markers in all shards ─▶ offsets committed ─▶ finished
 
-Every step is durable in the meta service before it is answered. The order is the guarantee: once
-the outcome is decided it can only be completed, by this process or by the next one, which finds
-all that it needs in the state and writes the markers again. A marker too many changes nothing for
-readers, and an offset that is committed again is the same.
+Every step is durable in the meta service before its response. The order is the guarantee: once the
+outcome is decided it can only be completed, by this process or by the next one, which finds all
+that it needs in the state and writes the markers again. A repeated marker changes nothing for
+readers, and neither does a repeated commit of the same offset.
 
-In a cluster each node coordinates the ids that it draws. Who does is known to all nodes a little
-later, so that for a moment two may take themselves for the coordinator: every change is checked by
-the meta service, against the transaction that it is meant for, and so is every step at the nodes
-that lead the partitions (`participant`). What is known of an id here is therefore asked for again with
-every request; a node alone remembers it.
+In a cluster each node coordinates its share of the transactional ids. Nodes learn of a new
+assignment at different times, so that for a moment two may act as the coordinator of one id: the
+meta service checks every change against the transaction that it is meant for, and so do the nodes
+that lead the partitions (`participant`) with every step. In a cluster the state of an id is
+therefore read again with every request; a standalone node caches it.
 
-Runs on the server's event loop. Requests of one transactional id are taken one at a time.
+Runs on the server's event loop. Requests of one transactional id run one at a time.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from penstock.record import ShardId
 
 TRANSACTIONS_MAX: Final = 100_000
 IDLE_MS: Final = 7 * 86_400_000
-"""How long a transactional id that is not used is remembered; Kafka's default."""
+"""How long an unused transactional id is kept; Kafka's default."""
 END_WAIT_S: Final = 5.0
 """How long the next request waits for a transaction that is being ended."""
 RETRY_S: Final = (0.05, 0.2, 1.0, 5.0)
-LOOK_EVERY_S: Final = 60.0
-"""How often all transactions are looked at, besides when nodes come or go."""
+SCAN_INTERVAL_S: Final = 60.0
+"""How often all transactions are scanned, besides when nodes join or leave."""
 LEFT_OVER_EVERY_S: Final = 5.0
-_FORGET_EVERY_S: Final = 600.0
+_DROP_INTERVAL_S: Final = 600.0
 
 _log: Final = get_logger(__name__)
 
@@ -74,7 +74,7 @@ class _Entry:
         self.lock: Final = asyncio.Lock()
         self.ending: asyncio.Task[None] | None = None
         self.opened: set[str] = set()
-        """Shards whose nodes were told of the transaction that began at `opened_ms`."""
+        """Shards whose leaders know of the transaction that began at `opened_ms`."""
         self.opened_ms = -1
 
     @property
@@ -108,8 +108,8 @@ class TransactionCoordinator:
         self._scanned_changes = -1
 
     def recover(self, states: Iterable[TransactionState]) -> None:
-        """Take over what an earlier process left: open transactions go on, or time out; those
-        that were decided are completed. In a cluster that is for when the others are known."""
+        """Load the transactions of an earlier process: open ones go on, or time out; decided ones
+        are completed. In a cluster this waits until the other nodes are known."""
         for state in states if self._cluster is None else ():
             self._index.record_epoch(state.producer_id, state.epoch)
             self._adopt(state)
@@ -129,16 +129,16 @@ class TransactionCoordinator:
         if not self._is_here(transactional_id):
             raise TransactionRefusedError("not_here", f"{transactional_id!r} is another node's")
 
-    # What producers ask
+    # Requests of producers
 
     async def begin_producer(
         self, transactional_id: str, timeout_ms: int, expected: tuple[int, int]
     ) -> TransactionState:
-        """Return the producer id and the epoch with which a producer may go on. A transaction that
-        its predecessor left open is aborted."""
+        """Return the producer id and epoch for a producer, after aborting a transaction that its
+        predecessor left open."""
         entry = self._entry_of(transactional_id, is_new=True)
         async with entry.lock:
-            state = await self._settle(entry, transactional_id)
+            state = await self._current_state(entry, transactional_id)
             if state is not None and state.status == "ongoing":
                 _check_expected(state, expected)
                 await self._decide(entry, state, commit=False, fence=True)
@@ -171,7 +171,7 @@ class TransactionCoordinator:
             await self._open_writers(entry, state)
 
     async def _open_writers(self, entry: _Entry, state: TransactionState) -> None:
-        """Tell the nodes that lead the partitions of a transaction of it, each once."""
+        """Announce a transaction to the leaders of its partitions, once each."""
         if entry.opened_ms != state.started_ms:
             entry.opened, entry.opened_ms = set(), state.started_ms
         bounds = {
@@ -184,13 +184,13 @@ class TransactionCoordinator:
     async def stage(
         self, producer: tuple[str, int, int], group: str, offsets: Sequence[NewOffset]
     ) -> None:
-        """Keep offsets of a group until the transaction commits. The group's node is asked for
-        this, whoever coordinates the transaction."""
+        """Keep offsets of a group until the transaction commits. Runs on the group's coordinator,
+        which need not be the transaction's."""
         command = StageOffsets(self._broker.namespace, *producer, group, tuple(offsets))
         if self._pending_offsets is not None:
-            self._pending_offsets.note(group, producer[0])
+            self._pending_offsets.add(group, producer[0])
             await self._broker.run_blocking(partial(self._meta.change_transaction, command))
-            self._pending_offsets.note(group, producer[0])  # a scan may have passed by meanwhile
+            self._pending_offsets.add(group, producer[0])  # a scan may have finished meanwhile
             return
         entry = self._entry_of(producer[0])
         async with entry.lock:
@@ -198,7 +198,7 @@ class TransactionCoordinator:
             await self._change(entry, command)
 
     async def end(self, producer: tuple[str, int, int], *, commit: bool) -> None:
-        """Decide a transaction; it is completed behind this, by whatever process."""
+        """Decide a transaction; this process, or the next one, completes it afterwards."""
         entry = self._entry_of(producer[0])
         async with entry.lock:
             state = await self._checked(entry, producer)
@@ -222,19 +222,19 @@ class TransactionCoordinator:
     # Time
 
     async def watch(self) -> None:
-        """Abort what takes too long; forget what nobody needs any more; in a cluster, take over
-        what other nodes leave."""
+        """Abort transactions that time out, drop idle ids, and take over the transactions of nodes
+        that left the cluster."""
         clock = self._broker.clock
         interval = self._broker.settings.transaction_check_interval_ms / 1000
-        next_forget = clock.monotonic() + _FORGET_EVERY_S
+        next_drop = clock.monotonic() + _DROP_INTERVAL_S
         while True:
             await asyncio.sleep(interval)
             try:
                 await self._take_over_if_due()
                 await self.abort_overdue()
-                if clock.monotonic() >= next_forget:
-                    next_forget = clock.monotonic() + _FORGET_EVERY_S
-                    await self.forget()
+                if clock.monotonic() >= next_drop:
+                    next_drop = clock.monotonic() + _DROP_INTERVAL_S
+                    await self.drop_idle()
             except StoreError as error:
                 _log.warning("transactions_not_watched", reason=str(error))
 
@@ -248,7 +248,7 @@ class TransactionCoordinator:
         changes = cluster.changes
         if changes != self._scanned_changes or now >= self._next_scan:
             await self.take_over_transactions()
-            self._scanned_changes, self._next_scan = changes, now + LOOK_EVERY_S
+            self._scanned_changes, self._next_scan = changes, now + SCAN_INTERVAL_S
 
     async def take_over_transactions(self) -> None:
         """Take over transactions whose coordinator this node became, and leave the others."""
@@ -260,29 +260,29 @@ class TransactionCoordinator:
             if name not in here and not entry.is_busy:
                 del self._entries[name]
         for name, state in here.items():
-            # One that is at rest is loaded when somebody asks for it, or is idle for too long.
+            # An ended one is loaded by the next request for it, or when it is idle for too long.
             if is_open(state) or name in self._entries or state.updated_ms < self._idle_ms():
                 self._adopt(state)
 
     async def abort_overdue(self) -> int:
-        """Abort transactions that are open for longer than their producers said."""
+        """Abort transactions that are open for longer than their timeouts."""
         now_ms = self._broker.clock.now_ms()
         overdue = [entry for entry in self._entries.values() if _is_overdue(entry.state, now_ms)]
         for entry in overdue:
             async with entry.lock:
                 name = "" if entry.state is None else entry.state.transactional_id
-                state = await self._settle(entry, name)
+                state = await self._current_state(entry, name)
                 if state is not None and _is_overdue(state, now_ms) and self._is_here(name):
                     _log.info("transaction_timed_out", transactional_id=name)
                     await self._decide(entry, state, commit=False, fence=True)
         return len(overdue)
 
     def _idle_ms(self) -> int:
-        """Return since when an id was not used that is to be forgotten."""
+        """Return the time of the last use before which an id is dropped."""
         return max(0, self._broker.clock.expiry_ms() - IDLE_MS)
 
-    async def forget(self) -> None:
-        await self._forget_aborted()
+    async def drop_idle(self) -> None:
+        await self._drop_aborted()
         before_ms = self._idle_ms()
         idle = [
             name
@@ -297,11 +297,11 @@ class TransactionCoordinator:
             command = ForgetTransactions(self._broker.namespace, part, before_ms)
             await self._broker.run_blocking(partial(self._meta.change_transaction, command))
             for name in part:
-                forgotten = self._entries.pop(name, None)
-                if forgotten is not None and forgotten.state is not None:
-                    self._index.remove_epoch(forgotten.state.producer_id)
+                dropped = self._entries.pop(name, None)
+                if dropped is not None and dropped.state is not None:
+                    self._index.remove_epoch(dropped.state.producer_id)
 
-    async def _forget_aborted(self) -> None:
+    async def _drop_aborted(self) -> None:
         for shard in self._limits.shards_with_aborted():
             try:
                 info = await self._broker.run_blocking(partial(self._broker.shard_info, shard))
@@ -328,23 +328,23 @@ class TransactionCoordinator:
 
     async def _checked(self, entry: _Entry, producer: tuple[str, int, int]) -> TransactionState:
         """Return the state if the producer that asks is the current one."""
-        state = await self._settle(entry, producer[0])
+        state = await self._current_state(entry, producer[0])
         if state is None:
-            self._entries.pop(producer[0], None)  # whoever makes names up takes no memory
+            self._entries.pop(producer[0], None)  # unknown ids must not consume memory
         return _check(state, producer)
 
-    async def _settle(self, entry: _Entry, transactional_id: str) -> TransactionState | None:
-        """Return the state behind the end of the last transaction. In a cluster another node may
+    async def _current_state(self, entry: _Entry, transactional_id: str) -> TransactionState | None:
+        """Return the state after the end of the last transaction. In a cluster another node may
         have changed it, so the meta service is asked."""
         await self._wait_for_end(entry)
         if self._cluster is not None or entry.state is None:
-            entry.state = await self._ask_for(transactional_id)
+            entry.state = await self._read_state(transactional_id)
             if entry.state is not None and entry.state.status.startswith("prepare"):
                 self._begin_to_end(entry)
                 await self._wait_for_end(entry)
         return entry.state
 
-    async def _ask_for(self, transactional_id: str) -> TransactionState | None:
+    async def _read_state(self, transactional_id: str) -> TransactionState | None:
         find = partial(self._meta.find_transaction, self._broker.namespace, transactional_id)
         return await self._broker.run_blocking(find)
 
@@ -405,7 +405,7 @@ class TransactionCoordinator:
         if not self._is_here(state.transactional_id):
             entry.state = None
             return True
-        found = await self._ask_for(state.transactional_id)
+        found = await self._read_state(state.transactional_id)
         is_same = found is not None and found.started_ms == state.started_ms
         if found is not None and is_same and found.status.startswith("prepare"):
             return False

@@ -63,7 +63,7 @@ class TransactionIndex:
         self._ending: Final[set[int]] = set()
         """Producers whose markers are being written."""
         self._writing: Final[dict[int, int]] = {}
-        """Writes under way, by producer id: a marker must come behind them."""
+        """Writes under way, by producer id: a marker must come after them."""
 
     # What Produce and Fetch ask
 
@@ -109,7 +109,7 @@ class TransactionIndex:
             for one in self._limits.aborted(shard, first, end)
         ]
 
-    # What the coordinator tells
+    # Calls of the coordinator
 
     def record_epoch(self, producer_id: int, epoch: int) -> None:
         with self._lock:
@@ -143,7 +143,7 @@ class TransactionIndex:
                     self._limits.hold_written(shard, producer_id, bound)
 
     def begin_end(self, producer_id: int, epoch: int, started_ms: int) -> bool:
-        """Let a producer write no more, and nobody else end its transaction until `end_is_over`.
+        """Stop a producer's writes, and other ends of its transaction until `end_is_over`.
         Return whether it is known what it wrote here."""
         with self._lock:
             self._check_next(producer_id, started_ms, "ended")

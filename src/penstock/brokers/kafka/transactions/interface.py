@@ -12,12 +12,12 @@ class AbortedTransaction(NamedTuple):
 
 
 class Transactions(Protocol):
-    """What the data path asks. Methods are called from any thread and only touch memory."""
+    """The calls of the data path. Methods may be called from any thread and do not block."""
 
     def check_write(
         self, shard: str, producer_id: int, epoch: int, transactional_id: str | None
     ) -> int:
-        """Return an error code for a batch that says it belongs to a transaction, 0 to take it."""
+        """Return an error code for a transactional batch, 0 to accept it."""
         ...
 
     def is_open(self, shard: str, producer_id: int) -> bool:
@@ -25,7 +25,7 @@ class Transactions(Protocol):
         ...
 
     def finish_write(self, shard: str, producer_id: int, first_offset: int | None) -> None:
-        """What `check_write` let through is done: the batch was written, or (None) it was not."""
+        """End a write that `check_write` accepted: at `first_offset`, or None when it failed."""
         ...
 
     def stable_until(self, shard: str) -> int | None:
@@ -38,7 +38,7 @@ class Transactions(Protocol):
 
 
 class NoTransactions:
-    """Stands in until a coordinator takes the place: batches of transactions are refused."""
+    """Used where transactions are not served: rejects their batches."""
 
     def check_write(
         self, shard: str, producer_id: int, epoch: int, transactional_id: str | None
@@ -49,7 +49,7 @@ class NoTransactions:
         return False
 
     def finish_write(self, shard: str, producer_id: int, first_offset: int | None) -> None:
-        raise AssertionError("nothing was let through")
+        raise AssertionError("no write was accepted")
 
     def stable_until(self, shard: str) -> int | None:
         return None

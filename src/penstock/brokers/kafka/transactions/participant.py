@@ -1,9 +1,9 @@
-"""The part of a transaction that is done where its records lie, or a group's offsets are kept.
+"""The participants of a transaction: the leaders of its partitions, and of its groups' offsets.
 
-Any node of a cluster may coordinate a transaction; the nodes that lead its partitions let its
-producer write, hold readers of committed records back, and write the markers. What they know is
-in memory: after a restart it is read from the meta service again. A transaction that was ended
-meanwhile, as an earlier process had done its part, is found by asking for its state.
+Any node of a cluster may coordinate a transaction; the nodes that lead its partitions accept its
+producer's writes, hide its records from readers of committed records, and write the markers. They
+keep their state in memory and read it from the meta service again after a restart. Whether a
+transaction ended meanwhile, in an earlier process, shows its state there.
 
 Steps run in threads and may block.
 """
@@ -46,8 +46,8 @@ class TransactionParticipant:
         """In a cluster: whether this node coordinates a group."""
 
     def recover(self, states: Iterable[TransactionState]) -> None:
-        """Hold back what open transactions may have written to the partitions that this node
-        leads; aborted ones are known before anybody reads."""
+        """Hide what open transactions may have written to the partitions that this node leads, and
+        load the aborted ones, before the first read."""
         limits = self._broker.drivers.limits
         limits.load_aborted(one for one in self._meta.list_aborted() if self._leads(one.shard))
         for state in states:
@@ -61,22 +61,22 @@ class TransactionParticipant:
                 self._index.open(state.producer_id, writer, may_have_written=True)
                 if state.status != "ongoing":
                     self._index.shut(state.producer_id)
-        # What the node found open when it began, and was ended since.
+        # Those that were open when the node started, and have ended since.
         still_open = {one.producer_id for one in self._meta.list_transactions() if is_open(one)}
         for producer_id in limits.producers() - still_open:
             for shard in limits.release(producer_id):
                 self._broker.drivers.release_readers(shard)
 
     def _end_of(self, shard: str, default: int) -> int:
-        """Return where a shard ends. What a power cut took from its end, or the end of the process
-        from a memory topic, is written again, by this transaction as well."""
+        """Return the end of a shard. Offsets that a power cut removed, or a restart from a memory
+        topic, are assigned again, also to records of this transaction."""
         try:
             return self._broker.shard_info(shard).latest
         except (RetryableError, UnknownShardError):
-            return default  # not here yet: then nothing is written either
+            return default  # not known here yet: nothing can be written to it either
 
     def _leads(self, shard: str) -> bool:
-        """A node that has just started leads its shards, or will in a moment."""
+        """Say whether this node leads a shard, or is about to after its start."""
         entry = self._broker.drivers.storage_cache.shards.get(shard)
         meta = None if entry is None else entry.meta
         node_id = self._broker.node_id
@@ -85,8 +85,8 @@ class TransactionParticipant:
 
     # Steps
 
-    def take(self, text: str) -> str:
-        """Do a step that another node asks for; its words are JSON, and so is the answer."""
+    def handle(self, text: str) -> str:
+        """Run a step for another node; request and response are JSON."""
         return participant_rpc.encode(self.run_step(participant_rpc.decode_step(text)))
 
     def run_step(self, step: participant_rpc.Step) -> participant_rpc.StepResult:
@@ -114,26 +114,26 @@ class TransactionParticipant:
         self._clear_left_over(producer_id, step.started_ms)
         is_known = index.begin_end(producer_id, step.epoch, step.started_ms)
         try:
-            # A write that was let in before may wait for the device in a thread of its own.
+            # A write that was accepted before may still wait for the device in its thread.
             if not index.wait_until_written(producer_id, _WRITES_WAIT_S):
                 raise BusyError(f"producer {producer_id} still writes")
             firsts = index.firsts(producer_id)
             if not is_known:
-                # This was done before, and the answer lost: once more changes nothing.
+                # Done before, and the response was lost: repeating it changes nothing.
                 firsts = {**step.bounds, **firsts}
             aborted = self._write_ends(step, firsts)
             released = index.release(producer_id, step.started_ms, aborted)
         finally:
             index.end_is_over(producer_id)
         for shard in released:
-            # The markers were news before they meant anything.
+            # Waiting readers were woken by the markers before the transaction was released.
             self._broker.drivers.release_readers(shard)
         return aborted
 
     def _write_ends(
         self, step: participant_rpc.EndWriter, firsts: dict[str, int]
     ) -> list[AbortedRange]:
-        """End a transaction in shards; return what readers must be told of."""
+        """End a transaction in shards; return the aborted ranges that readers skip."""
         batches: dict[str, int] = {}
         for shard, first in firsts.items():
             try:
@@ -168,8 +168,8 @@ class TransactionParticipant:
             reader = handle.driver.batch_reader(handle.entry)
             if reader is not None and not step.is_commit:
                 engines.add(reader)
-        # A client that knows of an aborted transaction leaves its producer's records out up to the
-        # marker: it must not be lost behind the row that tells of it. A commit needs none.
+        # A client skips the records of an aborted producer up to the marker: the marker must be
+        # durable before the aborted range is. A commit needs no sync.
         for engine in engines:
             engine.sync()
         return ranges
@@ -179,7 +179,7 @@ class TransactionParticipant:
         if self.is_group_here is not None:
             if not self.is_group_here(group):
                 raise BusyError(f"group {group!r} is another node's")
-            # A request that comes late must not undo what a later transaction has committed.
+            # A late request must not undo the commit of a later transaction.
             state = self._meta.find_transaction(step.namespace, step.transactional_id)
             if (
                 state is None
@@ -193,7 +193,7 @@ class TransactionParticipant:
             )
             for one in step.staged.offsets
         }
-        # Directly: they are as durable as the decision that they belong to.
+        # Without the cache: as durable as the decision that they belong to.
         broker.offsets.commit_offsets(
             group, commits, namespace=broker.namespace, enable_cache=False
         )
@@ -213,7 +213,7 @@ class TransactionParticipant:
             self._release_if_over(producer_id, writer)
 
     async def release_left_over(self) -> None:
-        """Look whether transactions that hold partitions up are open still."""
+        """Release the partitions of transactions that have ended elsewhere."""
         for producer_id, writer in self._index.writers():
             await self._broker.run_blocking(partial(self._release_if_over, producer_id, writer))
 
@@ -240,5 +240,5 @@ class TransactionParticipant:
 
 
 def is_open(state: TransactionState) -> bool:
-    """Say whether readers are not to see yet what a transaction has written."""
+    """Say whether the records of a transaction are still hidden."""
     return state.status != "empty" and not state.status.startswith("complete")

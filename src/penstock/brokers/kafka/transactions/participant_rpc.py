@@ -24,7 +24,7 @@ class OpenWriter(Struct, frozen=True, tag="open"):
 
 
 class EndWriter(Struct, frozen=True, tag="end"):
-    """Write the markers of a decided transaction; the answer are the ranges if it is aborted."""
+    """Write the markers of a decided transaction; the result has the ranges of an abort."""
 
     producer_id: int
     epoch: int

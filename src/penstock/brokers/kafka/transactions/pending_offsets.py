@@ -1,5 +1,5 @@
-"""Which transactions may be about to commit offsets of a group: asked on the group's node, which
-need not be the one that coordinates the transactions."""
+"""Which transactions may be about to commit offsets of a group: known at the group's coordinator,
+which need not be that of the transactions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.meta.state.transactions.commands import TransactionState
 
 
 class PendingOffsets:
-    """Names only: what is true of a transaction is asked for when somebody wants to know."""
+    """Keeps transactional ids only; the state of each is read when it is needed."""
 
     def __init__(self, broker: KafkaBroker, meta: TransactionClient, cluster: ClusterView) -> None:
         self._broker: Final = broker
@@ -23,7 +23,7 @@ class PendingOffsets:
         """Transactional ids by group."""
         self._scanned = -1
 
-    def note(self, group: str, transactional_id: str) -> None:
+    def add(self, group: str, transactional_id: str) -> None:
         self._names.setdefault(group, set()).add(transactional_id)
 
     async def find(self, group: str) -> list[TransactionState]:
@@ -39,7 +39,7 @@ class PendingOffsets:
         return found
 
     async def scan(self) -> list[TransactionState]:
-        """Read all transactions; what is noted meanwhile stays noted."""
+        """Read all transactions; ids that are added meanwhile stay."""
         changes, before = self._cluster.changes, self._names
         self._names = {}
         try:
@@ -51,6 +51,6 @@ class PendingOffsets:
         for state in states:
             if state.namespace == self._broker.namespace:
                 for staged in state.offsets:
-                    self.note(staged.group, state.transactional_id)
+                    self.add(staged.group, state.transactional_id)
         self._scanned = changes
         return states

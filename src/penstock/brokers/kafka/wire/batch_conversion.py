@@ -62,6 +62,6 @@ def batch_of(
     tag_header: str,
     transaction: tuple[int, int, int] | None = None,
 ) -> bytes:
-    """Return one batch, not compressed, of records with ascending offsets; what lies between them
-    are holes, as in a compacted log."""
+    """Return one batch, not compressed, of records with ascending offsets; gaps between them
+    stay, as in a compacted log."""
     return native_only().build_batch(records, tag_header, transaction)

@@ -29,7 +29,7 @@ assert HEAD.size == HEAD_SIZE
 class BatchHead(NamedTuple):
     base_offset: int
     size_after: int
-    """Bytes behind this field: the batch takes twelve more."""
+    """Bytes after this field: the batch has twelve more."""
     leader_epoch: int
     magic: int
     checksum: int

@@ -1,6 +1,6 @@
-"""Is this a record batch that may be stored? Checked before anything is written.
+"""Validates record batches before anything is written.
 
-What passes can be read by every consumer: the checksum and the head agree with the bytes, the
+Every consumer can read a batch that passes: the checksum and the head agree with the bytes, the
 content inflates, and each record is whole and in its place.
 """
 
@@ -23,24 +23,24 @@ from penstock.brokers.kafka.wire.batch_header import (
 from penstock.codec.kafka_interface import BatchFlaw, CheckBatch
 
 COUNT_MAX: Final = 32_767
-"""Messages that one record of the log can hold; clients split a larger batch when told so."""
+"""Messages that one record of the log can hold; clients split a batch after MESSAGE_TOO_LARGE."""
 _CODECS: Final = 5
 
 _unpack: Final = HEAD.unpack_from
 
 
 class BadBatchError(Exception):
-    """The batch is refused, with an error code for the client."""
+    """The batch is rejected, with an error code for the client."""
 
     def __init__(self, code: ErrorCode, reason: str, indexes: tuple[int, ...] = ()) -> None:
-        """`indexes` are those of the records at fault; none: the batch as a whole is."""
+        """`indexes` are those of the invalid records; empty: the batch as a whole is invalid."""
         super().__init__(reason)
         self.code = int(code)
         self.indexes = indexes
 
 
 class Checked(NamedTuple):
-    """A batch that may be stored, and what its records turned out to be."""
+    """A batch that may be stored, with the properties of its records."""
 
     attributes: int
     record_count: int

@@ -1,4 +1,4 @@
-"""Reading a request: nothing is taken past its end, and what it may make us allocate is bounded."""
+"""Reads a request: never past its end, with a bound on the objects that it allocates."""
 
 from __future__ import annotations
 
@@ -21,35 +21,36 @@ _VARINT_BYTES_MAX: Final = 5
 
 
 class MalformedRequestError(BadRequestError):
-    """The bytes are no request of that API and version; the connection is closed."""
+    """The bytes do not form a request of that API and version; the connection is closed."""
 
 
 class Cursor:
     """A place in the bytes of one request."""
 
-    __slots__ = ("_data", "_items_left", "at", "end")
+    __slots__ = ("_data", "_items_left", "end", "position")
 
-    def __init__(self, data: bytes | bytearray | memoryview, at: int = 0) -> None:
+    def __init__(self, data: bytes | bytearray | memoryview, position: int = 0) -> None:
         self._data = memoryview(data)
-        self.at = at
+        self.position = position
         self.end = len(self._data)
         self._items_left = ITEMS_MAX
 
     def take(self, size: int) -> memoryview:
-        at = self.at
-        if size < 0 or size > self.end - at:
-            raise MalformedRequestError(f"{size} bytes are wanted at {at}, {self.end - at} left")
-        self.at = at + size
-        return self._data[at : at + size]
+        position = self.position
+        if size < 0 or size > self.end - position:
+            left = self.end - position
+            raise MalformedRequestError(f"{size} bytes requested at {position}, {left} left")
+        self.position = position + size
+        return self._data[position : position + size]
 
     @contextmanager
     def part(self, size: int) -> Iterator[None]:
-        """Let nothing be read past the next `size` bytes, and go on behind them."""
+        """Limit reads to the next `size` bytes, and continue after them."""
         whole = self.end
         self.take(size)
-        self.at, self.end = self.at - size, self.at
+        self.position, self.end = self.position - size, self.position
         yield
-        self.at, self.end = self.end, whole
+        self.position, self.end = self.end, whole
 
     def int8(self) -> int:
         (byte,) = self.take(1)
@@ -86,7 +87,7 @@ class Cursor:
                 if value >> 32:
                     break
                 return value
-        raise MalformedRequestError(f"the number before {self.at} is too long")
+        raise MalformedRequestError(f"the number before {self.position} is too long")
 
     def text_size(self, *, flexible: bool) -> int:
         """The size of a text; -1: null."""
@@ -98,8 +99,8 @@ class Cursor:
     def item_count(self, *, flexible: bool) -> int:
         """The length of an array, at most what the rest of the request could hold; -1: null."""
         count = self.varint() - 1 if flexible else self.int32()
-        if count < -1 or count > self.end - self.at:
-            raise MalformedRequestError(f"an array of {count} elements before {self.at}")
+        if count < -1 or count > self.end - self.position:
+            raise MalformedRequestError(f"an array of {count} elements before {self.position}")
         self._items_left -= count
         if self._items_left < 0:
             raise MalformedRequestError(f"the request holds more than {ITEMS_MAX} elements")
@@ -112,7 +113,7 @@ class Cursor:
         try:
             return str(self.take(size), "utf-8")
         except UnicodeDecodeError:
-            raise MalformedRequestError(f"the text before {self.at} is not UTF-8") from None
+            raise MalformedRequestError(f"the text before {self.position} is not UTF-8") from None
 
     def blob(self, *, flexible: bool, nullable: bool) -> bytes | None:
         size = self.blob_size(flexible=flexible)

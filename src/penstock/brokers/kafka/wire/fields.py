@@ -1,10 +1,10 @@
-"""A message of the protocol, version-neutral: what handlers read and what they answer.
+"""A message of the protocol, version-neutral: requests and responses of handlers.
 
 A request is a `Fields`: its names are kio's (`group_id`, `session_timeout`), in the units of the
 wire (durations and times are milliseconds, error codes are numbers). A field that the version at
 hand does not have is missing; the accessors then return their default.
 
-An answer is any mapping of such names: fields that the version does not have are left out, missing
+A response is any mapping of such names: fields that the version does not have are left out, missing
 ones get Kafka's default. One handler so serves all versions of its API.
 """
 

@@ -1,8 +1,7 @@
 """Messages to bytes and back, by the layouts that kio generated from Kafka's own definitions.
 
-kio's serializers are not used: they refuse tagged fields that they do not know and need an object
-of a class of its own for each version. A layout is worked out once per message and version, when it
-is first used.
+kio's serializers are not used: they reject unknown tagged fields and need an object of another
+class for each version. A layout is built once per message and version, at its first use.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class _Field(typing.NamedTuple):
 
 
 class Layout:
-    """How one message of one version, or an element of its arrays, lies in bytes."""
+    """The byte layout of one message of one version, or of an element of its arrays."""
 
     __slots__ = ("_fields", "_tagged", "flexible")
 
@@ -70,7 +69,7 @@ class Layout:
         for _ in range(cursor.varint()):
             tag, size = cursor.varint(), cursor.varint()
             field = self._tagged.get(tag)
-            # Tags of a newer version, or a client's own, are passed over.
+            # Tags of a newer version, or a client's own, are skipped.
             with cursor.part(size):
                 if field is not None:
                     found[field.name] = field.read(cursor)
@@ -114,7 +113,7 @@ def response_layout(api_key: int, version: int) -> Layout:
 
 
 def read_message(layout: Layout, cursor: Cursor) -> Fields:
-    """Read one message; bytes behind it are left alone."""
+    """Read one message; bytes after it are ignored."""
     try:
         return layout.read(cursor)
     except (error, OverflowError) as bad:
@@ -205,7 +204,7 @@ def _primitive(type_name: str, *, flexible: bool, nullable: bool) -> tuple[Reade
                 lambda cursor: cursor.blob(flexible=flexible, nullable=nullable),
                 _blob_writer(flexible=flexible),
             )
-    raise AssertionError(f"kio has a type {type_name!r} that nobody here knows")
+    raise AssertionError(f"kio has a type {type_name!r} that this module does not know")
 
 
 def _number_writer(form: str) -> Writer:
@@ -275,7 +274,7 @@ def _array(
         count = cursor.item_count(flexible=flexible)
         if count < 0:
             if not nullable:
-                raise MalformedRequestError(f"null before {cursor.at}, where an array is due")
+                raise MalformedRequestError(f"null before {cursor.position}, where an array is due")
             return None
         return [read_item(cursor) for _ in range(count)]
 
