@@ -82,6 +82,7 @@ class StorageDriverManager(ShardDrivers):
         self.broker_cache: Final = broker_cache
         self.offset_manager: Final[OffsetManager] = offsets.manager
         self.routes: Final = routes
+        self._resolved: Final = routes.resolved  # saves a call for each record
         self.admin: Final = admin
         self.offsets: Final = offsets
         self.groups: Final = groups
@@ -109,15 +110,18 @@ class StorageDriverManager(ShardDrivers):
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Location:
         """Append one record; return where it went."""
-        route = self.routes.find(topic, namespace)
+        try:
+            route = self._resolved[namespace, topic]
+        except (KeyError, TypeError):
+            route = self.routes.find(topic, namespace)
         if partition is not None:
             name = route.shard(partition)
         elif route.partitions == 1:
-            self._sequence.advance(1)
+            self._sequence.next()
             partition, name = 0, route.shards[0]
         else:
             check_no_producer(producer)
-            partition = _choose(self._sequence.advance(1), route, record)
+            partition = _choose(self._sequence.next(), route, record)
             name = route.shards[partition]
         return Location(partition, route.driver.write(name, record, producer=producer).first)
 
@@ -131,17 +135,21 @@ class StorageDriverManager(ShardDrivers):
     ) -> Location | None:
         """Append one record if that takes microseconds; None: nothing was written, and
         `message_seq` did not advance."""
-        route = self.routes.find(topic, namespace)
+        try:
+            route = self._resolved[namespace, topic]
+        except (KeyError, TypeError):
+            route = self.routes.find(topic, namespace)
         if route.may_wait:
             return None
         is_named = partition is not None
         if partition is None:
-            partition = _choose(self._sequence.value, route, record)
+            is_single = route.partitions == 1
+            partition = 0 if is_single else _choose(self._sequence.value, route, record)
         written = route.driver.write_at_once(route.shard(partition), record)
         if written is None:
             return None
         if not is_named:
-            self._sequence.advance(1)
+            self._sequence.next()
         return Location(partition, written.first)
 
     def batch_write(
@@ -161,7 +169,7 @@ class StorageDriverManager(ShardDrivers):
         if partition is None and route.partitions > 1:
             return self._batch_write_split(route, records, producer)
         if partition is None:
-            self._sequence.advance(len(records))
+            self._sequence.add(len(records))
             partition = 0
         name = route.shard(partition)
         written = route.driver.batch_write(name, records, producer=producer)
@@ -237,7 +245,10 @@ class StorageDriverManager(ShardDrivers):
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[StoredRecord]:
         """Return records of one partition from `offset` on."""
-        route = self.routes.find(topic, namespace)
+        try:
+            route = self._resolved[namespace, topic]
+        except (KeyError, TypeError):
+            route = self.routes.find(topic, namespace)
         name = route.shard(partition)
         return route.driver.read_by_offset(
             name, offset, max_records=max_records, max_size=max_size, isolation=isolation
@@ -419,8 +430,6 @@ class StorageDriverManager(ShardDrivers):
 
 def _choose(number: int, route: TopicRoute, record: Record) -> int:
     """Return the partition of the message with this number in `message_seq`."""
-    if route.partitions == 1:
-        return 0
     key = record.key if route.by_key and isinstance(record, Record) else None
     return choose_by_key(key, number, route.partitions, route.turns)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -83,22 +83,44 @@ def test_records_of_one_key_keep_their_order_in_one_partition(keys: list[bytes |
         assert {chosen[number] for number in numbers} == {partition}
 
 
-def test_no_number_is_taken_twice_by_many_threads() -> None:
-    sequence = MessageSequence()
-    taken: list[int] = []
-
-    def take() -> None:
-        for count in (1, 3, 5) * 100:
-            first = sequence.advance(count)
-            taken.extend(range(first, first + count))
-
-    threads = [threading.Thread(target=take) for _ in range(8)]
+def run_in_threads(work: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(taken) == list(range(8 * 900))
-    assert sequence.value == 8 * 900
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_no_number_is_used_twice_by_many_threads(batch: int) -> None:
+    sequence = MessageSequence()
+    used: list[int] = []
+
+    def use() -> None:
+        for _ in range(300):
+            first = sequence.next() if batch == 1 else sequence.advance(batch)
+            used.extend(range(first, first + batch))
+
+    run_in_threads(use)
+    assert sorted(used) == list(range(8 * 300 * batch))
+    assert sequence.value == 8 * 300 * batch
+
+
+def test_messages_and_batches_of_many_threads_are_counted_exactly() -> None:
+    sequence = MessageSequence()
+
+    def use() -> None:
+        for number in range(300):
+            if number % 3:
+                sequence.next()
+            else:
+                sequence.advance(3)
+                sequence.add(4)
+
+    run_in_threads(use)
+    assert sequence.value == 8 * (200 + 100 * 7)
+    assert sequence.next() == 8 * (200 + 100 * 7)
+    assert sequence.advance(3) == sequence.value - 3
 
 
 def stored_at(

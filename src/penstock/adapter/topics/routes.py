@@ -80,7 +80,8 @@ class TopicRoutes:
         self._drivers: Final = drivers
         self._storage: Final = storage
         self._node_id: Final = node_id
-        self._known: Final[dict[TopicKey, TopicRoute]] = {}
+        self.resolved: Final[dict[TopicKey, TopicRoute]] = {}
+        """The routes that were resolved since the last change, by (namespace, name)."""
         self._ready: dict[str, int] = {}
         self._lock: Final = threading.Lock()
         self._version = 0
@@ -89,7 +90,7 @@ class TopicRoutes:
         """Return the route of a topic. Raises `UnknownTopicError`, or `BusyError` for one whose
         shards are not there yet."""
         try:
-            route = self._known.get((namespace, name))
+            route = self.resolved.get((namespace, name))
         except TypeError:
             raise BadRequestError(f"a topic's name is text, not {name!r}") from None
         return route if route is not None else self._build(name, namespace)
@@ -114,7 +115,7 @@ class TopicRoutes:
         """Drop all routes; the next look-up of each topic resolves it again."""
         with self._lock:
             self._version += 1
-            self._known.clear()
+            self.resolved.clear()
 
     def _build(self, name: str, namespace: str) -> TopicRoute:
         version = self._version
@@ -128,7 +129,7 @@ class TopicRoutes:
         route = self._route(topic, ready)
         with self._lock:
             if version == self._version:
-                self._known[namespace, name] = route
+                self.resolved[namespace, name] = route
                 self._ready[topic.topic_id] = topic.partitions
         return route
 
