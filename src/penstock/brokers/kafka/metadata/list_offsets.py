@@ -93,26 +93,29 @@ class OffsetFinder:
         earliest, end = handle.driver.bounds(handle.entry)
         stable = self._broker.transactions.stable_until(handle.name)
         until = end if stable is None or not is_committed else min(end, stable)
-        match timestamp_ms:
-            case -1:
-                return -1, until
-            case -2:
-                return -1, earliest
-            case -4 | -5:
-                local = handle.driver.shard_info(handle.name).log_start
-                if timestamp_ms == EARLIEST_LOCAL:
-                    return -1, earliest if local is None else local
-                # Records that are both in the log and in the tier count as local.
-                return (-1, local - 1) if local is not None and local > earliest else _NONE
-            case -3:
-                return self._newest(handle, earliest, until)
+        if timestamp_ms == LATEST:
+            return -1, until
+        if timestamp_ms == EARLIEST:
+            return -1, earliest
+        if timestamp_ms == MAX_TIMESTAMP:
+            return self._newest(handle, earliest, until)
+        if timestamp_ms in {EARLIEST_LOCAL, LATEST_TIERED}:
+            return self._local_bound(handle, timestamp_ms, earliest)
         if timestamp_ms < 0:
             return _NONE
-        found = self._first_since(handle, timestamp_ms)
-        if found >= until:
+        offset = self._first_since(handle, timestamp_ms)
+        if offset >= until:
             return _NONE
-        records = self._read(handle, found, 1)
+        records = self._read(handle, offset, 1)
         return (records[0].timestamp_ms, records[0].offset) if records else _NONE
+
+    @staticmethod
+    def _local_bound(handle: ShardHandle, timestamp_ms: int, earliest: int) -> tuple[int, int]:
+        local = handle.driver.shard_info(handle.name).log_start
+        if timestamp_ms == EARLIEST_LOCAL:
+            return -1, earliest if local is None else local
+        # Records that are both in the log and in the tier count as local.
+        return (-1, local - 1) if local is not None and local > earliest else _NONE
 
     # As in Kafka, the search covers all records, also aborted ones, which consumers of committed
     # records then skip.

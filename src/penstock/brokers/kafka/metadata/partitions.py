@@ -93,11 +93,10 @@ class Partition:
 
 
 class TopicPartitions:
-    __slots__ = ("id_bytes", "is_segment", "name_bytes", "partitions", "topic")
+    __slots__ = ("id_bytes", "is_segment", "partitions", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic: Final = topic
-        self.name_bytes: Final = topic.name.encode()
         self.id_bytes: Final = uuid_of(topic.topic_id).bytes
         self.is_segment: Final = topic.config.storage_type == SEGMENT
         self.partitions: list[Partition] = []

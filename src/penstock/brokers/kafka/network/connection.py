@@ -116,10 +116,6 @@ class Connection:
         return self._busy
 
     @property
-    def unsent(self) -> int:
-        return self._out.size
-
-    @property
     def buffer_size(self) -> int:
         return self._in.size
 

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 HEAD: Final = Struct(">qiibIhiqqqhii")
 HEAD_SIZE: Final = 61
-SIZE_AT: Final = 8
 CHECKED_FROM: Final = 21
 MAGIC: Final = 2
 
@@ -49,7 +48,3 @@ class BatchHead(NamedTuple):
     @property
     def is_transactional(self) -> bool:
         return self.attributes & TRANSACTIONAL != 0
-
-    @property
-    def is_control(self) -> bool:
-        return self.attributes & CONTROL != 0

@@ -54,19 +54,9 @@ class Fields(dict[str, object]):
         assert isinstance(value, bytes), name
         return value
 
-    def optional_blob(self, name: str) -> bytes | None:
-        value = self.get(name)
-        assert value is None or isinstance(value, bytes), name
-        return value
-
     def uuid(self, name: str) -> UUID:
         value = self.get(name, NO_UUID)
         assert isinstance(value, UUID), name
-        return value
-
-    def nested(self, name: str) -> Fields | None:
-        value = self.get(name)
-        assert value is None or isinstance(value, Fields), name
         return value
 
     def items_of(self, name: str) -> list[Fields]:
