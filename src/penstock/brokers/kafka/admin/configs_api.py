@@ -61,17 +61,17 @@ class ConfigsApi:
     async def describe(self, _context: RequestContext, request: Fields) -> Response:
         with_synonyms = request.flag("include_synonyms")
         results: list[Response] = []
-        for one in request.items_of("resources"):
-            kind, name = one.number("resource_type"), one.text("resource_name")
+        for resource in request.items_of("resources"):
+            kind, name = resource.number("resource_type"), resource.text("resource_name")
             named: dict[str, object] = {"resource_type": kind, "resource_name": name}
             try:
                 shown = self._describe(kind, name)
             except StoreError as error:
                 results.append(named | _rejected(error) | {"configs": ()})
                 continue
-            requested = one.optional_texts("configuration_keys")
+            requested = resource.optional_texts("configuration_keys")
             configs = [
-                entry.respond(with_synonyms=with_synonyms)
+                entry.to_response(with_synonyms=with_synonyms)
                 for entry in shown
                 if requested is None or entry.name in requested
             ]
@@ -125,34 +125,34 @@ class ConfigsApi:
     async def alter(self, _context: RequestContext, request: Fields) -> Response:
         """The old way: what is not named goes back to its default."""
         responses: list[Response] = []
-        for one in request.items_of("resources"):
+        for resource in request.items_of("resources"):
             given = {
                 config.text("name"): config.optional_text("value")
-                for config in one.items_of("configs")
+                for config in resource.items_of("configs")
             }
             try:
-                topic = self._alterable(one)
+                topic = self._alterable(resource)
                 fixed = {name for name, key in KEYS.items() if key.is_fixed}
                 options = default_options(self._defaults, set(KEYS) - fixed)
                 options[STORED_OPTION] = ()
                 options |= _without_unchanged(parse_configs(given), topic.config)
                 await self._alter(topic, options, request)
             except StoreError as error:
-                responses.append(_of(one) | _rejected(error))
+                responses.append(_of(resource) | _rejected(error))
             else:
-                responses.append(_of(one) | {"error_code": ErrorCode.none})
+                responses.append(_of(resource) | {"error_code": ErrorCode.none})
         return {"responses": responses}
 
     async def alter_incrementally(self, _context: RequestContext, request: Fields) -> Response:
         responses: list[Response] = []
-        for one in request.items_of("resources"):
+        for resource in request.items_of("resources"):
             try:
-                topic = self._alterable(one)
-                await self._alter(topic, self._changes(topic, one), request)
+                topic = self._alterable(resource)
+                await self._alter(topic, self._changes(topic, resource), request)
             except StoreError as error:
-                responses.append(_of(one) | _rejected(error))
+                responses.append(_of(resource) | _rejected(error))
             else:
-                responses.append(_of(one) | {"error_code": ErrorCode.none})
+                responses.append(_of(resource) | {"error_code": ErrorCode.none})
         return {"responses": responses}
 
     def _changes(self, topic: Topic, request: Fields) -> dict[str, object]:
@@ -220,7 +220,7 @@ class Entry(Struct, frozen=True):
     is_read_only: bool = False
     source: Source | None = None
 
-    def respond(self, *, with_synonyms: bool = False) -> dict[str, object]:
+    def to_response(self, *, with_synonyms: bool = False) -> dict[str, object]:
         source = self.source
         if source is None:
             source = Source.DEFAULT if self.value == self.default else Source.TOPIC
@@ -292,9 +292,9 @@ def _as_list_changed(topic: Topic, name: str, operation: int, text: str) -> str:
 
 
 def _pairs(options: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    found = options[STORED_OPTION]
-    assert isinstance(found, tuple), "made by parse_configs"
-    return found
+    stored = options[STORED_OPTION]
+    assert isinstance(stored, tuple), "made by parse_configs"
+    return stored
 
 
 def _without_unchanged(options: Mapping[str, object], config: TopicConfig) -> dict[str, object]:

@@ -50,7 +50,8 @@ class TopicsApi:
         # Topics of one request mostly have the same settings.
         self._shown: Final = lru_cache(_CONFIGS_REMEMBERED)(
             lambda config: [
-                one.respond() for one in topic_entries(config, defaults, broker.all_settings)
+                entry.to_response()
+                for entry in topic_entries(config, defaults, broker.all_settings)
             ]
         )
 
@@ -59,15 +60,15 @@ class TopicsApi:
     async def create(self, _context: RequestContext, request: Fields) -> Response:
         """All topics of a request are created together: one write of the metadata for all."""
         topics = request.items_of("topics")
-        counts = Counter(one.text("name") for one in topics)
+        counts = Counter(topic.text("name") for topic in topics)
         is_dry = request.flag("validate_only")
         responses: list[Response | None] = []
         requested: list[NewTopicRequest] = []
-        for one in topics:
-            name = one.text("name")
+        for topic in topics:
+            name = topic.text("name")
             try:
                 _check_named_once(name, counts[name])
-                new = self._requested(one)
+                new = self._requested(topic)
                 if is_dry:
                     config = self._broker.admin.check_creation(*new, namespace=self._namespace)
                     responses.append(self._created(name, new.partitions, config))
@@ -79,8 +80,8 @@ class TopicsApi:
         create = partial(self._broker.admin.create_topics, requested, namespace=self._namespace)
         made = await self._broker.run_blocking(create)
         outcomes = zip(requested, made, strict=True)
-        done = (self._outcome(one.name, topic) for one, topic in outcomes)
-        return {"topics": [next(done) if one is None else one for one in responses]}
+        done = (self._outcome(new.name, topic) for new, topic in outcomes)
+        return {"topics": [next(done) if response is None else response for response in responses]}
 
     def _outcome(self, name: str, topic: Topic | StoreError) -> Response:
         if isinstance(topic, StoreError):
@@ -128,7 +129,7 @@ class TopicsApi:
             requested = [Fields(name=name) for name in request.texts("topic_names")]
         else:
             requested = request.items_of("topics")
-        return {"responses": await each(lambda one: self._delete(one, finder), requested)}
+        return {"responses": await each(lambda topic: self._delete(topic, finder), requested)}
 
     async def _delete(self, request: Fields, finder: TopicFinder) -> Response:
         name, identifier = request.optional_text("name"), request.uuid("topic_id")
@@ -151,10 +152,10 @@ class TopicsApi:
     async def create_partitions(self, _context: RequestContext, request: Fields) -> Response:
         is_dry = request.flag("validate_only")
 
-        async def grow(one: Fields) -> Response:
-            name = one.text("name")
+        async def grow(topic: Fields) -> Response:
+            name = topic.text("name")
             try:
-                await self._grow(one, is_dry=is_dry)
+                await self._grow(topic, is_dry=is_dry)
             except (StoreError, _RejectedError) as error:
                 return {"name": name} | _rejected(error)
             return {"name": name, "error_code": ErrorCode.none}
@@ -178,13 +179,13 @@ class TopicsApi:
     async def delete_records(self, _context: RequestContext, request: Fields) -> Response:
         finder = TopicFinder(self._broker)
         topics: list[Response] = []
-        for one in request.items_of("topics"):
-            topic = finder.find(one)
+        for requested_topic in request.items_of("topics"):
+            topic = finder.find(requested_topic)
             partitions = [
                 await self._delete_before(topic, requested)
-                for requested in one.items_of("partitions")
+                for requested in requested_topic.items_of("partitions")
             ]
-            topics.append({"name": one.text("name"), "partitions": partitions})
+            topics.append({"name": requested_topic.text("name"), "partitions": partitions})
         return {"topics": topics}
 
     async def _delete_before(self, topic: Topic | None, request: Fields) -> Response:
@@ -220,11 +221,11 @@ async def each(
     Concurrent items share the syncs of the meta service, which each of them waits for."""
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def one(item: Fields) -> Response:
+    async def run(item: Fields) -> Response:
         async with turns:
             return await work(item)
 
-    return await asyncio.gather(*(one(item) for item in items))
+    return await asyncio.gather(*(run(item) for item in items))
 
 
 def _check_named_once(name: str, count: int) -> None:

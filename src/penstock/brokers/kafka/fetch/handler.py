@@ -142,11 +142,11 @@ class FetchHandler:
         resolved: list[_Resolved] = []
         last: bytes | None = None
         topic = None
-        for one in requested:
-            if one.topic != last:
-                last = one.topic
-                topic = find(one.topic)
-            resolved.append((one, None if topic is None else topic.get(one.partition_id)))
+        for entry in requested:
+            if entry.topic != last:
+                last = entry.topic
+                topic = find(entry.topic)
+            resolved.append((entry, None if topic is None else topic.get(entry.partition_id)))
         return resolved
 
     # Reading
@@ -173,8 +173,8 @@ class FetchHandler:
         """Respond now and return True, or later and return False."""
         fast_responses = self._try_fast(request, resolved)
         changed = [
-            one
-            for one, empty_response in zip(resolved, fast_responses, strict=True)
+            entry
+            for entry, empty_response in zip(resolved, fast_responses, strict=True)
             if empty_response is None
         ]
         if may_delay and not changed and request.max_wait_ms > 0:
@@ -231,12 +231,14 @@ class FetchHandler:
                 continue
             room = min(left, HELD_MAX - held)  # the size in memory is known after the read
             limits = Limits(request.is_committed, room, is_first)
-            one = self._reader.read(partition, requested, limits)
-            if one.size:
-                left -= one.size
-                held += sum(len(part) for part in one.parts if not isinstance(part, memoryview))
+            response = self._reader.read(partition, requested, limits)
+            if response.size:
+                left -= response.size
+                held += sum(
+                    len(part) for part in response.parts if not isinstance(part, memoryview)
+                )
                 is_first = False
-            fetched.append(one)
+            fetched.append(response)
         return fetched
 
     def _encode(
@@ -246,7 +248,7 @@ class FetchHandler:
         request: FetchRequest,
         fetched: Sequence[FetchedPartition],
     ) -> list[bytes | bytearray | memoryview]:
-        self._broker.metrics.count_errors(KEY, (one.error_code for one in fetched))
+        self._broker.metrics.count_errors(KEY, (response.error_code for response in fetched))
         session = state.session
         if session is None:
             return encode_fetch(request.version, correlation_id, 0, 0, fetched)
@@ -299,7 +301,7 @@ class FetchHandler:
     def _complete_delayed(self, state: FetchState, delayed: DelayedFetch) -> None:
         state.delayed = None
         delayed.timer.cancel()
-        resolved = self._resolve(delayed.request.version, [one for one, _ in delayed.resolved])
+        resolved = self._resolve(delayed.request.version, [entry for entry, _ in delayed.resolved])
         request, number = delayed.request, delayed.correlation_id
         if self._respond(state, number, request, resolved, may_delay=False):
             state.connection.respond([])
@@ -315,6 +317,6 @@ class FetchHandler:
 
 
 def _is_enough(request: FetchRequest, fetched: Sequence[FetchedPartition]) -> bool:
-    if request.max_wait_ms <= 0 or any(one.error_code for one in fetched):
+    if request.max_wait_ms <= 0 or any(response.error_code for response in fetched):
         return True
-    return sum(one.size for one in fetched) >= request.min_bytes
+    return sum(response.size for response in fetched) >= request.min_bytes

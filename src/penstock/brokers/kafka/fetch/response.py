@@ -73,15 +73,15 @@ def encode_fetch(
     for topic, partitions in topics:
         _put_topic(out, topic, version)
         _put_count(out, len(partitions), flexible=flexible)
-        for one in partitions:
-            if flexible and one.form:
-                out += one.form
+        for partition in partitions:
+            if flexible and partition.form:
+                out += partition.form
                 continue
-            _put_partition(out, one, version)
-            if one.size:
+            _put_partition(out, partition, version)
+            if partition.size:
                 parts.append(out)
-                parts += one.parts
-                size += len(out) + one.size
+                parts += partition.parts
+                size += len(out) + partition.size
                 out = bytearray()
             if flexible:
                 out.append(0)
@@ -100,11 +100,11 @@ def encode_fetch(
 def _by_topic(fetched: Sequence[FetchedPartition]) -> list[tuple[bytes, list[FetchedPartition]]]:
     topics: list[tuple[bytes, list[FetchedPartition]]] = []
     last: bytes | None = None
-    for one in fetched:
-        if one.topic != last:
-            topics.append((one.topic, []))
-            last = one.topic
-        topics[-1][1].append(one)
+    for partition in fetched:
+        if partition.topic != last:
+            topics.append((partition.topic, []))
+            last = partition.topic
+        topics[-1][1].append(partition)
     return topics
 
 
@@ -125,18 +125,18 @@ def _put_topic(out: bytearray, topic: bytes, version: int) -> None:
         out += len(topic).to_bytes(2, "big") + topic
 
 
-def _put_partition(out: bytearray, one: FetchedPartition, version: int) -> None:
+def _put_partition(out: bytearray, partition: FetchedPartition, version: int) -> None:
     """Write everything before the records, and their size."""
     flexible = version >= FIRST_FLEXIBLE
-    out += _PARTITION(*one[1:6]) if version >= 5 else _OLDEST(*one[1:5])
-    if one.aborted is None:
+    out += _PARTITION(*partition[1:6]) if version >= 5 else _OLDEST(*partition[1:5])
+    if partition.aborted is None:
         out += b"\0" if flexible else _NO_REPLICA
     else:
-        _put_count(out, len(one.aborted), flexible=flexible)
-        for aborted in one.aborted:
+        _put_count(out, len(partition.aborted), flexible=flexible)
+        for aborted in partition.aborted:
             out += _ABORTED(*aborted)
             if flexible:
                 out.append(0)
     if version >= 11:
         out += _NO_REPLICA
-    _put_count(out, one.size, flexible=flexible)
+    _put_count(out, partition.size, flexible=flexible)

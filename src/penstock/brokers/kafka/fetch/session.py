@@ -19,14 +19,14 @@ class FetchSession:
         """Whether its requests name topics by id; fixed for the life of the session."""
         self.epoch = 1
         """The epoch of the next request."""
-        self._requested = {(one.topic, one.partition_id): one for one in requested}
+        self._requested = {(entry.topic, entry.partition_id): entry for entry in requested}
         self._sent_bounds: dict[tuple[bytes, int], tuple[int, int]] = {}
 
     def apply(
         self, requested: Sequence[FetchPartition], forgotten: Sequence[tuple[bytes, int]]
     ) -> None:
-        for one in requested:
-            self._requested[one.topic, one.partition_id] = one
+        for entry in requested:
+            self._requested[entry.topic, entry.partition_id] = entry
         for key in forgotten:
             self._requested.pop(key, None)
             self._sent_bounds.pop(key, None)
@@ -40,14 +40,19 @@ class FetchSession:
         """Advance to the next request; return the partitions to send: all, or the changed ones."""
         if not is_full:
             self.epoch = 1 if self.epoch >= _EPOCH_MAX else self.epoch + 1
-        shown = []
-        for one in fetched:
-            key = (one.topic, one.partition_id)
-            edges = (one.high_watermark, one.log_start)
-            if is_full or one.size or one.error_code or self._sent_bounds.get(key) != edges:
-                shown.append(one)
-            self._sent_bounds[key] = edges
-            if one.size:
+        changed = []
+        for partition in fetched:
+            key = (partition.topic, partition.partition_id)
+            bounds = (partition.high_watermark, partition.log_start)
+            if (
+                is_full
+                or partition.size
+                or partition.error_code
+                or self._sent_bounds.get(key) != bounds
+            ):
+                changed.append(partition)
+            self._sent_bounds[key] = bounds
+            if partition.size:
                 # Partitions with records go last, so that full responses serve all in turn.
                 self._requested[key] = self._requested.pop(key)
-        return shown
+        return changed

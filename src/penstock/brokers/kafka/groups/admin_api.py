@@ -38,9 +38,9 @@ class GroupAdminApi:
             )
         except StoreError as error:
             return {"error_code": commit_code_of(error), "groups": ()}
-        found = {one.group: (CONSUMER, GroupState.EMPTY) for one in kept}
+        states_by_group = {group.group: (CONSUMER, GroupState.EMPTY) for group in kept}
         for group_id, machine in self._coordinator.with_members():
-            found[group_id] = (machine.members.protocol_type or "", machine.state)
+            states_by_group[group_id] = (machine.members.protocol_type or "", machine.state)
         groups = [
             {
                 "group_id": group_id,
@@ -48,13 +48,13 @@ class GroupAdminApi:
                 "group_state": state.value,
                 "group_type": CLASSIC,
             }
-            for group_id, (protocol_type, state) in sorted(found.items())
+            for group_id, (protocol_type, state) in sorted(states_by_group.items())
             if (not states or state.value.lower() in states) and (not types or CLASSIC in types)
         ]
         return {"error_code": ErrorCode.none, "groups": groups}
 
     async def describe_groups(self, context: RequestContext, request: Fields) -> Response:
-        groups = [await self._describe(one, context) for one in request.texts("groups")]
+        groups = [await self._describe(group_id, context) for group_id in request.texts("groups")]
         return {"groups": groups}
 
     async def _describe(self, group_id: str, context: RequestContext) -> Response:
@@ -75,8 +75,8 @@ class GroupAdminApi:
 
     async def delete_groups(self, _context: RequestContext, request: Fields) -> Response:
         results: list[Response] = [
-            {"group_id": one, "error_code": await self._delete(one)}
-            for one in request.texts("groups_names")
+            {"group_id": group_id, "error_code": await self._delete(group_id)}
+            for group_id in request.texts("groups_names")
         ]
         return {"results": results}
 
@@ -115,14 +115,16 @@ def _described(group_id: str, machine: GroupMachine) -> Response:
         "protocol_data": protocol,
         "members": [
             {
-                "member_id": one.member_id,
-                "group_instance_id": one.instance_id,
-                "client_id": one.client_id,
-                "client_host": one.client_host,
-                "member_metadata": one.metadata_of(protocol) if protocol else b"",
-                "member_assignment": one.assignment if machine.state is GroupState.STABLE else b"",
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata_of(protocol) if protocol else b"",
+                "member_assignment": member.assignment
+                if machine.state is GroupState.STABLE
+                else b"",
             }
-            for one in members
+            for member in members
         ],
         "authorized_operations": _NOT_ASKED,
     }

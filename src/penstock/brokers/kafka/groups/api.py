@@ -26,9 +26,9 @@ class GroupApi:
     async def find_coordinator(self, context: RequestContext, request: Fields) -> Response:
         key_type = request.number("key_type", _GROUP)
         if context.api_version < 4:
-            found = self._coordinator_of(request.text("key"), key_type)
-            del found["key"]
-            return found
+            coordinator = self._coordinator_of(request.text("key"), key_type)
+            del coordinator["key"]
+            return coordinator
         keys = request.texts("coordinator_keys")
         return {"coordinators": [self._coordinator_of(key, key_type) for key in keys]}
 
@@ -40,9 +40,9 @@ class GroupApi:
             message = "the name of a group or a transaction is empty"
             error = ErrorCode.invalid_group_id
         else:
-            found = self._cluster.coordinator_of(key)
-            if found is not None:
-                return {"key": key, **found._asdict()}
+            address = self._cluster.coordinator_of(key)
+            if address is not None:
+                return {"key": key, **address._asdict()}
             message = f"it is not known yet where the coordinator of {key!r} serves Kafka clients"
             error = ErrorCode.coordinator_not_available
         rejection = {"error_code": error, "error_message": message}
@@ -52,7 +52,8 @@ class GroupApi:
         session_ms = request.number("session_timeout")
         rebalance_ms = request.number("rebalance_timeout", -1)
         protocols = [
-            (one.text("name"), one.blob("metadata")) for one in request.items_of("protocols")
+            (protocol.text("name"), protocol.blob("metadata"))
+            for protocol in request.items_of("protocols")
         ]
         joined = await self._coordinator.join(
             request.text("group_id"),
@@ -80,18 +81,18 @@ class GroupApi:
             "member_id": joined.member_id,
             "members": [
                 {
-                    "member_id": one.member_id,
-                    "group_instance_id": one.instance_id,
-                    "metadata": one.metadata,
+                    "member_id": member.member_id,
+                    "group_instance_id": member.instance_id,
+                    "metadata": member.metadata,
                 }
-                for one in joined.members
+                for member in joined.members
             ],
         }
 
     async def sync_group(self, _context: RequestContext, request: Fields) -> Response:
         assignments = [
-            (one.text("member_id"), one.blob("assignment"))
-            for one in request.items_of("assignments")
+            (assignment.text("member_id"), assignment.blob("assignment"))
+            for assignment in request.items_of("assignments")
         ]
         synced = await self._coordinator.sync(
             request.text("group_id"),
@@ -120,8 +121,11 @@ class GroupApi:
                 "error_code": self._coordinator.leave(group_id, request.text("member_id"), None)
             }
         members: list[Response] = []
-        for one in request.items_of("members"):
-            member_id, instance_id = one.text("member_id"), one.optional_text("group_instance_id")
+        for member in request.items_of("members"):
+            member_id, instance_id = (
+                member.text("member_id"),
+                member.optional_text("group_instance_id"),
+            )
             error = self._coordinator.leave(group_id, member_id, instance_id)
             members.append(
                 {"member_id": member_id, "group_instance_id": instance_id, "error_code": error}

@@ -94,8 +94,8 @@ class OffsetApi:
         if context.api_version < 8:
             return await self._fetch_group(request, "topics", stable=stable, by_id=by_id)
         groups = [
-            await self._fetch_group(one, "topics", stable=stable, by_id=by_id)
-            for one in request.items_of("groups")
+            await self._fetch_group(group, "topics", stable=stable, by_id=by_id)
+            for group in request.items_of("groups")
         ]
         return {"groups": groups}
 
@@ -119,7 +119,7 @@ class OffsetApi:
         if requested is None:
             topics = _all_topics(finder, committed, pending)
         else:
-            topics = [_requested_topic(finder, one, committed, pending) for one in requested]
+            topics = [_requested_topic(finder, topic, committed, pending) for topic in requested]
         return {"group_id": group_id, "error_code": ErrorCode.none, "topics": topics}
 
     # Deleting
@@ -135,18 +135,18 @@ class OffsetApi:
         finder = TopicFinder(self._broker)
         doomed: list[ShardId] = []
         topics: list[Response] = []
-        for one in request.items_of("topics"):
-            topic, partitions = finder.find(one), list[Response]()
-            for requested in one.items_of("partitions"):
+        for requested_topic in request.items_of("topics"):
+            topic, partitions = finder.find(requested_topic), list[Response]()
+            for requested in requested_topic.items_of("partitions"):
                 number = requested.number("partition_index")
                 shard = shard_of(topic, number)
                 code = ErrorCode.none if shard is not None else finder.unknown
-                if shard is not None and one.text("name") in in_use:
+                if shard is not None and requested_topic.text("name") in in_use:
                     code = ErrorCode.group_subscribed_to_topic
                 elif shard is not None:
                     doomed.append(shard)
                 partitions.append({"partition_index": number, "error_code": code})
-            topics.append({"name": one.text("name"), "partitions": partitions})
+            topics.append({"name": requested_topic.text("name"), "partitions": partitions})
         remove = partial(
             self._broker.offsets.delete_offsets, group_id, doomed, namespace=self._broker.namespace
         )
@@ -165,9 +165,9 @@ def collect_commits(
     """Return the offsets to commit, and the response for success. Also for transactions."""
     commits: dict[ShardId, OffsetCommit] = {}
     topics: list[Response] = []
-    for one in request.items_of("topics"):
-        topic, partitions = finder.find(one), list[Response]()
-        for requested in one.items_of("partitions"):
+    for requested_topic in request.items_of("topics"):
+        topic, partitions = finder.find(requested_topic), list[Response]()
+        for requested in requested_topic.items_of("partitions"):
             number = requested.number("partition_index")
             shard = shard_of(topic, number)
             code = rejection
@@ -180,7 +180,7 @@ def collect_commits(
                     requested.number("committed_leader_epoch", -1),
                 )
             partitions.append({"partition_index": number, "error_code": code})
-        topics.append({**named(one), "partitions": partitions})
+        topics.append({**named(requested_topic), "partitions": partitions})
     return commits, topics
 
 
@@ -197,9 +197,9 @@ def reject_accepted(topics: list[Response], error: ErrorCode) -> None:
     for topic in topics:
         partitions = topic["partitions"]
         assert isinstance(partitions, list)
-        for one in partitions:
-            if one["error_code"] is ErrorCode.none:
-                one["error_code"] = error
+        for partition in partitions:
+            if partition["error_code"] is ErrorCode.none:
+                partition["error_code"] = error
 
 
 def commit_code_of(error: StoreError) -> ErrorCode:
@@ -262,11 +262,11 @@ def _known_offset(
     return _offset(number, committed.get(shard), ErrorCode.none)
 
 
-def _offset(number: int, found: CommittedOffset | None, code: ErrorCode) -> Response:
+def _offset(number: int, committed: CommittedOffset | None, code: ErrorCode) -> Response:
     return {
         "partition_index": number,
-        "committed_offset": NO_OFFSET if found is None else found.offset,
-        "committed_leader_epoch": -1 if found is None else found.leader_epoch,
-        "metadata": "" if found is None else found.metadata,
+        "committed_offset": NO_OFFSET if committed is None else committed.offset,
+        "committed_leader_epoch": -1 if committed is None else committed.leader_epoch,
+        "metadata": "" if committed is None else committed.metadata,
         "error_code": code,
     }

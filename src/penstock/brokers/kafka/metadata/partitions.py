@@ -126,19 +126,19 @@ class PartitionTable:
         """Return the partitions of a topic, or None when the topic does not exist."""
         if self._revision != self._cache.revision:
             self._renew()
-        found = self._by_name.get(name)
-        return found if found is not None else self._resolve(name)
+        known = self._by_name.get(name)
+        return known if known is not None else self._resolve(name)
 
     def by_id(self, identifier: bytes) -> TopicPartitions | None:
         if self._revision != self._cache.revision:
             self._renew()
-        found = self._by_id.get(identifier)
-        if found is not None:
-            return found
+        known = self._by_id.get(identifier)
+        if known is not None:
+            return known
         if self._names is None:
             # Once per revision, however many unknown ids a request has.
             topics = self._cache.list_topics(self._namespace)
-            self._names = {uuid_of(one.topic_id).bytes: one.name.encode() for one in topics}
+            self._names = {uuid_of(topic.topic_id).bytes: topic.name.encode() for topic in topics}
         name = self._names.get(identifier)
         topic = None if name is None else self._resolve(name)
         # A new topic may have taken the name since; its records are not the requested ones.
@@ -163,15 +163,15 @@ class PartitionTable:
             return None
         if topic is None:
             return None
-        found = TopicPartitions(topic)
+        partitions = TopicPartitions(topic)
         for index in range(topic.partitions):
             handle = self._drivers.open_partition(topic, index)
             if handle is None:
-                return found  # being created: not kept
-            found.partitions.append(Partition(found, index, handle))
-        self._by_name[name] = found
-        self._by_id[found.id_bytes] = found
-        return found
+                return partitions  # being created: not kept
+            partitions.partitions.append(Partition(partitions, index, handle))
+        self._by_name[name] = partitions
+        self._by_id[partitions.id_bytes] = partitions
+        return partitions
 
     # Waiting for records
 

@@ -70,9 +70,9 @@ def _grown(verdict: _Verdict) -> int:
     return QUICK_SIZE_MIN if verdict is None else 0
 
 
-def _is_converted(one: _Write, verdict: _Verdict) -> bool:
+def _is_converted(write: _Write, verdict: _Verdict) -> bool:
     """Say whether a large batch is decoded to records, all of which are in memory."""
-    is_raw = one.partition is not None and one.partition.is_raw
+    is_raw = write.partition is not None and write.partition.is_raw
     return isinstance(verdict, Checked) and verdict.is_heavy and not is_raw
 
 
@@ -105,7 +105,7 @@ class ProduceHandler:
         self._count_errors(results)
         if request.acks:
             connection.send(_encode(version, correlation_id, request.writes, results))
-        elif any(one.code for one in results):
+        elif any(result.code for result in results):
             connection.close()  # acks=0: the client waits for no response
         return True
 
@@ -115,35 +115,35 @@ class ProduceHandler:
         """Check batches of ordinary cost; None for the others."""
         budget = QUICK_SIZE_MAX
         verdicts: list[_Verdict] = []
-        for one in request.writes:
-            partition = one.partition
+        for write in request.writes:
+            partition = write.partition
             if partition is None or request.acks not in _ACKS:
-                verdicts.append(self._rejection(request, one))
+                verdicts.append(self._rejection(request, write))
                 continue
-            verdict = self._writer.check_quickly(partition, one.records, budget)
+            verdict = self._writer.check_quickly(partition, write.records, budget)
             budget -= _grown(verdict)
             verdicts.append(verdict)
         return verdicts
 
     @staticmethod
-    def _rejection(request: _Request, one: _Write) -> BadBatchError:
+    def _rejection(request: _Request, write: _Write) -> BadBatchError:
         if request.acks not in _ACKS:
             return BadBatchError(
                 ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {request.acks}"
             )
-        assert one.partition is None, "only a write without a partition is rejected here"
+        assert write.partition is None, "only a write without a partition is rejected here"
         return BadBatchError(ErrorCode.unknown_topic_or_partition, "no such partition")
 
     def _check_step(self, request: _Request, verdicts: list[_Verdict], budget: int) -> int:
         """Check batches without a verdict, up to `STEP_SIZE` inflated bytes; return the rest of the
         request's budget. Runs in a thread of the pool."""
         done = 0
-        for index, one in enumerate(request.writes):
-            if verdicts[index] is not None or one.partition is None:
+        for index, write in enumerate(request.writes):
+            if verdicts[index] is not None or write.partition is None:
                 continue
             if done >= STEP_SIZE:
                 break
-            verdict = self._writer.check_fully(one.partition, one.records, max(budget, 0))
+            verdict = self._writer.check_fully(write.partition, write.records, max(budget, 0))
             verdicts[index] = verdict
             # A batch that exceeded its limit has cost the limit.
             size = _grown(verdict)
@@ -154,17 +154,17 @@ class ProduceHandler:
         return budget
 
     def _write(self, request: _Request, index: int, verdict: _Verdict) -> Result:
-        one = request.writes[index]
+        write = request.writes[index]
         assert verdict is not None, "checked before"
-        if one.partition is None:
+        if write.partition is None:
             assert isinstance(verdict, BadBatchError), "rejected before"
             return Result(verdict.code)
-        return self._writer.write(one.partition, verdict, one.records, request.transactional_id)
+        return self._writer.write(write.partition, verdict, write.records, request.transactional_id)
 
     def _count_errors(self, results: list[Result]) -> None:
-        for one in results:
-            if one.code:
-                self._broker.metrics.count_errors(KEY, (one.code,))
+        for result in results:
+            if result.code:
+                self._broker.metrics.count_errors(KEY, (result.code,))
 
     def _write_all(self, request: _Request, verdicts: Sequence[_Verdict]) -> list[Result]:
         return [self._write(request, index, verdict) for index, verdict in enumerate(verdicts)]
@@ -179,14 +179,16 @@ class ProduceHandler:
         request: _Request,
         verdicts: list[_Verdict] | None,
     ) -> None:
-        size = sum(len(one.records) for one in request.writes)
+        size = sum(len(write.records) for write in request.writes)
         if self._kept_size and self._kept_size + size > self._broker.settings.buffer_size_max:
             raise MalformedRequestError(
                 f"Produce: {self._kept_size} bytes of other requests are waiting; the limit is "
                 f"kafka.buffer_size_max = {self._broker.settings.buffer_size_max}"
             )
         # The receive buffer is reused after this call.
-        kept = [one._replace(records=memoryview(bytes(one.records))) for one in request.writes]
+        kept = [
+            write._replace(records=memoryview(bytes(write.records))) for write in request.writes
+        ]
         copy = request._replace(writes=kept)
         self._kept_size += size
 
@@ -198,7 +200,7 @@ class ProduceHandler:
             self._count_errors(results)
             if copy.acks:
                 connection.respond([_encode(version, correlation_id, copy.writes, results)])
-            elif any(one.code for one in results):
+            elif any(result.code for result in results):
                 connection.close()
             else:
                 connection.respond([])
@@ -211,10 +213,10 @@ class ProduceHandler:
         """Check the batches without a verdict, then append; each in its pool of threads."""
         verdicts = checked
         if verdicts is None:
-            found = await self._broker.run_blocking(lambda: self._begin(request))
-            if isinstance(found, _Written):
-                return found.results
-            verdicts = found
+            begun = await self._broker.run_blocking(lambda: self._begin(request))
+            if isinstance(begun, _Written):
+                return begun.results
+            verdicts = begun
         budget = request_limit(size, self._broker.settings.batch_inflated_size_max)
         open_verdicts = verdicts
         while None in open_verdicts:
@@ -249,8 +251,8 @@ class ProduceHandler:
     # Parsing
 
     def _parse(self, version: int, body: memoryview) -> _Request:
-        found = self._parse_request(body, version >= _FIRST_FLEXIBLE)
-        transactional_id, acks, topics = found
+        parsed = self._parse_request(body, version >= _FIRST_FLEXIBLE)
+        transactional_id, acks, topics = parsed
         writes: list[_Write] = []
         may_wait = False
         for name, batches in topics:
@@ -305,14 +307,14 @@ def _encode_slowly(
     version: int, correlation_id: int, writes: list[_Write], results: list[Result]
 ) -> bytearray:
     topics: dict[bytes, list[dict[str, object]]] = {}
-    for one, result in zip(writes, results, strict=True):
-        topics.setdefault(one.topic, []).append(
+    for write, result in zip(writes, results, strict=True):
+        topics.setdefault(write.topic, []).append(
             {
-                "index": one.partition_id,
+                "index": write.partition_id,
                 "error_code": result.code,
                 "base_offset": result.base_offset,
                 "log_append_time": result.append_ms,
-                "log_start_offset": -1 if one.partition is None else _log_start(one.partition),
+                "log_start_offset": -1 if write.partition is None else _log_start(write.partition),
                 "record_errors": [
                     {"batch_index": index, "batch_index_error_message": result.message}
                     for index in result.indexes

@@ -162,7 +162,7 @@ class TransactionCoordinator:
         async with entry.lock:
             state = await self._checked(entry, producer)
             is_open = state.status == "ongoing"
-            held = {one.shard for one in state.partitions} if is_open else set()
+            held = {partition.shard for partition in state.partitions} if is_open else set()
             new = [shard.name for shard in shards if shard.name not in held]
             partitions = [TransactionPartition(name, await self._end_of(name)) for name in new]
             if partitions or groups or not is_open:
@@ -175,7 +175,9 @@ class TransactionCoordinator:
         if entry.opened_ms != state.started_ms:
             entry.opened, entry.opened_ms = set(), state.started_ms
         bounds = {
-            one.shard: one.first_offset for one in state.partitions if one.shard not in entry.opened
+            partition.shard: partition.first_offset
+            for partition in state.partitions
+            if partition.shard not in entry.opened
         }
         for node, part in (await self._completer.by_leader(bounds)).items():
             await self._completer.run_step(node, open_writer(state, part))
@@ -210,13 +212,13 @@ class TransactionCoordinator:
             states = await self._pending_offsets.find(group)
         else:
             known = [entry.state for entry in self._entries.values()]
-            states = [one for one in known if one is not None]
+            states = [state for state in known if state is not None]
         return {
-            ShardId.parse(one.shard)
+            ShardId.parse(entry.shard)
             for state in states
             for staged in state.offsets
             if staged.group == group
-            for one in staged.offsets
+            for entry in staged.offsets
         }
 
     # Time
@@ -254,8 +256,12 @@ class TransactionCoordinator:
         """Take over transactions whose coordinator this node became, and leave the others."""
         assert self._pending_offsets is not None, "there are others"
         states = await self._pending_offsets.scan()
-        states = [one for one in states if one.namespace == self._broker.namespace]
-        here = {one.transactional_id: one for one in states if self._is_here(one.transactional_id)}
+        states = [state for state in states if state.namespace == self._broker.namespace]
+        here = {
+            state.transactional_id: state
+            for state in states
+            if self._is_here(state.transactional_id)
+        }
         for name, entry in list(self._entries.items()):
             if name not in here and not entry.is_busy:
                 del self._entries[name]
@@ -405,11 +411,11 @@ class TransactionCoordinator:
         if not self._is_here(state.transactional_id):
             entry.state = None
             return True
-        found = await self._read_state(state.transactional_id)
-        is_same = found is not None and found.started_ms == state.started_ms
-        if found is not None and is_same and found.status.startswith("prepare"):
+        current = await self._read_state(state.transactional_id)
+        is_same = current is not None and current.started_ms == state.started_ms
+        if current is not None and is_same and current.status.startswith("prepare"):
             return False
-        entry.state = found
+        entry.state = current
         return True
 
     async def _wait_for_end(self, entry: _Entry) -> None:

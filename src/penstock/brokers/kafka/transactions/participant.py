@@ -49,12 +49,16 @@ class TransactionParticipant:
         """Hide what open transactions may have written to the partitions that this node leads, and
         load the aborted ones, before the first read."""
         limits = self._broker.drivers.limits
-        limits.load_aborted(one for one in self._meta.list_aborted() if self._leads(one.shard))
+        limits.load_aborted(
+            aborted for aborted in self._meta.list_aborted() if self._leads(aborted.shard)
+        )
         for state in states:
             bounds = {
-                one.shard: min(one.first_offset, self._end_of(one.shard, one.first_offset))
-                for one in state.partitions
-                if self._leads(one.shard)
+                partition.shard: min(
+                    partition.first_offset, self._end_of(partition.shard, partition.first_offset)
+                )
+                for partition in state.partitions
+                if self._leads(partition.shard)
             }
             if is_open(state) and bounds:
                 writer = Writer(state.transactional_id, state.epoch, bounds, state.started_ms)
@@ -62,7 +66,9 @@ class TransactionParticipant:
                 if state.status != "ongoing":
                     self._index.shut(state.producer_id)
         # Those that were open when the node started, and have ended since.
-        still_open = {one.producer_id for one in self._meta.list_transactions() if is_open(one)}
+        still_open = {
+            state.producer_id for state in self._meta.list_transactions() if is_open(state)
+        }
         for producer_id in limits.producers() - still_open:
             for shard in limits.release(producer_id):
                 self._broker.drivers.release_readers(shard)
@@ -188,10 +194,10 @@ class TransactionParticipant:
             ):
                 raise TransactionRefusedError("bad_state", "the transaction is over")
         commits = {
-            ShardId.parse(one.shard): OffsetCommit(
-                Offset(one.offset), one.metadata, one.leader_epoch
+            ShardId.parse(entry.shard): OffsetCommit(
+                Offset(entry.offset), entry.metadata, entry.leader_epoch
             )
-            for one in step.staged.offsets
+            for entry in step.staged.offsets
         }
         # Without the cache: as durable as the decision that they belong to.
         broker.offsets.commit_offsets(
@@ -228,9 +234,9 @@ class TransactionParticipant:
         if state is not None and is_current and is_open(state):
             return
         aborted = [
-            one
-            for one in self._meta.list_aborted()
-            if one.producer_id == producer_id and one.shard in writer.bounds
+            record
+            for record in self._meta.list_aborted()
+            if record.producer_id == producer_id and record.shard in writer.bounds
         ]
         released = self._index.release_left_over(producer_id, writer.started_ms, aborted)
         if released:

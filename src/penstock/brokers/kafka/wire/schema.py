@@ -54,25 +54,25 @@ class Layout:
     def __init__(self, fields: Iterable[_Field], *, flexible: bool) -> None:
         fields = tuple(fields)
         self.flexible: Final = flexible
-        self._fields: Final = tuple(one for one in fields if one.tag is None)
-        self._tagged: Final = {one.tag: one for one in fields if one.tag is not None}
+        self._fields: Final = tuple(field for field in fields if field.tag is None)
+        self._tagged: Final = {field.tag: field for field in fields if field.tag is not None}
 
     def read(self, cursor: Cursor) -> Fields:
-        found = Fields()
+        message = Fields()
         for field in self._fields:
-            found[field.name] = field.read(cursor)
+            message[field.name] = field.read(cursor)
         if self.flexible:
-            self._read_tagged(cursor, found)
-        return found
+            self._read_tagged(cursor, message)
+        return message
 
-    def _read_tagged(self, cursor: Cursor, found: Fields) -> None:
+    def _read_tagged(self, cursor: Cursor, message: Fields) -> None:
         for _ in range(cursor.varint()):
             tag, size = cursor.varint(), cursor.varint()
             field = self._tagged.get(tag)
             # Tags of a newer version, or a client's own, are skipped.
             with cursor.part(size):
                 if field is not None:
-                    found[field.name] = field.read(cursor)
+                    message[field.name] = field.read(cursor)
 
     def write(self, out: bytearray, message: Mapping[str, object]) -> None:
         for field in self._fields:
@@ -125,8 +125,8 @@ def _layout(entity: type[Entity]) -> Layout:
     assert dataclasses.is_dataclass(entity)
     hints = typing.get_type_hints(entity)
     fields = [
-        _field(one.name, hints[one.name], one.metadata, one.default, flexible=flexible)
-        for one in dataclasses.fields(entity)
+        _field(field.name, hints[field.name], field.metadata, field.default, flexible=flexible)
+        for field in dataclasses.fields(entity)
     ]
     return Layout(fields, flexible=flexible)
 
@@ -164,7 +164,7 @@ def _field(
 
 def _without_none(hint: object) -> tuple[object, bool]:
     if typing.get_origin(hint) in {types.UnionType, typing.Union}:
-        kinds = [one for one in typing.get_args(hint) if one is not types.NoneType]
+        kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
         return kinds[0], True
     return hint, False
 
@@ -284,7 +284,7 @@ def _array(
             write_varint(out, 0 if value is None else len(value) + 1)
         else:
             out += count_of(-1 if value is None else len(value))
-        for one in value or ():
-            write_item(out, one)
+        for item in value or ():
+            write_item(out, item)
 
     return read, write
