@@ -91,10 +91,8 @@ class Bench:
         self.pool = BlockingPool(threads=4)
         self.groups = GroupCoordinator(self.clock)
         self.manager = StorageDriverManager(
-            self.drivers,
             self.routes,
             self.admin,
-            self.broker_cache,
             self.offsets,
             self.pool,
             self.groups,

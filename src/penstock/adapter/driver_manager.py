@@ -25,7 +25,6 @@ from penstock.adapter.batch_parts import (
     check_records_are_records,
     cycle_to,
 )
-from penstock.adapter.engine_adapter import DriverList
 from penstock.adapter.locations import Locations, Message
 from penstock.adapter.record_watch import RecordPositions, RecordWatch
 from penstock.adapter.shard_drivers import ShardDrivers
@@ -70,16 +69,14 @@ T = TypeVar("T")
 class StorageDriverManager(ShardDrivers):
     def __init__(
         self,
-        driver_list: DriverList,
         routes: TopicRoutes,
         admin: TopicAdmin,
-        broker_cache: BrokerCacheManager,
         offsets: TopicOffsets,
         pool: BlockingPool,
         groups: GroupCoordinator,
     ) -> None:
-        super().__init__(driver_list)
-        self.broker_cache: Final = broker_cache
+        super().__init__(routes.drivers)
+        self.broker_cache: Final[BrokerCacheManager] = routes.topics
         self.offset_manager: Final[OffsetManager] = offsets.manager
         self.routes: Final = routes
         self._resolved: Final = routes.resolved  # saves a call for each record

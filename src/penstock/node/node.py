@@ -194,9 +194,8 @@ class Node:
             )
             ShardMetrics(self.storage_cache, self.registry)
             GroupLagMetrics(self.offset_manager, self.handler, self.registry)
-            drivers = DriverList(self.handler)
             self._routes: Final = TopicRoutes(
-                self.broker_cache, self.storage_cache, drivers, node_id=self.meta.node_id
+                self.broker_cache, self.storage_cache, DriverList(self.handler)
             )
             self.offsets: Final = TopicOffsets(self.offset_manager, self._routes)
             self.admin: Final = self._build_admin()
@@ -206,13 +205,7 @@ class Node:
             pool = BlockingPool(settings.engine.threads)
             self._stack.callback(pool.close)
             self.driver_manager: Final = StorageDriverManager(
-                drivers,
-                self._routes,
-                self.admin,
-                self.broker_cache,
-                self.offsets,
-                pool,
-                self.groups,
+                self._routes, self.admin, self.offsets, pool, self.groups
             )
             self.upkeep: Final = self._build_upkeep()
             if background:

@@ -9,9 +9,10 @@ the partition of a key changes once, from the old count to the new one, and not 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 
+from penstock.adapter.engine_adapter import DriverList
 from penstock.adapter.protocol import StorageAdapter
 from penstock.adapter.topics.cache import BrokerCacheManager, TopicKey
 from penstock.adapter.topics.shard_name import build_storage_name
@@ -71,15 +72,12 @@ class TopicRoutes:
         self,
         topics: BrokerCacheManager,
         storage: StorageCacheManager,
-        drivers: Mapping[str, StorageAdapter],
-        *,
-        node_id: int = 1,
+        drivers: DriverList,
     ) -> None:
-        """`drivers` has a driver for every storage type."""
-        self._topics: Final = topics
-        self._drivers: Final = drivers
+        self.topics: Final = topics
+        self.drivers: Final = drivers
         self._storage: Final = storage
-        self._node_id: Final = node_id
+        self._node_id: Final = drivers.handler.node_id
         self.resolved: Final[dict[TopicKey, TopicRoute]] = {}
         """The routes that were resolved since the last change, by (namespace, name)."""
         self._ready: dict[str, int] = {}
@@ -97,7 +95,7 @@ class TopicRoutes:
 
     def names_of(self, topic_ids: Collection[str], namespace: str) -> list[str]:
         """Return the names of those topics that exist, sorted."""
-        topics = self._topics.list_topics(namespace)
+        topics = self.topics.list_topics(namespace)
         return [topic.name for topic in topics if topic.topic_id in topic_ids]
 
     def has_topic(self, topic_id: str) -> bool:
@@ -119,7 +117,7 @@ class TopicRoutes:
 
     def _build(self, name: str, namespace: str) -> TopicRoute:
         version = self._version
-        topic = self._topics.get_topic(name, namespace)
+        topic = self.topics.get_topic(name, namespace)
         ready = self._ready_shards(topic)
         if len(ready) < topic.partitions:
             ready = ready[: self._ready.get(topic.topic_id, len(ready))]
@@ -134,7 +132,7 @@ class TopicRoutes:
         return route
 
     def _route(self, topic: Topic, shards: tuple[str, ...]) -> TopicRoute:
-        driver = self._drivers[topic.config.storage_type]
+        driver = self.drivers[topic.config.storage_type]
         return TopicRoute(topic, driver, shards, self._led(shards))
 
     def _ready_shards(self, topic: Topic) -> tuple[str, ...]:

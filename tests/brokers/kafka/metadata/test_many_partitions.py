@@ -92,7 +92,7 @@ def test_a_wake_up_looks_at_nothing_but_the_partition_with_news(
         looks[partition.index] += 1
         return try_fast(self, partition, requested, is_committed=is_committed)
 
-    monkeypatch.setattr(PartitionReader, "look", count)
+    monkeypatch.setattr(PartitionReader, "try_fast", count)
     client.send(FETCH, 12, **fields_of(server, topic, [0] * PARTITIONS))
     wait_for(lambda: len(looks) == PARTITIONS)  # then it waits: nothing is there
     for number in range(1, 6):
