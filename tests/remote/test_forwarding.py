@@ -55,10 +55,9 @@ class Pair:
         self.engine = MemoryStorageEngine()
         self.there = self._handler(THERE, self.engine)
         self.rpc = grpc.server(ThreadPoolExecutor(4))
+        self.drivers = ShardDrivers(DriverList(self.there))
         clock = GuardedClock(self.there.clock)
-        self.rpc.add_generic_rpc_handlers(
-            (shard_handlers(ShardDrivers(DriverList(self.there)), clock),)
-        )
+        self.rpc.add_generic_rpc_handlers((shard_handlers(self.drivers, clock),))
         port = self.rpc.add_insecure_port("127.0.0.1:0")
         self.rpc.start()
         self.meta.register_node("", listeners={"storage": f"127.0.0.1:{port}"})

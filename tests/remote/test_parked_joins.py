@@ -22,6 +22,7 @@ from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.model import Join, Joined
 from penstock.groups.routing import GroupRouter, PendingReply, Question
 from penstock.platform.clock import SystemClock
+from penstock.platform.clock_guard import GuardedClock
 from penstock.platform.grpc import WaitingPools
 from penstock.remote import group_wire, service
 from penstock.remote import storage_pb2 as pb
@@ -60,7 +61,8 @@ class TwoNodes:
         self.there = GroupCoordinator(SystemClock(), LIMITS)
         self.pools: WaitingPools = service.waiting_pools()
         self.rpc = grpc.server(ThreadPoolExecutor(4))
-        handlers = shard_handlers(self.pair.there, None, self.there, None, self.pools)
+        drivers, clock = self.pair.drivers, GuardedClock(SystemClock())
+        handlers = shard_handlers(drivers, clock, self.there, None, self.pools)
         self.rpc.add_generic_rpc_handlers((handlers,))
         port = self.rpc.add_insecure_port("127.0.0.1:0")
         self.rpc.start()
