@@ -22,8 +22,7 @@ _PROGRAM = """
 import json, os, sys
 from penstock import pipeline
 from penstock.errors import SetupError
-from penstock.pipeline import jobs
-from penstock.pipeline.session.packaging import package, settings_for
+from penstock.pipeline import archive_settings, jobs, package
 
 master, store, root, own, bare = sys.argv[1:]
 settings = {
@@ -64,7 +63,7 @@ spark.stop()
 
 # The same program, where the executors have nothing but the archive.
 package(f"{root}/env.tgz")
-spark = start(bare, cores_max=1, **settings_for(f"{root}/env.tgz"))
+spark = start(bare, cores_max=1, **archive_settings(f"{root}/env.tgz"))
 files = spark.sparkContext.range(2, numSlices=2).map(
     lambda _: [__import__(name).__file__ for name in ("penstock", "penstock._native")]
 )

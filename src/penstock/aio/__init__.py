@@ -6,7 +6,7 @@
         async for message in store.consumer("billing", ["orders"]).follow():
             ...
 
-Methods, arguments and errors are those of `penstock.open` and `penstock.connect`; `calls` says how
+Methods, arguments and errors are those of `penstock.open` and `penstock.connect`; `thread_pool` says how
 calls run beside the event loop.
 """
 

@@ -26,6 +26,8 @@ PREVIEW_MAX: Final = 60
 """Characters of a key or a value in a table."""
 
 Cell: TypeAlias = "str | int | Text | None"
+ShowProgress: TypeAlias = Callable[[str, int, int], None]
+"""Called with the name of a step, the work done and the total."""
 
 
 def print_json(items: Iterable[object]) -> None:
@@ -96,7 +98,7 @@ def _title(text: str) -> Text | None:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None] | None]:
+def progress_bar() -> Iterator[ShowProgress | None]:
     """Show on stderr how far long work is; nothing when that is no terminal."""
     from rich import progress as bars
     from rich.console import Console
@@ -120,6 +122,11 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None] | None]:
             progress.update(tasks[what], completed=done, total=total)
 
         yield show
+
+
+def step_progress(show: ShowProgress | None, step: str) -> Callable[[int, int], None] | None:
+    """Return the progress callback of a single step; None without a progress bar."""
+    return None if show is None else lambda done, total: show(step, done, total)
 
 
 def printable(data: bytes | str | None, limit: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Starting a server quickly."""
+"""Faster process start."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def without_collecting() -> Iterator[None]:
-    """Loading modules makes objects that stay: looking for garbage among them takes a tenth of the
-    time."""
+def gc_disabled() -> Iterator[None]:
+    """Disable garbage collection while modules load: their objects stay, and collections among
+    them take a tenth of the start."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

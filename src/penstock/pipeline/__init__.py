@@ -1,14 +1,18 @@
-"""Spark over a message store: `session` starts one that knows `format("penstock")`.
+"""Spark over a message store: `session` starts Spark with `format("penstock")` registered.
 
     from penstock import pipeline
 
     spark = pipeline.session()
     orders = spark.read.format("penstock").option("subscribe", "orders").load("data")
 
-`stages` chains functions of yours over topics, `jobs` does what stores need, `running` goes on
-doing it. Nothing here imports pyspark until it is needed.
+Public modules: `stages` chains user functions over topics, `jobs` holds the batch jobs,
+`continuous` runs jobs and stages until it is stopped. `package` writes an archive for executors,
+`archive_settings` returns the Spark settings that use it. The other modules are internal. pyspark
+is imported when a session starts, not before.
 """
 
+from penstock.pipeline.session.masters import is_connect
+from penstock.pipeline.session.packaging import archive_settings, package
 from penstock.pipeline.session.sessions import register, session
 
-__all__ = ["register", "session"]
+__all__ = ["archive_settings", "is_connect", "package", "register", "session"]

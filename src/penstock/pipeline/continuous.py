@@ -6,7 +6,7 @@
     upkeep    compaction and expiry, every so often, by this process or by the running node
 
 Every duty can be killed at any moment: its checkpoint or bookmark says where it goes on. A query
-that fails for a reason outside of our code is started again (`kept_query`); when that does not
+that fails for a reason outside of our code is started again (`restarting_query`); when that does not
 help, the others are stopped and its error is raised.
 """
 

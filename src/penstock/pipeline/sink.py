@@ -1,7 +1,7 @@
 """The sink of the data source `penstock`: batch and streaming writes, each row exactly once.
 
 Tasks stage rows in files (`staging`), the driver publishes them when all tasks are done
-(`publishing`). The store is opened for that moment only. While another process has it open, a write
+(`commit_protocol`). The store is opened for that moment only. While another process has it open, a write
 waits (`lockTimeout`), then fails with that process's lock, and nothing of it was written.
 """
 

@@ -73,7 +73,7 @@ def test_the_directory_goes_with_the_process_that_made_it(tmp_path: Path) -> Non
     code = (
         "import os, sys, tempfile\n"
         "tempfile.tempdir = sys.argv[1]\n"
-        "from penstock.pipeline import worker_sockets\n"
+        "from penstock.pipeline.session import worker_sockets\n"
         "worker_sockets.PATH_LENGTH_MAX = 1000\n"
         "path = worker_sockets.socket_settings()[worker_sockets.DIRECTORY]\n"
         "open(os.path.join(path, '.left.sock'), 'w').close()\n"

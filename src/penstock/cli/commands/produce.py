@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from penstock.cli.arguments import TopicName, read_key
 from penstock.cli.commands.line_batches import batches_of_files, batches_of_lines
-from penstock.cli.output import count_text, print_line, printable
+from penstock.cli.exit_codes import INTERRUPTED
+from penstock.cli.output import count_text, printable
 from penstock.cli.signals import stopping
 from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError, UnknownTopicError
 from penstock.record import Record
-
-INTERRUPTED: Final = 130
 
 
 def produce(
@@ -118,15 +117,3 @@ def _headers(given: list[str]) -> tuple[tuple[str, bytes | None], ...]:
             raise BadRequestError(f"{pair!r} is no header; write NAME=VALUE")
         pairs.append((name, value.encode("utf-8", "surrogateescape")))
     return tuple(pairs)
-
-
-def retention_run(
-    server: Server = None, data: Data = None, namespace: Namespace = "default"
-) -> None:
-    """Delete at once what the topics' retention no longer keeps; compact, and seal what is full.
-
-    A node does this by itself every few seconds.
-    """
-    with open_target(server, data, namespace) as store:
-        store.run_upkeep()
-    print_line("retention, compaction and sealing done")

@@ -13,7 +13,7 @@ import typer
 from penstock.cli.descriptors import fitted, raise_limit
 from penstock.cli.gc_tuning import keep_pauses_short
 from penstock.cli.output import print_line
-from penstock.cli.startup import without_collecting
+from penstock.cli.startup import gc_disabled
 from penstock.errors import RetryableError
 from penstock.meta.raft.leader_wait import StartEvent
 from penstock.platform.addresses import with_port
@@ -89,7 +89,7 @@ def serve(
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     try:
-        with without_collecting():
+        with gc_disabled():
             started = Server(data, settings, stopping=stopping)
     except RetryableError:
         if not stopping.is_set():

@@ -23,14 +23,14 @@ from penstock.cli.arguments import (
 )
 from penstock.cli.commands import store_output
 from penstock.cli.commands.store_repair_output import print_repair
-from penstock.cli.output import progress_bar
+from penstock.cli.exit_codes import DAMAGED
+from penstock.cli.output import progress_bar, step_progress
 from penstock.engine.segment import inspect
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.settings import SegmentSettings
 from penstock.errors import BadRequestError, UnreadableContentError
 from penstock.pipeline.store.node_directory import StoreDirectory, find_store, store_root
 
-DAMAGED: Final = 1
 LIMIT: Final = 100
 
 app: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
@@ -269,7 +269,7 @@ def rebuild(context: typer.Context, directory: Directory, as_json: AsJson = Fals
         report = inspect.rebuild(
             root,
             settings=_settings(context),
-            progress=progress and (lambda done, total: progress("commit log", done, total)),
+            progress=step_progress(progress, "commit log"),
         )
     store_output.print_rebuild(root, report, as_json=as_json)
     sys.exit(DAMAGED if report.damaged else 0)
@@ -302,7 +302,7 @@ def repair(
             found.root,
             apply=yes,
             settings=_settings(context),
-            progress=progress and (lambda done, total: progress("commit log", done, total)),
+            progress=step_progress(progress, "commit log"),
         )
     print_repair(report, found.names, as_json=as_json)
     sys.exit(DAMAGED if report.is_needed else 0)

@@ -1,7 +1,7 @@
-"""`penstock tier …`: looking into a tier, checking it, and taking it in order, by its URL.
+"""`penstock tier`: inspect, verify and repair a tier, given by its URL.
 
-All commands but `gc`, `repair --apply`, `rebuild` and `pull` only read; all may run beside nodes
-and jobs that use the tier.
+`gc`, `repair --apply`, `rebuild`, `restore`, `attach` and `pull` write; the other commands only
+read. All may run while nodes and jobs use the tier.
 """
 
 from __future__ import annotations
@@ -11,28 +11,24 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.arguments import AsJson, ShardName, read_shard
-from penstock.cli.output import (
-    print_fields,
-    print_json,
-    print_line,
-    print_table,
-    progress_bar,
-    size_text,
-    time_text,
-)
+from penstock.cli.commands import tier_output
+from penstock.cli.exit_codes import DAMAGED
+from penstock.cli.output import print_line, progress_bar, step_progress
+from penstock.engine.segment.settings import SegmentSettings
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError
 from penstock.node.component_settings import segment_settings
+from penstock.record import ShardId
 from penstock.settings import load_settings
 from penstock.tiered import admin as tier_admin
 from penstock.tiered.catalog import restore as tier_restore
 from penstock.tiered.config import TierConfig
 from penstock.tiered.maintenance import repair as tier_repair
 
-DAMAGED: Final = 1
+GRACE_MS: Final = 3_600_000
 
 app: Final = typer.Typer(
-    help="Look into a tier, check it, take it in order.",
+    help="Inspect, verify and repair tiered storage.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -40,141 +36,123 @@ app: Final = typer.Typer(
 Url = Annotated[
     str,
     typer.Argument(
-        metavar="URL", help="file:///var/lib/tier, s3://bucket/prefix, …", show_default=False
+        metavar="URL",
+        help="URL of the tier: file:///var/lib/tier, s3://bucket/prefix, …",
+        show_default=False,
     ),
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="An option of the tier: endpoint=…, region=…"),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Tier option such as endpoint=… or region=… (repeatable).",
+    ),
 ]
 Grace = Annotated[
-    int, typer.Option(min=0, help="Milliseconds that objects without a reference are kept.")
+    int,
+    typer.Option(
+        min=0, metavar="MS", help="Milliseconds to keep unreferenced objects before deletion."
+    ),
 ]
 Config = Annotated[
     str | None,
-    typer.Option("--config", "-c", metavar="FILE", help="TOML file of settings, as for serve."),
+    typer.Option(
+        "--config", "-c", metavar="FILE", help="TOML settings file, as for `penstock serve`."
+    ),
 ]
 OneShard = Annotated[
-    str | None, typer.Option("--shard", help="Only this shard.", show_default="all")
+    str | None,
+    typer.Option(
+        "--shard", metavar="SHARD", help="Limit the command to this shard.", show_default="all"
+    ),
+]
+Data = Annotated[
+    str,
+    typer.Option(
+        "--data", "-d", metavar="DIR", help="Data directory of the node.", show_default=False
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ID",
+        help="ID of the cluster whose topics to restore, if the tier holds several clusters.",
+    ),
 ]
 
 
 @app.callback()
 def tier() -> None:
-    """Look into a tier, check it, take it in order.
+    """Inspect, verify and repair tiered storage.
 
-    Credentials come from the environment, as for every program that uses the object store.
+    Credentials are read from the environment, as by other clients of the object store.
     """
 
 
-def _config(url: str, options: list[str] | None, grace_ms: int = 3_600_000) -> TierConfig:
-    found: dict[str, str] = {"create": "false"} if url.startswith("file:") else {}
-    for each in options or []:
-        name, between, value = each.partition("=")
-        if not between:
-            raise BadRequestError(f"{each!r} is no NAME=VALUE")
-        found[name] = value
-    return TierConfig(url=url, options=found, grace_ms=grace_ms)
+def _config(url: str, options: list[str] | None, grace_ms: int = GRACE_MS) -> TierConfig:
+    parsed: dict[str, str] = {"create": "false"} if url.startswith("file:") else {}
+    for option in options or []:
+        name, separator, value = option.partition("=")
+        if not separator:
+            raise BadRequestError(f"{option!r} is not a tier option: write --set NAME=VALUE")
+        parsed[name] = value
+    return TierConfig(url=url, options=parsed, grace_ms=grace_ms)
+
+
+def _shard(name: str | None) -> ShardId | None:
+    return None if name is None else read_shard(name)
+
+
+def _new_store_settings(config: str | None) -> tuple[SegmentSettings, int]:
+    """Return the settings for a new segment store, and the node's id."""
+    settings = load_settings(config)
+    return segment_settings(settings, is_new=True), settings.node.id
 
 
 @app.command()
 def status(url: Url, options: Options = None, as_json: AsJson = False) -> None:
-    """Say what a tier holds of each shard.
+    """Show offsets, size and epoch of each shard in a tier.
 
     Example: [b]penstock tier status s3://logs/penstock[/b]
     """
-    shards = tier_admin.shard_status(_config(url, options))
-    if as_json:
-        print_json(shards)
-        return
-    print_table(
-        ("shard", "#start", "#end", "#segments", "#chunks", "#size", "#epoch", "state"),
-        (
-            (
-                one.shard,
-                one.start_offset,
-                one.end_offset,
-                one.segments,
-                one.chunks,
-                size_text(one.size),
-                one.epoch,
-                "destroyed" if one.destroyed else "",
-            )
-            for one in shards
-        ),
-    )
+    tier_output.print_status(tier_admin.shard_status(_config(url, options)), as_json=as_json)
 
 
 @app.command()
 def ls(url: Url, shard: OneShard = None, options: Options = None, as_json: AsJson = False) -> None:
-    """List the chunks of a tier, with their offsets and times."""
-    chosen = None if shard is None else read_shard(shard)
-    found = tier_admin.list_objects(_config(url, options), chosen)
-    if as_json:
-        print_json(found)
-        return
-    print_table(
-        ("shard", "chunk", "#first", "#end", "#size", "oldest", "youngest"),
-        (
-            (
-                one.shard,
-                one.name,
-                one.first_offset,
-                one.end_offset,
-                size_text(one.size),
-                time_text(one.min_ms),
-                time_text(one.max_ms),
-            )
-            for one in found
-        ),
-    )
+    """List the chunks of a tier with their offsets and timestamps."""
+    chunks = tier_admin.list_objects(_config(url, options), _shard(shard))
+    tier_output.print_objects(chunks, as_json=as_json)
 
 
 @app.command()
 def verify(
     url: Url, shard: OneShard = None, options: Options = None, as_json: AsJson = False
 ) -> None:
-    """Read everything and check every block, unit and record.
+    """Read a tier and verify the checksums of all blocks, queue entries and records.
 
-    Exits with 1 when something is damaged or missing. Nothing is changed.
+    Read-only. Exits with 1 if anything is damaged or missing.
     """
-    chosen = None if shard is None else read_shard(shard)
     with progress_bar() as show:
         report = tier_admin.verify_tier(
-            _config(url, options),
-            chosen,
-            None if show is None else lambda done, total: show("verify", done, total),
+            _config(url, options), _shard(shard), step_progress(show, "verify")
         )
-    if as_json:
-        print_json([report])
-    else:
-        print_line(
-            f"{report.shards} shards, {report.chunks} chunks, {report.records} records, "
-            f"{size_text(report.size)}"
-        )
-        for sentence in report.damage:
-            print_line(sentence)
+    tier_output.print_verify(report, as_json=as_json)
     raise typer.Exit(DAMAGED if report.damage else 0)
 
 
 @app.command()
 def gc(
-    url: Url, grace_ms: Grace = 3_600_000, options: Options = None, as_json: AsJson = False
+    url: Url, grace_ms: Grace = GRACE_MS, options: Options = None, as_json: AsJson = False
 ) -> None:
-    """Delete objects that nothing refers to; what is not Penstock's is listed and left alone."""
+    """Delete unreferenced objects from a tier.
+
+    Objects that Penstock did not write are listed and kept.
+    """
     report = tier_admin.collect_garbage(_config(url, options, grace_ms))
-    if as_json:
-        print_json([report])
-        return
-    print_fields(
-        (
-            ("deleted", report.deleted),
-            ("bytes freed", size_text(report.deleted_size)),
-            ("too young to go", report.waiting),
-            ("unfinished parts removed", report.leftovers),
-            ("not Penstock's", ", ".join(report.foreign)),
-        )
-    )
+    tier_output.print_garbage(report, as_json=as_json)
 
 
 @app.command()
@@ -183,170 +161,104 @@ def repair(
     data: Annotated[
         str | None,
         typer.Option(
-            "--data", metavar="DIR", help="Data directory of the node, whose log may still help."
+            "--data",
+            metavar="DIR",
+            help="Data directory of the node, to restore records from its commit log.",
         ),
     ] = None,
     shard: OneShard = None,
     older: Annotated[
         bool,
         typer.Option(
-            "--older", help="Use older generations also when they may hold deleted records."
+            "--older",
+            help="Use older object generations even if they may hold deleted records.",
         ),
     ] = False,
     apply: Annotated[
         bool,
-        typer.Option("--apply", help="Restore what can be, and mark the rest as holes."),
+        typer.Option("--apply", help="Restore the recoverable records and mark the rest as holes."),
     ] = False,
     options: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is damaged or missing, and what of it can be restored; with --apply, restore it.
+    """List damaged or missing objects and the records that can be restored.
 
-    Records come from what is sound of the object, from older generations that were not deleted
-    yet, and from the node's log ([b]--data[/b]). With [b]--apply[/b], offsets that are found
-    nowhere become holes: readers go on after them. Exits with 1 when damage remains.
+    Records are restored from the intact part of the object, from older generations that are not
+    deleted yet, and from the node's commit log ([b]--data[/b]). With [b]--apply[/b], offsets
+    without a copy become holes, which readers skip. Exits with 1 if damage remains.
 
     Example: [b]penstock tier repair s3://logs/penstock --data /var/lib/penstock[/b]
     """
-    chosen = None if shard is None else read_shard(shard)
     report = tier_repair.repair_tier(
-        _config(url, options), shard=chosen, data=data, older=older, apply=apply
+        _config(url, options), shard=_shard(shard), data=data, older=older, apply=apply
     )
-    if as_json:
-        print_json([report])
-    else:
-        _print_repairs(report)
-    is_left = report.unreadable or not all(one.applied for one in report.repairs)
+    tier_output.print_repair(report, as_json=as_json)
+    is_left = report.unreadable or not all(repair.applied for repair in report.repairs)
     raise typer.Exit(DAMAGED if is_left else 0)
-
-
-def _print_repairs(report: tier_repair.RepairReport) -> None:
-    print_line(f"{report.shards} shards, {report.chunks} chunks, {len(report.repairs)} damaged")
-    if report.repairs:
-        print_table(
-            ("object", "#first", "#end", "state", "#sound", "#older", "#in log", "#lost", "done"),
-            (
-                (
-                    one.object_name,
-                    one.first_offset,
-                    one.end_offset,
-                    "missing" if one.is_missing else "damaged",
-                    one.sound,
-                    one.from_generation,
-                    one.from_log,
-                    one.lost_count,
-                    "yes" if one.applied else "no",
-                )
-                for one in report.repairs
-            ),
-        )
-    for one in report.repairs:
-        for first, end in one.lost:
-            print_line(f"lost: {one.shard} offsets {first} to {end - 1}")
-    for sentence in report.unreadable:
-        print_line(sentence)
 
 
 @app.command()
 def rebuild(
     url: Url,
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="A data directory.", show_default=False)
+        str,
+        typer.Argument(metavar="DIR", help="Data directory of the node.", show_default=False),
     ],
     options: Options = None,
 ) -> None:
-    """Fill the metadata store of a data directory from the tier alone; no node may use it now."""
+    """Rebuild the tier metadata of a data directory from the tier.
+
+    Stop the node that uses the directory first.
+    """
     count = tier_admin.rebuild_metadata(_config(url, options), f"{directory}/tier-meta")
     print_line(f"{count} shards")
-
-
-Directory = Annotated[
-    str, typer.Option("--data", "-d", metavar="DIR", help="A data directory.", show_default=False)
-]
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster", metavar="ID", help="Whose topics, when the tier holds those of several."
-    ),
-]
 
 
 @app.command()
 def restore(
     url: Url,
-    data: Directory,
+    data: Data,
     cluster: Cluster = None,
     config: Config = None,
     options: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new data directory from a tier alone, ready for [b]penstock serve[/b].
+    """Create a new data directory from a tier, ready for [b]penstock serve[/b].
 
-    Topics keep their ids, names, options and offsets; groups go on where they had committed.
-    What was never uploaded is lost. The old node, should it come back, can no longer change the
-    tier.
+    Topics keep their ids, names, options and offsets; groups resume at their committed offsets.
+    Records that were never uploaded are lost. The old node is fenced: it can no longer write to
+    the tier.
 
     Example: [b]penstock tier restore s3://logs/penstock --data /var/lib/penstock[/b]
     """
-    settings = load_settings(config)
-    done = tier_restore.restore_tier(
-        _config(url, options),
-        data,
-        segment_settings(settings, is_new=True),
-        node_id=settings.node.id,
-        cluster_id=cluster,
+    store_settings, node_id = _new_store_settings(config)
+    result = tier_restore.restore_tier(
+        _config(url, options), data, store_settings, node_id=node_id, cluster_id=cluster
     )
-    _print_restored(done, as_json=as_json)
+    tier_output.print_restored(result, as_json=as_json)
 
 
 @app.command()
 def attach(
     url: Url,
-    data: Directory,
+    data: Data,
     cluster: Cluster = None,
     config: Config = None,
     options: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add the topics of a tier to the data directory of a node that is stopped.
+    """Add the topics of a tier to the data directory of a stopped node.
 
-    As [b]restore[/b], for a directory that has topics of its own. Topics that it has already are
-    passed over.
+    Like [b]restore[/b], for a directory that already has topics. Topics that exist in it are
+    skipped.
 
     Example: [b]penstock tier attach s3://logs/penstock --data /var/lib/penstock[/b]
     """
-    settings = load_settings(config)
-    done = tier_restore.attach_tier(
-        _config(url, options),
-        data,
-        segment_settings(settings, is_new=True),
-        node_id=settings.node.id,
-        cluster_id=cluster,
+    store_settings, node_id = _new_store_settings(config)
+    result = tier_restore.attach_tier(
+        _config(url, options), data, store_settings, node_id=node_id, cluster_id=cluster
     )
-    _print_restored(done, as_json=as_json)
-
-
-def _print_restored(done: tier_restore.Restored, *, as_json: bool) -> None:
-    if as_json:
-        print_json([done])
-        return
-    print_table(
-        ("shard", "topic", "#start", "#next offset"),
-        ((one.shard, one.topic, one.start_offset, one.next_offset) for one in done.shards),
-    )
-    print_fields(
-        (
-            ("topics", done.topics),
-            ("groups", done.groups),
-            ("offsets moved back to the end", done.offsets_moved_back),
-            (
-                "catalogue of",
-                time_text(done.catalogue_ms) if done.catalogue_ms else "(none: names from ids)",
-            ),
-            ("cluster", done.cluster_id),
-            ("restored from cluster", done.restored_from),
-        )
-    )
+    tier_output.print_restored(result, as_json=as_json)
 
 
 @app.command()
@@ -354,25 +266,29 @@ def pull(
     url: Url,
     shard: ShardName,
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="A new store directory.", show_default=False)
+        str,
+        typer.Argument(metavar="DIR", help="Store directory to create.", show_default=False),
     ],
     renumber: Annotated[
-        bool, typer.Option("--renumber", help="Give the records new offsets, from 0 on.")
+        bool, typer.Option("--renumber", help="Assign new offsets to the records, from 0.")
     ] = False,
     options: Options = None,
 ) -> None:
-    """Copy a shard from the tier into a new store directory. Records keep their offsets.
+    """Copy a shard from a tier into a new store directory.
+
+    Records keep their offsets unless [b]--renumber[/b] is given.
 
     Example: [b]penstock tier pull s3://logs/penstock orders_0 restored[/b]
     """
+    shard_id = read_shard(shard)
     with progress_bar() as show:
         count = tier_admin.pull_shard(
             _config(url, options),
-            read_shard(shard),
+            shard_id,
             directory,
-            None if show is None else lambda done, total: show("pull", done, total),
+            step_progress(show, "pull"),
             renumber=renumber,
         )
     with SegmentStore.open(directory) as store:
-        bounds = store.bounds(read_shard(shard))
+        bounds = store.bounds(shard_id)
     print_line(f"{count} records, offsets {bounds.earliest} to {bounds.commit}")

@@ -44,7 +44,7 @@ class Bounds(Protocol):
 
 
 class Shards(Protocol):
-    """What is there to be read; `origins` has two of them."""
+    """What is there to be read; `sources` has two of them."""
 
     def shards(self) -> list[ShardId]: ...
 

@@ -81,7 +81,7 @@ def package(target: str, *, more: Iterable[str] = ()) -> Packed:
     )
 
 
-def settings_for(path: str) -> dict[str, str]:
+def archive_settings(path: str) -> dict[str, str]:
     """Return the settings of Spark with which executors use an archive."""
     return {
         "spark.archives": f"{path}#{_OWN}",

@@ -11,6 +11,7 @@ import typer
 
 from penstock.cli.arguments import AsJson, Directory
 from penstock.cli.commands import store_output
+from penstock.cli.exit_codes import DAMAGED
 from penstock.cli.output import (
     print_fields,
     print_json,
@@ -47,7 +48,6 @@ Topics = Annotated[
     list[str] | None,
     typer.Option("--topic", "-t", help="Only this topic; may be repeated.", show_default="all"),
 ]
-DAMAGED: Final = 1
 _NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy")
 
 
@@ -88,11 +88,10 @@ class _LateSession:
 
     def _start(self) -> SparkSession:
         # Here, so that no other command waits for Spark's modules.
-        from penstock.pipeline import session
-        from penstock.pipeline.session.masters import is_connect
+        from penstock import pipeline as spark_pipeline
 
-        spark = session("penstock pipeline", self._master, quiet=not self._logs)
-        if not is_connect(spark):
+        spark = spark_pipeline.session("penstock pipeline", self._master, quiet=not self._logs)
+        if not spark_pipeline.is_connect(spark):
             spark.sparkContext.setLogLevel("WARN" if self._logs else "OFF")
         return spark
 

@@ -27,8 +27,8 @@ def package(output: Output, more: With = None, as_json: AsJson = False) -> None:
 
     Example: [b]penstock pipeline package -o env.tgz[/b]
     """
-    from penstock.pipeline.session.packaging import package as make
-    from penstock.pipeline.session.packaging import settings_for
+    from penstock.pipeline import archive_settings
+    from penstock.pipeline import package as make
 
     made = make(output, more=more or ())
     if as_json:
@@ -42,6 +42,6 @@ def package(output: Output, more: With = None, as_json: AsJson = False) -> None:
             ("Python", made.python),
             ("platform", made.platform),
             *((f"  {name}", version) for name, version in made.distributions.items()),
-            *settings_for(made.path).items(),
+            *archive_settings(made.path).items(),
         )
     )
