@@ -15,7 +15,7 @@ import penstock
 from penstock import aio
 from penstock.adapter.topics.options import TopicOptions
 from penstock.aio import write_coalescing as joined_writes
-from penstock.aio.thread_pool import CALLS, Calls
+from penstock.aio.thread_pool import CALLS, CallExecutor
 from penstock.errors import ClosedError, RecordTooLargeError, UnknownTopicError
 from penstock.record import Location
 
@@ -26,7 +26,7 @@ R = TypeVar("R")
 PATIENCE_S = 120
 
 
-class CountedCalls(Calls):
+class CountedCalls(CallExecutor):
     """Counts the calls, and can hold them up."""
 
     def __init__(self) -> None:

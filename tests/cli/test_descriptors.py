@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from penstock.cli.descriptors import CONNECTIONS_MIN, RESERVE_MAX, fitted, raise_limit
+from penstock.cli.descriptors import CONNECTIONS_MIN, RESERVE_MAX, fit_connections, raise_limit
 from penstock.settings import SERVE
 
 
@@ -38,4 +38,4 @@ def test_a_system_that_refuses_leaves_the_limit_as_it_is(monkeypatch: pytest.Mon
     ],
 )
 def test_connections_leave_descriptors_for_files(limit: int | None, connections: int) -> None:
-    assert fitted(SERVE, limit).kafka.connections_max == connections
+    assert fit_connections(SERVE, limit).kafka.connections_max == connections

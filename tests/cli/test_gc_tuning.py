@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.cli.gc_tuning import LOOK_AT_ALL_EVERY_S, SLOW_S, ShortPauses
+from penstock.cli.gc_tuning import FULL_COLLECTION_INTERVAL_S, SLOW_S, GcPauseLimiter
 
 
 @pytest.fixture(autouse=True)
@@ -17,11 +17,11 @@ def collector_as_before() -> Iterator[None]:
 
 
 class Collections:
-    """Tells `ShortPauses` of collections, as the collector does."""
+    """Tells `GcPauseLimiter` of collections, as the collector does."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        self._pauses = ShortPauses(lambda: self.now)
+        self._pauses = GcPauseLimiter(lambda: self.now)
 
     def collect(self, seconds: float, generation: int = 2) -> int:
         """Return how many objects are left out of collections behind one that took so long."""
@@ -49,7 +49,7 @@ def test_quick_collections_and_those_of_young_objects_change_nothing(
 def test_everything_is_looked_at_once_an_hour() -> None:
     collections = Collections()
     assert collections.collect(2 * SLOW_S) > 1_000
-    collections.now += LOOK_AT_ALL_EVERY_S
+    collections.now += FULL_COLLECTION_INTERVAL_S
     collections.collect(SLOW_S / 2)
     assert collections.during == 0
     collections.collect(2 * SLOW_S)

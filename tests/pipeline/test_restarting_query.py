@@ -9,14 +9,14 @@ import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.errors import StoreError
-from penstock.pipeline import restarting_query as kept_query
-from penstock.pipeline.restarting_query import KeptQuery
+from penstock.pipeline import restarting_query
+from penstock.pipeline.restarting_query import RestartingQuery
 
 SLOW = "Python worker failed to connect back."
 
 
 class Query:
-    """A query of Spark's as far as `KeptQuery` looks at it."""
+    """A query of Spark's as far as `RestartingQuery` looks at it."""
 
     def __init__(self, looks: int = 0, failure: str | None = None) -> None:
         self._looks = looks
@@ -52,62 +52,62 @@ def start_of(*queries: Query) -> Callable[[], StreamingQuery]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_query, "LOOK_EVERY_S", 0)
+    monkeypatch.setattr(restarting_query, "POLL_INTERVAL_S", 0)
 
 
 def test_the_next_source_starts_when_the_last_one_has_begun() -> None:
     query = Query(looks=5)
-    kept = KeptQuery("export", start_of(query))
+    restarting = RestartingQuery("export", start_of(query))
     assert not query.is_starting
-    assert kept.active
+    assert restarting.active
 
 
 def test_a_source_that_never_begins_holds_the_others_up_for_a_while_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept_query, "BEGIN_S", 0.01)
-    assert KeptQuery("export", start_of(Query(looks=10**9))).active
+    monkeypatch.setattr(restarting_query, "START_TIMEOUT_S", 0.01)
+    assert RestartingQuery("export", start_of(Query(looks=10**9))).active
 
 
 def test_a_query_whose_source_started_too_late_is_started_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept_query, "PAUSES_S", (3600.0,))
+    monkeypatch.setattr(restarting_query, "RESTART_DELAYS_S", (3600.0,))
     second = Query()
-    kept = KeptQuery("export", start_of(Query(failure=SLOW), second))
-    kept.look()
+    restarting = RestartingQuery("export", start_of(Query(failure=SLOW), second))
+    restarting.poll()
     # It waits: it has not ended, and nothing is under way.
-    kept.look()
-    assert kept.active
-    assert not kept.busy
-    monkeypatch.setattr(kept, "_again_at", 0.0)
-    kept.look()
-    assert kept.active
-    kept.stop()
+    restarting.poll()
+    assert restarting.active
+    assert not restarting.busy
+    monkeypatch.setattr(restarting, "_restart_at", 0.0)
+    restarting.poll()
+    assert restarting.active
+    restarting.stop()
     assert second.stopped
 
 
 def test_one_that_fails_again_and_again_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_query, "PAUSES_S", (0.0, 0.0))
-    kept = KeptQuery("export", start_of(*(Query(failure=SLOW) for _ in range(3))))
+    monkeypatch.setattr(restarting_query, "RESTART_DELAYS_S", (0.0, 0.0))
+    restarting = RestartingQuery("export", start_of(*(Query(failure=SLOW) for _ in range(3))))
     for _ in range(4):
-        kept.look()
+        restarting.poll()
     with pytest.raises(StoreError, match=f"^Spark: {SLOW}$"):
-        kept.look()
+        restarting.poll()
 
 
 def test_a_batch_that_was_completed_begins_the_row_of_starts_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept_query, "PAUSES_S", (0.0,))
+    monkeypatch.setattr(restarting_query, "RESTART_DELAYS_S", (0.0,))
     queries = [Query(failure=SLOW) for _ in range(3)]
     for number, query in enumerate(queries):
         query.recentProgress = [{"numInputRows": 1, "batchId": number}]
-    kept = KeptQuery("export", start_of(*queries, Query()))
+    restarting = RestartingQuery("export", start_of(*queries, Query()))
     for _ in range(6):
-        kept.look()
-    assert kept.batches == kept.rows == 3
-    assert kept.active
+        restarting.poll()
+    assert restarting.batches == restarting.rows == 3
+    assert restarting.active
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,10 @@ def test_a_batch_that_was_completed_begins_the_row_of_starts_anew(
     ],
 )
 def test_errors_that_time_heals_are_tried_again(failure: str, again: bool) -> None:
-    kept = KeptQuery("stages", start_of(Query(failure=failure), Query()))
+    restarting = RestartingQuery("stages", start_of(Query(failure=failure), Query()))
     if again:
-        kept.look()
-        assert kept.active
+        restarting.poll()
+        assert restarting.active
     else:
         with pytest.raises(StoreError):
-            kept.look()
+            restarting.poll()

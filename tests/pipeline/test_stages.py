@@ -21,8 +21,7 @@ from tests.pipeline.conftest import Load
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, StoreError
-from penstock.pipeline import jobs
-from penstock.pipeline import restarting_query as kept_query
+from penstock.pipeline import jobs, restarting_query
 from penstock.pipeline.continuous import Duties, RunResult
 from penstock.pipeline.continuous import run as run_duties
 from penstock.pipeline.stages import Chain, Stage, load_stage
@@ -243,7 +242,7 @@ def test_a_query_that_the_outside_world_stopped_is_started_again(
     append(tmp_path / "source", range(300))
     flaky = Flaky(failures, error)
     monkeypatch.setattr(jobs, "export", flaky)
-    monkeypatch.setattr(kept_query, "PAUSES_S", (0.0, 0.1, 0.2))
+    monkeypatch.setattr(restarting_query, "RESTART_DELAYS_S", (0.0, 0.1, 0.2))
     if message is None:
         assert export_once(spark, tmp_path).rows_exported == 300
     else:

@@ -1,4 +1,4 @@
-"""The same store for asyncio programs: every call is a coroutine.
+"""The store API for asyncio programs: every blocking call is a coroutine.
 
     async with penstock.aio.connect("127.0.0.1:9190") as store:
         orders = await store.create_topic("orders")
@@ -6,8 +6,8 @@
         async for message in store.consumer("billing", ["orders"]).follow():
             ...
 
-Methods, arguments and errors are those of `penstock.open` and `penstock.connect`; `thread_pool` says how
-calls run beside the event loop.
+Methods, arguments and errors are those of `penstock.open` and `penstock.connect`. Blocking calls
+run in threads, not in the event loop (`thread_pool`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from penstock.adapter.locations import Message
-from penstock.aio.thread_pool import Calls
+from penstock.aio.thread_pool import CallExecutor
 from penstock.api import Consumer
 from penstock.api.consumer import PAGE
 from penstock.api.consumer_options import Start
@@ -24,7 +24,7 @@ _SLICE_S: Final = 1.0
 class AsyncConsumer:
     """A consumer of a group; see `penstock.Consumer`. One coroutine uses it at a time."""
 
-    def __init__(self, make: Callable[[], Consumer], calls: Calls) -> None:
+    def __init__(self, make: Callable[[], Consumer], calls: CallExecutor) -> None:
         self._make: Final = make
         self._calls: Final = calls
         self._consumer: Consumer | None = None

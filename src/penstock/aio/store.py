@@ -8,9 +8,9 @@ from typing import Final, Self, Unpack
 
 from penstock.adapter.topics.options import TopicOptions
 from penstock.aio.consumer import AsyncConsumer
-from penstock.aio.thread_pool import Calls
+from penstock.aio.thread_pool import CallExecutor
 from penstock.aio.topic import AsyncTopic
-from penstock.aio.write_coalescing import JoinedWrites
+from penstock.aio.write_coalescing import WriteCoalescer
 from penstock.api import Store
 from penstock.api.consumer_options import ConsumerArguments, as_options
 from penstock.api.topic_info import GroupInfo, TopicInfo
@@ -21,10 +21,10 @@ from penstock.record import Location, Record
 class AsyncStore:
     """Use `penstock.aio.open` or `penstock.aio.connect`; see `penstock.Store`."""
 
-    def __init__(self, store: Store, calls: Calls | None = None) -> None:
+    def __init__(self, store: Store, calls: CallExecutor | None = None) -> None:
         self._store: Final = store
-        self._calls: Final = calls if calls is not None else Calls()
-        self._writes: Final = JoinedWrites(self._calls)
+        self._calls: Final = calls if calls is not None else CallExecutor()
+        self._writes: Final = WriteCoalescer(self._calls)
 
     def __repr__(self) -> str:
         return repr(self._store).replace("<Store", "<AsyncStore", 1)

@@ -26,7 +26,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Calls:
+class CallExecutor:
     """Threads for a store and all that comes from it; they are started when they are needed."""
 
     def __init__(self) -> None:

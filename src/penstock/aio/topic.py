@@ -9,8 +9,8 @@ from typing import Final, Unpack
 
 from penstock.adapter.locations import Message
 from penstock.adapter.topics.options import AlterOptions
-from penstock.aio.thread_pool import Calls
-from penstock.aio.write_coalescing import JoinedWrites, may_join
+from penstock.aio.thread_pool import CallExecutor
+from penstock.aio.write_coalescing import WriteCoalescer, can_coalesce
 from penstock.api import Topic
 from penstock.api.topic import Headers, as_record
 from penstock.api.topic_info import TopicInfo
@@ -21,7 +21,7 @@ from penstock.record import Location, Offset, Producer, Record, StoredRecord
 class AsyncTopic:
     """A handle on one topic; see `penstock.Topic`."""
 
-    def __init__(self, topic: Topic, calls: Calls, writes: JoinedWrites) -> None:
+    def __init__(self, topic: Topic, calls: CallExecutor, writes: WriteCoalescer) -> None:
         self._topic: Final = topic
         self._calls: Final = calls
         self._writes: Final = writes
@@ -49,7 +49,7 @@ class AsyncTopic:
         record = as_record(
             value, key=key, tags=tags, headers=headers, timestamp=timestamp, expires=expires
         )
-        if producer is None and may_join(record, partition):
+        if producer is None and can_coalesce(record, partition):
             location = self._writes.write_at_once(self._topic, record, partition)
             if location is None:
                 return await self._writes.write(self._topic, record, partition)

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.aio.thread_pool import Calls
+from penstock.aio.thread_pool import CallExecutor
 from penstock.api import Topic
 from penstock.api.topic import write_at_once
 from penstock.errors import PartialWriteError, RequestError, StoreError
@@ -42,7 +42,7 @@ _BYTES: Final = (bytes, type(None))
 _NUMBER: Final = (int, type(None))
 
 
-def may_join(record: Record, partition: object) -> bool:
+def can_coalesce(record: Record, partition: object) -> bool:
     """Say whether a write can be measured and sorted; the store answers to those that cannot."""
     return (
         type(record.value) in _BYTES and type(record.key) in _BYTES and type(partition) in _NUMBER
@@ -54,10 +54,10 @@ class _Write(NamedTuple):
     answer: asyncio.Future[Location]
 
 
-class JoinedWrites:
+class WriteCoalescer:
     """The lanes of a store; a lane is there while it has something to write."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: CallExecutor) -> None:
         self._calls: Final = calls
         self._lanes: Final[dict[_Place, deque[_Write]]] = {}
         self._running: Final[set[asyncio.Task[None]]] = set()

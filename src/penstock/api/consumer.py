@@ -49,7 +49,7 @@ from penstock.api.consumer_options import (
 from penstock.api.group_membership import SETTLE_S, Membership, Pending
 from penstock.api.long_poll import SLICE_S
 from penstock.api.partition_errors import OF_PARTITION, PartitionErrors
-from penstock.api.timestamps import as_ms
+from penstock.api.timestamps import to_timestamp_ms
 from penstock.api.topic_info import PartitionInfo
 from penstock.api.validation import (
     as_seconds,
@@ -145,7 +145,7 @@ class Consumer:
         self._membership = membership
         finalize(self, membership.abandon).atexit = False
         membership.start()
-        membership.wait_settled(SETTLE_S)
+        membership.wait_for_rebalance(SETTLE_S)
         self._follow_group()
 
     # Reading
@@ -394,7 +394,7 @@ class Consumer:
                 self._namespace, *at, self._positions[at], max_records, SIZE_PER_READ
             )
         except OF_PARTITION as error:
-            self._errors.note(at, error, began)
+            self._errors.add(at, error, began)
             return []
         self._errors.clear(at)
         return page
@@ -404,7 +404,7 @@ class Consumer:
         try:
             return self._backend.partition_info(self._namespace, *at)
         except OF_PARTITION as error:
-            self._errors.note(at, error, began)
+            self._errors.add(at, error, began)
             return None
 
     def _skip_holes(self) -> None:
@@ -426,7 +426,7 @@ class Consumer:
             return
         self._apply_pending(membership)
         if not self._mine:
-            membership.ask_now(SETTLE_S)
+            membership.poll_coordinator(SETTLE_S)
             self._apply_pending(membership)
 
     def _apply_pending(self, membership: Membership) -> None:
@@ -489,8 +489,8 @@ class Consumer:
     def _assign(self) -> None:
         counts = {topic: self._assign_topic(topic) for topic in self.topics}
         membership = self._membership
-        if membership is not None and membership.note_counts(counts):
-            membership.wait_settled(SETTLE_S)
+        if membership is not None and membership.update_partition_counts(counts):
+            membership.wait_for_rebalance(SETTLE_S)
             self._apply_pending(membership)
         self._errors.keep(self._all_mine())
         for at in [at for at in self._unplaced if self._errors.is_due(at)]:
@@ -570,11 +570,11 @@ class Consumer:
         began = self._clock.monotonic()
         try:
             return self._backend.offsets_at(
-                self._namespace, topic, as_ms(moment), AdapterOffsetStrategy.LATEST
+                self._namespace, topic, to_timestamp_ms(moment), AdapterOffsetStrategy.LATEST
             )
         except OF_PARTITION as error:
             for p in partitions:
-                self._errors.note((topic, p), error, began)
+                self._errors.add((topic, p), error, began)
             return {}
 
     def _check_open(self) -> None:

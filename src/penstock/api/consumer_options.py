@@ -11,7 +11,7 @@ from msgspec import Struct
 from penstock.api.backend import TopicPartition
 from penstock.api.group_membership import MAX_POLL_INTERVAL_S, SESSION_TIMEOUT_S, MemberOptions
 from penstock.api.partition_errors import OnError
-from penstock.api.timestamps import as_ms
+from penstock.api.timestamps import to_timestamp_ms
 from penstock.api.validation import as_seconds, check_name, check_places
 from penstock.errors import BadRequestError
 
@@ -99,7 +99,7 @@ def _as_timeout(given: object, name: str) -> float:
 
 def check_start(start: object) -> None:
     if not isinstance(start, str):
-        as_ms(start)
+        to_timestamp_ms(start)
     elif start not in {"earliest", "latest"}:
         raise BadRequestError(f'start is "earliest", "latest" or a moment, not {start!r}')
 

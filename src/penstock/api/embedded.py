@@ -10,7 +10,7 @@ from penstock.adapter.group_lag import lag_of
 from penstock.adapter.locations import Message
 from penstock.adapter.record_watch import RecordWatch
 from penstock.api.backend import TopicPartition
-from penstock.api.fork_guard import belongs_to_this_process
+from penstock.api.fork_guard import disown_in_children
 from penstock.api.live_groups import LiveGroups
 from penstock.api.topic_info import GroupInfo, PartitionInfo, TopicInfo
 from penstock.engine.contract import AdapterOffsetStrategy, ColumnQuery, Compacted, ShardInfo
@@ -63,7 +63,7 @@ class EmbeddedBackend:
         self._offsets: Final = node.driver_manager.offsets
         self._router: Final = GroupRouter(node.groups)
         self._groups: Final = LiveGroups(self._router)
-        belongs_to_this_process(self)
+        disown_in_children(self)
 
     @property
     def place(self) -> str:
@@ -93,8 +93,13 @@ class EmbeddedBackend:
     def describe_topic(self, namespace: str, topic: str) -> TopicInfo:
         found = self._admin.describe_topic(topic, namespace=namespace)
         parts = tuple(
-            _partition_info(one.info, leader=one.leader, segments=one.segments, problem=one.problem)
-            for one in found.partitions
+            _partition_info(
+                partition.info,
+                leader=partition.leader,
+                segments=partition.segments,
+                problem=partition.problem,
+            )
+            for partition in found.partitions
         )
         return _topic_info(found.topic, parts)
 

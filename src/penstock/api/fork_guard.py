@@ -15,7 +15,7 @@ from weakref import WeakSet
 from penstock.errors import LockedError
 
 
-class InheritedBackend:
+class ForkedBackend:
     """What a backend becomes in a child."""
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -34,7 +34,7 @@ class InheritedBackend:
 _backends: Final[WeakSet[object]] = WeakSet()
 
 
-def belongs_to_this_process(backend: object) -> None:
+def disown_in_children(backend: object) -> None:
     """Have `backend` refused in every child that is forked from now on."""
     _backends.add(backend)
 
@@ -42,7 +42,7 @@ def belongs_to_this_process(backend: object) -> None:
 def _disown() -> None:
     inherited = tuple(_backends)
     for backend in inherited:
-        backend.__class__ = InheritedBackend
+        backend.__class__ = ForkedBackend
     if inherited:
         _end_without_databases(inherited)
 

@@ -57,7 +57,7 @@ ANSWER_S: Final = 2.0
 """How long one call waits for the group to decide; then it is made again."""
 SETTLE_S: Final = 5.0
 """How long a consumer without partitions waits for a rebalance under way."""
-COMMIT_S: Final = 30.0
+COMMIT_TIMEOUT_S: Final = 30.0
 """How long a commit waits for one."""
 _PAUSE_S: Final = 0.1
 _NOTHING: Final[frozenset[TopicPartition]] = frozenset()
@@ -153,7 +153,7 @@ class Membership:
             self._changed.notify_all()
         self._wake()
 
-    def note_counts(self, counts: dict[str, int]) -> bool:
+    def update_partition_counts(self, counts: dict[str, int]) -> bool:
         """Compare the topics with what this leader assigned; True: it assigns anew."""
         with self._changed:
             if not self._is_leader or self._must_join:
@@ -164,12 +164,12 @@ class Membership:
         self._wake()
         return True
 
-    def wait_settled(self, seconds: float) -> bool:
+    def wait_for_rebalance(self, seconds: float) -> bool:
         """Wait until the group has decided what this consumer reads."""
         with self._changed:
             return self._changed.wait_for(self._is_settled, seconds)
 
-    def ask_now(self, seconds: float) -> None:
+    def poll_coordinator(self, seconds: float) -> None:
         """Ask for the group's state without waiting for the next heartbeat, and wait for a
         rebalance under way."""
         until = self._clock.monotonic() + seconds
@@ -177,7 +177,7 @@ class Membership:
             before = self._started
             self._wake()
             self._changed.wait_for(lambda: self._finished > before or self._is_over(), seconds)
-        self.wait_settled(max(0.0, until - self._clock.monotonic()))
+        self.wait_for_rebalance(max(0.0, until - self._clock.monotonic()))
 
     def _caller(self) -> Caller:
         """Return who commits; raise `GroupFencedError` when this consumer is a member no more."""
@@ -192,7 +192,7 @@ class Membership:
         self, offsets: Mapping[TopicPartition, Offset], topic_ids: Mapping[str, str]
     ) -> None:
         """Commit as a member; wait for a rebalance under way, which changes the generation."""
-        deadline = self._clock.monotonic() + COMMIT_S
+        deadline = self._clock.monotonic() + COMMIT_TIMEOUT_S
         while True:
             caller = self._caller()
             try:
@@ -202,7 +202,7 @@ class Membership:
                 is_moving = (self._must_join and not self._is_over()) or self._caller() != caller
                 if left <= 0 or not is_moving:
                     raise
-                self.wait_settled(min(left, SETTLE_S))
+                self.wait_for_rebalance(min(left, SETTLE_S))
             else:
                 return
 
@@ -374,9 +374,11 @@ class Membership:
         return _PAUSE_S if synced.error in LATER else 0.0
 
     def _assign(self, joined: Joined) -> tuple[tuple[str, bytes], ...]:
-        members = {one.member_id: decode_subscription(one.metadata) for one in joined.members}
+        members = {
+            member.member_id: decode_subscription(member.metadata) for member in joined.members
+        }
         counts: dict[str, int] = {}
-        for topic in sorted({topic for one in members.values() for topic in one.topics}):
+        for topic in sorted({topic for member in members.values() for topic in member.topics}):
             with suppress(UnknownTopicError):
                 counts[topic] = self._backend.locate_topic(self._namespace, topic)[1]
         assign = ASSIGNORS[joined.protocol or ""]

@@ -64,14 +64,22 @@ class LiveGroups:
 
 
 def _named(view: GroupView) -> str:
-    ids = [f"{one.member_id} ({one.client_host})" for one in view.members] + list(view.pending)
+    ids = [f"{member.member_id} ({member.client_host})" for member in view.members] + list(
+        view.pending
+    )
     more = f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else ""
     return ", ".join(ids[:_NAMED_MAX]) + more
 
 
 def _with_members(info: GroupInfo, view: GroupView) -> GroupInfo:
     members = tuple(
-        GroupMember(one.member_id, one.client_id, one.client_host, one.instance_id, one.partitions)
-        for one in view.members
+        GroupMember(
+            member.member_id,
+            member.client_id,
+            member.client_host,
+            member.instance_id,
+            member.partitions,
+        )
+        for member in view.members
     )
     return replace(info, state=view.state, protocol=view.protocol, members=members)

@@ -64,7 +64,7 @@ class PartitionErrors:
         pause = self._pauses.get(at)
         return pause is None or self._clock.monotonic() >= pause[0]
 
-    def note(self, at: TopicPartition, error: StoreError, began: float) -> None:
+    def add(self, at: TopicPartition, error: StoreError, began: float) -> None:
         """A read that began at `began` failed."""
         known = self._errors.get(at)
         self._errors[at] = error

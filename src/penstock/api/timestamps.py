@@ -7,7 +7,7 @@ from datetime import datetime
 from penstock.errors import BadRequestError
 
 
-def as_ms(moment: object) -> int:
+def to_timestamp_ms(moment: object) -> int:
     """Return a moment in milliseconds; a datetime without a time zone is local time."""
     if isinstance(moment, datetime):
         try:

@@ -19,7 +19,7 @@ from penstock.adapter.locations import Message
 from penstock.adapter.topics.options import AlterOptions
 from penstock.api.backend import Backend
 from penstock.api.long_poll import wait_for_records
-from penstock.api.timestamps import as_ms
+from penstock.api.timestamps import to_timestamp_ms
 from penstock.api.topic_info import TopicInfo
 from penstock.api.validation import as_list, as_seconds, check_partition, check_start
 from penstock.codec.validation import check_text
@@ -175,9 +175,9 @@ class Topic:
         limit: int = 64,
     ) -> list[Message]:
         """Return the records of a key, newest first, of a span of time."""
-        end_ms = None if until is None else as_ms(until)
+        end_ms = None if until is None else to_timestamp_ms(until)
         return self._backend.query_by_key(
-            self._namespace, self.name, key, as_ms(since), end_ms, limit
+            self._namespace, self.name, key, to_timestamp_ms(since), end_ms, limit
         )
 
     query_message_by_key = query
@@ -190,7 +190,7 @@ class Topic:
     def offsets_at(self, moment: int | datetime) -> dict[int, Offset]:
         """Return the same for every partition."""
         return self._backend.offsets_at(
-            self._namespace, self.name, as_ms(moment), AdapterOffsetStrategy.LATEST
+            self._namespace, self.name, to_timestamp_ms(moment), AdapterOffsetStrategy.LATEST
         )
 
     def wait(self, positions: Mapping[int, int], *, seconds: float) -> bool:
@@ -297,8 +297,8 @@ def as_record(
         key=key,
         tags=tuple(as_list(tags, "tags")),
         headers=tuple(as_list(pairs, "headers")),
-        timestamp_ms=None if timestamp is None else as_ms(timestamp),
-        expires_at_ms=None if expires is None else as_ms(expires),
+        timestamp_ms=None if timestamp is None else to_timestamp_ms(timestamp),
+        expires_at_ms=None if expires is None else to_timestamp_ms(expires),
     )
 
 

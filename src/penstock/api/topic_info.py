@@ -48,15 +48,17 @@ class TopicInfo(Struct, frozen=True):
     def bounded(self) -> tuple[PartitionInfo, ...]:
         """The partitions, for those who go by their bounds: raises `RetryableError` while nobody
         can say where one of them begins and ends."""
-        for one in self.partitions:
-            if one.problem:
-                raise RetryableError(f"partition {one.partition} of {self.name!r}: {one.problem}")
+        for partition in self.partitions:
+            if partition.problem:
+                raise RetryableError(
+                    f"partition {partition.partition} of {self.name!r}: {partition.problem}"
+                )
         return self.partitions
 
     @property
     def records(self) -> int:
         """How many offsets can be read, deleted ones included."""
-        return sum(one.commit - one.earliest for one in self.partitions)
+        return sum(partition.commit - partition.earliest for partition in self.partitions)
 
     @property
     def size(self) -> int:

@@ -40,7 +40,7 @@ def raise_limit() -> int | None:
     return wanted
 
 
-def fitted(settings: Settings, limit: int | None) -> Settings:
+def fit_connections(settings: Settings, limit: int | None) -> Settings:
     """Return settings whose connections leave descriptors for files below `limit`."""
     if limit is None:
         return settings

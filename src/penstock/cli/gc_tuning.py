@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Final
 
 SLOW_S: Final = 0.003
-LOOK_AT_ALL_EVERY_S: Final = 3_600.0
+FULL_COLLECTION_INTERVAL_S: Final = 3_600.0
 _FULL: Final = 2
 
 
-class ShortPauses:
+class GcPauseLimiter:
     """Called by the collector before and after each collection."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -32,14 +32,14 @@ class ShortPauses:
         now = self._monotonic()
         if phase == "start":
             self._began = now
-            if now - self._looked_at_all >= LOOK_AT_ALL_EVERY_S:
+            if now - self._looked_at_all >= FULL_COLLECTION_INTERVAL_S:
                 self._looked_at_all = now
                 gc.unfreeze()
         elif now - self._began >= SLOW_S:
             gc.freeze()
 
 
-def keep_pauses_short() -> None:
+def limit_gc_pauses() -> None:
     """Take what there is now out of the collections, and what proves to stay."""
     gc.freeze()
-    gc.callbacks.append(ShortPauses())
+    gc.callbacks.append(GcPauseLimiter())

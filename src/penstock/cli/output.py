@@ -138,7 +138,9 @@ def printable(data: bytes | str | None, limit: int | None = None) -> str:
         text = text[: limit - 1] + "…"
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else _escape(each) for each in text)
+    return "".join(
+        character if character.isprintable() else _escape(character) for character in text
+    )
 
 
 def _escape(character: str) -> str:

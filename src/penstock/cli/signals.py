@@ -56,10 +56,10 @@ class Stopping:
         poll.register(descriptor, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         ready = poll.poll(None if seconds is None else max(0.0, seconds) * 1000)
-        found = {one for one, _ in ready}
-        if self._woken in found:
+        readable = {ready_descriptor for ready_descriptor, _ in ready}
+        if self._woken in readable:
             os.read(self._woken, select.PIPE_BUF)
-        return descriptor in found
+        return descriptor in readable
 
     def handle(self, _number: int, _frame: FrameType | None) -> None:
         if self.is_asked:
@@ -69,9 +69,9 @@ class Stopping:
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
-    found = Interrupts()
-    with _handled_by(found.handle):
-        yield found
+    handler = Interrupts()
+    with _handled_by(handler.handle):
+        yield handler
 
 
 @contextmanager
@@ -80,10 +80,10 @@ def stopping() -> Iterator[Stopping]:
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     before = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-    found = Stopping(woken)
+    handler = Stopping(woken)
     try:
-        with _handled_by(found.handle):
-            yield found
+        with _handled_by(handler.handle):
+            yield handler
     finally:
         signal.set_wakeup_fd(before)
         os.close(wakes)

@@ -1,13 +1,13 @@
-"""The continuous form of the jobs: duties that go on until they are told to stop.
+"""Continuous jobs: run until they are stopped.
 
-    stages    a query of Structured Streaming over topics, through stages, to a topic
-    export    a query whose batches each append what is new to Parquet (`jobs.export`)
-    offload   a query whose batches each bring what is new to a tier (`jobs.offload`)
-    upkeep    compaction and expiry, every so often, by this process or by the running node
+    stages    a Structured Streaming query from topics through stages to a topic
+    export    a query whose batches append new records to Parquet (`jobs.export`)
+    offload   a query whose batches upload new records to a tier (`jobs.offload`)
+    upkeep    periodic compaction and expiry, by this process or by the running node
 
-Every duty can be killed at any moment: its checkpoint or bookmark says where it goes on. A query
-that fails for a reason outside of our code is started again (`restarting_query`); when that does not
-help, the others are stopped and its error is raised.
+Every job may be killed at any moment and resumes from its checkpoint or bookmark. A query that
+fails for a reason outside of this package is restarted (`restarting_query`); after the last
+attempt, `run` stops the other queries and raises its error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from penstock.errors import BadRequestError, LockedError
 from penstock.pipeline.read.tiers import reachable
-from penstock.pipeline.restarting_query import KeptQuery
+from penstock.pipeline.restarting_query import RestartingQuery
 from penstock.pipeline.stages import Chain
 from penstock.pipeline.store.named_view import NamedView
 from penstock.platform.log import get_logger
@@ -32,36 +32,36 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-LOOK_EVERY_S: Final = 0.2
+POLL_INTERVAL_S: Final = 0.2
 STOP_WAIT_S: Final = 60.0
 
 
 class Duties(Struct, frozen=True):
-    """What `run` does."""
+    """The jobs that `run` runs."""
 
     source: Mapping[str, str]
     """Options of the data source: `path` or `endpoint`, `subscribe` and so on."""
     checkpoint: str
-    """A directory; each query has one of its own in it."""
+    """Directory of the checkpoints; each query has a subdirectory."""
     target: Mapping[str, str] | None = None
-    """Options of the sink that what leaves the stages goes to; None: there are no stages."""
+    """Options of the sink for the rows of the stages; None: no stages."""
     stages: Sequence[str] = ()
     export_to: str | None = None
     offload_to: str | None = None
-    """The URL of a tier."""
+    """URL of the tier."""
     compact: bool = False
     expire: bool = False
     every_s: float = 5.0
-    """Time between the batches of a query."""
+    """Seconds between the batches of a query."""
     upkeep_every_s: float = 600.0
 
 
 class RunResult(Struct):
-    """What was done until the stop."""
+    """Totals of a run."""
 
     batches: int = 0
     rows: int = 0
-    """Rows that the queries with stages took in."""
+    """Rows read by the `stages` query."""
     rows_exported: int = 0
     rows_offloaded: int = 0
     rows_removed: int = 0
@@ -72,20 +72,22 @@ class RunResult(Struct):
 def run(
     spark: SparkSession, duties: Duties, stopping: threading.Event, *, once: bool = False
 ) -> RunResult:
-    """Work until `stopping` is set; with `once`, until what is there now is done."""
+    """Run until `stopping` is set; with `once`, until all available records are processed."""
     check(duties)
     began = time.monotonic()
     result = RunResult()
-    queries: list[KeptQuery] = []
+    queries: list[RestartingQuery] = []
     try:
         if duties.target is not None:
-            queries.append(KeptQuery("stages", _stages(spark, duties, duties.target, once=once)))
+            queries.append(
+                RestartingQuery("stages", _stages(spark, duties, duties.target, once=once))
+            )
         if duties.export_to is not None:
             export = _export(spark, duties, duties.export_to, result, once=once)
-            queries.append(KeptQuery("export", export))
+            queries.append(RestartingQuery("export", export))
         if duties.offload_to is not None:
             offload = _offload(spark, duties, duties.offload_to, result, once=once)
-            queries.append(KeptQuery("offload", offload))
+            queries.append(RestartingQuery("offload", offload))
         _watch(queries, duties, result, stopping, once=once)
     finally:
         _stop(queries)
@@ -97,22 +99,22 @@ def run(
 
 
 def check(duties: Duties) -> None:
-    """Refuse duties that cannot be done; `run` does so, too."""
+    """Raise `BadRequestError` for duties that cannot run; `run` calls it too."""
     reads_files = duties.export_to is not None or duties.offload_to is not None
     if reads_files and "path" not in duties.source:
         raise BadRequestError(
-            "an export or an offload reads the files: name the node's directory as its path"
+            "export and offload read the store's files: set 'path' to the node's data directory"
         )
     if duties.stages and duties.target is None:
-        raise BadRequestError("stages need a topic that their rows go to")
+        raise BadRequestError("stages need a target topic for their rows: set the target")
     if duties.target is None and not (reads_files or duties.compact or duties.expire):
         raise BadRequestError(
-            "there is nothing to do: name a topic, an export, an offload, or an upkeep"
+            "nothing to run: give a target topic, an export, an offload, compact or expire"
         )
     if "path" in duties.source:
         with NamedView(duties.source["path"]):
-            pass  # there is a store
-    Chain(list(duties.stages))  # there are such stages
+            pass  # raises unless the directory holds a store
+    Chain(list(duties.stages))  # raises for an unknown stage
     if duties.offload_to is not None:
         reachable(duties.offload_to)
 
@@ -137,7 +139,7 @@ def _export(
         done = jobs.export(spark, path, target, topics=_topics(duties))
         result.rows_exported += done.rows
 
-    return _when_new(spark, duties, "export", export, once=once)
+    return _query_on_new_data(spark, duties, "export", export, once=once)
 
 
 def _offload(
@@ -151,7 +153,7 @@ def _offload(
         done = jobs.offload(spark, path, tier, topics=_topics(duties))
         result.rows_offloaded += done.rows
 
-    return _when_new(spark, duties, "offload", offload, once=once)
+    return _query_on_new_data(spark, duties, "offload", offload, once=once)
 
 
 def _topics(duties: Duties) -> list[str] | None:
@@ -159,23 +161,23 @@ def _topics(duties: Duties) -> list[str] | None:
     return None if topics is None else [topic.strip() for topic in topics.split(",")]
 
 
-def _when_new(
+def _query_on_new_data(
     spark: SparkSession, duties: Duties, name: str, step: Callable[[], None], *, once: bool
 ) -> Callable[[], StreamingQuery]:
-    """Return what starts a query that takes a step whenever there is something new."""
-    # Loaded before a query's thread needs it: two threads that load the modules of Spark, which
-    # import each other in circles, at the same time can each see half of them.
+    """Return a function that starts a query which calls `step` whenever there are new records."""
+    # Imported before a query's thread needs it: Spark's modules import each other in cycles, and
+    # two threads that import them concurrently can each see a partial module.
     import pyspark.sql.functions  # noqa: F401 - for what loading it does
 
     options = {"startingOffsets": "earliest", **duties.source}
 
-    def take(_rows: DataFrame, _batch: int) -> None:
-        # The batch says that there is something new; what is new is known to the step itself.
+    def run_step(_rows: DataFrame, _batch: int) -> None:
+        # The batch only signals new records; the step keeps its own position.
         step()
 
     def start() -> StreamingQuery:
         rows = spark.readStream.format("penstock").options(**options).load()
-        writer = rows.writeStream.foreachBatch(take)
+        writer = rows.writeStream.foreachBatch(run_step)
         writer = writer.option("checkpointLocation", f"{duties.checkpoint}/{name}")
         if once:
             return writer.trigger(availableNow=True).start()
@@ -185,7 +187,7 @@ def _when_new(
 
 
 def _watch(
-    queries: Sequence[KeptQuery],
+    queries: Sequence[RestartingQuery],
     duties: Duties,
     result: RunResult,
     stopping: threading.Event,
@@ -195,19 +197,19 @@ def _watch(
     next_upkeep = time.monotonic()
     wants_upkeep = duties.compact or duties.expire
     while not stopping.is_set():
-        # Asked first: what ends after this question is looked at once more.
+        # Read before polling: a query that ends in between is polled once more.
         ended = not any(query.active for query in queries)
         for query in queries:
-            query.look()
+            query.poll()
         if wants_upkeep and time.monotonic() >= next_upkeep:
-            _keep_up(duties, result)
+            _run_maintenance(duties, result)
             next_upkeep = time.monotonic() + duties.upkeep_every_s
         if once and ended and not any(query.active for query in queries):
             return
-        stopping.wait(LOOK_EVERY_S)
+        stopping.wait(POLL_INTERVAL_S)
 
 
-def _keep_up(duties: Duties, result: RunResult) -> None:
+def _run_maintenance(duties: Duties, result: RunResult) -> None:
     from penstock.pipeline import jobs
 
     path = duties.source.get("endpoint") or duties.source["path"]
@@ -216,20 +218,20 @@ def _keep_up(duties: Duties, result: RunResult) -> None:
         work.append(lambda: jobs.compact(path))
     if duties.expire:
         work.append(lambda: jobs.expire(path))
-    for each in work:
+    for job in work:
         try:
-            result.rows_removed += each().rows_removed
+            result.rows_removed += job().rows_removed
         except LockedError as error:
-            # Somebody writes at this moment; the next turn tries again.
+            # Another process has the store open; the next round tries again.
             _log.warning("upkeep_put_off", path=path, reason=str(error))
             return
     result.upkeeps += 1
 
 
-def _stop(queries: Sequence[KeptQuery]) -> None:
-    """Let batches that are under way end, for a while, then stop."""
+def _stop(queries: Sequence[RestartingQuery]) -> None:
+    """Wait up to `STOP_WAIT_S` for running batches, then stop the queries."""
     deadline = time.monotonic() + STOP_WAIT_S
     for query in queries:
         while query.busy and time.monotonic() < deadline:
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
         query.stop()

@@ -24,43 +24,43 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-PAUSES_S: Final = (0.0, 2.0, 5.0, 15.0, 30.0)
+RESTART_DELAYS_S: Final = (0.0, 2.0, 5.0, 15.0, 30.0)
 """Before each start in a row; a batch that was completed in between begins the row anew."""
-BEGIN_S: Final = 30.0
-_BEGINNING: Final = "Initializing sources"
-LOOK_EVERY_S: Final = 0.05
-COUNT_EVERY_S: Final = 1.0
+START_TIMEOUT_S: Final = 30.0
+_INITIALIZING: Final = "Initializing sources"
+POLL_INTERVAL_S: Final = 0.05
+COUNT_INTERVAL_S: Final = 1.0
 """Spark remembers the last hundred batches of a query, no more."""
 
 
-class KeptQuery:
+class RestartingQuery:
     """A query, started at once, and what it has done through all of its starts."""
 
     def __init__(self, name: str, start: Callable[[], StreamingQuery]) -> None:
         self.name: Final = name
         self._start: Final = start
         self._restarts = 0
-        self._again_at: float | None = None
-        self._query = self._begun()
+        self._restart_at: float | None = None
+        self._query = self._start_query()
         self._counted_at = time.monotonic()
         self._last_batch = -1
         self.batches = 0
         self.rows = 0
 
-    def _begun(self) -> StreamingQuery:
+    def _start_query(self) -> StreamingQuery:
         """Start it, and wait until its source has started, too, or has failed to."""
         query = self._start()
-        deadline = time.monotonic() + BEGIN_S
-        while query.isActive and query.status["message"] == _BEGINNING:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while query.isActive and query.status["message"] == _INITIALIZING:
             if time.monotonic() > deadline:
                 break
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
         return query
 
     @property
     def active(self) -> bool:
         """Whether it runs, or is about to run again."""
-        return self._again_at is not None or bool(self._query.isActive)
+        return self._restart_at is not None or bool(self._query.isActive)
 
     @property
     def busy(self) -> bool:
@@ -69,18 +69,18 @@ class KeptQuery:
         working = status["isTriggerActive"] and status["isDataAvailable"]
         return bool(self._query.isActive and working)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Start it again when it failed; raise its error when that does not help."""
         from penstock.pipeline.jobs.spark_work import as_store_error, is_final
 
-        if self._again_at is not None:
-            if time.monotonic() >= self._again_at:
-                self._again_at = None
-                self._query = self._begun()
+        if self._restart_at is not None:
+            if time.monotonic() >= self._restart_at:
+                self._restart_at = None
+                self._query = self._start_query()
             return
         failure = self._query.exception()
         if failure is None:
-            if time.monotonic() - self._counted_at > COUNT_EVERY_S:
+            if time.monotonic() - self._counted_at > COUNT_INTERVAL_S:
                 self.count()
             return
         before = self.batches
@@ -88,20 +88,20 @@ class KeptQuery:
         if self.batches > before:
             self._restarts = 0
         error = as_store_error(str(failure))
-        if is_final(str(failure)) or self._restarts == len(PAUSES_S):
+        if is_final(str(failure)) or self._restarts == len(RESTART_DELAYS_S):
             raise error
-        self._again_at = time.monotonic() + PAUSES_S[self._restarts]
+        self._restart_at = time.monotonic() + RESTART_DELAYS_S[self._restarts]
         self._restarts += 1
         _log.warning("query_restarted", query=self.name, reason=str(error), time=self._restarts)
 
     def count(self) -> None:
         """Add up the batches that were completed since the last time."""
         self._counted_at = time.monotonic()
-        for each in self._query.recentProgress:
-            if each["numInputRows"] and each["batchId"] > self._last_batch:
-                self._last_batch = each["batchId"]
+        for progress in self._query.recentProgress:
+            if progress["numInputRows"] and progress["batchId"] > self._last_batch:
+                self._last_batch = progress["batchId"]
                 self.batches += 1
-                self.rows += each["numInputRows"]
+                self.rows += progress["numInputRows"]
 
     def stop(self) -> None:
         """Stop it; `batches` and `rows` are then complete."""

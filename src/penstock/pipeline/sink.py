@@ -1,8 +1,8 @@
 """The sink of the data source `penstock`: batch and streaming writes, each row exactly once.
 
 Tasks stage rows in files (`staging`), the driver publishes them when all tasks are done
-(`commit_protocol`). The store is opened for that moment only. While another process has it open, a write
-waits (`lockTimeout`), then fails with that process's lock, and nothing of it was written.
+(`commit_protocol`). The store is open only while rows are published. If another process has it
+open, the write waits up to `lockTimeout`, then fails with `LockedError`; nothing is written.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pyspark.sql.types import StructType
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import BadRequestError, NotAStoreError, NotSupportedError
 from penstock.pipeline.options.sink_options import BATCH_PREFIX, SinkOptions, sink_options
-from penstock.pipeline.session.worker_errors import sentence_first
-from penstock.pipeline.session.worker_gc import settle_worker
+from penstock.pipeline.session.worker_errors import hide_traceback
+from penstock.pipeline.session.worker_gc import freeze_loaded_objects
 from penstock.pipeline.write.commit_protocol import Journal, Publisher
 from penstock.pipeline.write.staging import (
     Partitioner,
@@ -82,7 +82,7 @@ class _Sink:
         )
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
-        settle_worker()
+        freeze_loaded_objects()
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
         query = None if context is None else context.getLocalProperty(_QUERY)
@@ -148,16 +148,16 @@ class _Sink:
 
 
 def _query(messages: Messages) -> str | None:
-    found = (each.query for each in messages if isinstance(each, StagedMessage))
+    found = (message.query for message in messages if isinstance(message, StagedMessage))
     return next((query for query in found if query is not None), None)
 
 
 def _target(options: SinkOptions, sink_id: str) -> AbstractContextManager[Target]:
     if options.endpoint is None:
         return DirectoryTarget.open(options.path, options.lock_timeout_s)
-    from penstock.pipeline.write.node_target import EndpointTarget
+    from penstock.pipeline.write.node_target import NodeTarget
 
-    return EndpointTarget.open(
+    return NodeTarget.open(
         options.endpoint, options.namespace, options.place(sink_id), options.lock_timeout_s
     )
 
@@ -195,13 +195,13 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = sink_options(options, schema, streaming=False)
         self._sink = _Sink(self._options)
 
-    @sentence_first
+    @hide_traceback
     def write(  # type: ignore[override]  # narrowed as in Spark's own subclass
         self, iterator: Iterator[pa.RecordBatch]
     ) -> WriterCommitMessage:
         return self._sink.stage(iterator)
 
-    @sentence_first
+    @hide_traceback
     def commit(self, messages: Messages) -> None:
         self._sink.publish(messages, self._options.batch_id)
 
@@ -213,13 +213,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._sink = _Sink(sink_options(options, schema, streaming=True))
 
-    @sentence_first
+    @hide_traceback
     def write(  # type: ignore[override]  # narrowed as in Spark's own subclass
         self, iterator: Iterator[pa.RecordBatch]
     ) -> WriterCommitMessage:
         return self._sink.stage(iterator)
 
-    @sentence_first
+    @hide_traceback
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - a name of Spark's
         self._sink.publish(messages, batchId)
 

@@ -29,8 +29,8 @@ from penstock.pipeline.options.table_options import check_inserted, effective, n
 from penstock.pipeline.read.planning import TaskPartition, within_limit
 from penstock.pipeline.read.ranges import ShardRange, batch_ranges
 from penstock.pipeline.read.reading import Scan
-from penstock.pipeline.read.sources import open_origin
-from penstock.pipeline.session.worker_errors import rows_sentence_first, sentence_first
+from penstock.pipeline.read.sources import open_source
+from penstock.pipeline.session.worker_errors import hide_traceback, hide_traceback_in_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,17 +43,17 @@ class PenstockDataSource(DataSource):
     def name(cls) -> str:
         return "penstock"
 
-    @sentence_first
+    @hide_traceback
     def schema(self) -> StructType | str:
         return noted(self.options, columns_of(without_table(self.options)))
 
-    @sentence_first
+    @hide_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(effective(self.options, schema), streaming=False)
         kind = FilteringBatchReader if options.push_filters else BatchReader
         return kind(options, schema)
 
-    @sentence_first
+    @hide_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - a name of Spark's
         try:
             from penstock.pipeline.stream_source import StreamReader
@@ -61,7 +61,7 @@ class PenstockDataSource(DataSource):
             raise SetupError("streams need PySpark 4.2 or newer") from error
         return StreamReader(read_options(effective(self.options, schema), streaming=True), schema)
 
-    @sentence_first
+    @hide_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.pipeline.sink import BatchWriter, refuse_overwrite
 
@@ -69,7 +69,7 @@ class PenstockDataSource(DataSource):
         check_inserted(self.options)
         return BatchWriter(self.options, schema)
 
-    @sentence_first
+    @hide_traceback
     def streamWriter(  # noqa: N802 - a name of Spark's
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
@@ -86,21 +86,21 @@ class BatchReader(DataSourceReader):
         self._filters = Filters(keys=None if options.key is None else frozenset([options.key]))
         self._query = uuid4().hex
 
-    @sentence_first
+    @hide_traceback
     def partitions(self) -> list[TaskPartition]:
         options, filters = self._options, self._filters
-        with closing(open_origin(options)) as origin:
+        with closing(open_source(options)) as source:
             ranges = [
                 ShardRange(shard, max(start, filters.offsets.start), min(end, filters.offsets.end))
-                for shard, start, end in batch_ranges(origin, options)
+                for shard, start, end in batch_ranges(source, options)
                 if filters.shows(*shard)
             ]
-            ranges = [each for each in ranges if each.start < each.end]
-            found = within_limit(origin.tasks(ranges, options, filters), options)
+            ranges = [shard_range for shard_range in ranges if shard_range.start < shard_range.end]
+            found = within_limit(source.tasks(ranges, options, filters), options)
         # Spark takes an empty list for "one partition of which nothing is known".
         return found or [TaskPartition(())]
 
-    @rows_sentence_first
+    @hide_traceback_in_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
         return Scan.of(
@@ -117,4 +117,4 @@ class FilteringBatchReader(BatchReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - a name of Spark's
-        return self._filters.take(filters)
+        return self._filters.push(filters)

@@ -49,8 +49,8 @@ class Chain:
     def __init__(self, stages: Sequence[Stage | str], *, schema: str | None = None) -> None:
         """`schema` is the last stage's output as Spark's DDL, for tables; a topic needs none."""
         self._stages: Final = [
-            (each, load_stage(each)) if isinstance(each, str) else (_name(each), each)
-            for each in stages
+            (stage, load_stage(stage)) if isinstance(stage, str) else (_name(stage), stage)
+            for stage in stages
         ]
         self._schema: Final = schema
 

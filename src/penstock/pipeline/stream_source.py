@@ -26,7 +26,7 @@ from penstock.pipeline.read.planning import TaskPartition
 from penstock.pipeline.read.positions import PositionsJson
 from penstock.pipeline.read.reading import Scan
 from penstock.pipeline.read.stream_offsets import StreamPlanner
-from penstock.pipeline.session.worker_errors import rows_sentence_first, sentence_first
+from penstock.pipeline.session.worker_errors import hide_traceback, hide_traceback_in_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = StreamPlanner(self._options)
         return self._planner
 
-    @sentence_first
+    @hide_traceback
     def initialOffset(self) -> PositionsJson:  # noqa: N802 - a name of Spark's
         return self._plan().initial()
 
@@ -51,25 +51,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = self._options.records_per_trigger
         return ReadAllAvailable() if count is None else ReadMaxRows(count)
 
-    @sentence_first
+    @hide_traceback
     def latestOffset(  # noqa: N802 - a name of Spark's
         self, start: PositionsJson, limit: ReadLimit
     ) -> PositionsJson:
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._plan().latest(start, rows)
 
-    @sentence_first
+    @hide_traceback
     def reportLatestOffset(self) -> PositionsJson:  # noqa: N802 - a name of Spark's
         return self._plan().newest()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - a name of Spark's
         self._plan().stop_here()
 
-    @sentence_first
+    @hide_traceback
     def partitions(self, start: PositionsJson, end: PositionsJson) -> Sequence[InputPartition]:
         return self._plan().tasks(start, end)
 
-    @rows_sentence_first
+    @hide_traceback_in_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
         return self._scan.batches(partition)

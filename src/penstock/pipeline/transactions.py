@@ -16,7 +16,7 @@ from penstock.pipeline.store.node_directory import meta_of
 from penstock.record import ShardId
 
 
-def limits_beside(meta: Path) -> tuple[TransactionLimits, bool]:
+def read_transaction_limits(meta: Path) -> tuple[TransactionLimits, bool]:
     """Return what a node's metadata in this directory says now, and whether there are transactions
     at all."""
     # Here, so that a store alone is read without RocksDB.
@@ -26,13 +26,13 @@ def limits_beside(meta: Path) -> tuple[TransactionLimits, bool]:
     limits = TransactionLimits()
     limits.load_aborted(found.aborted)
     for state in found.open:
-        for one in state.partitions:
-            limits.hold_written(one.shard, state.producer_id, one.first_offset)
+        for partition in state.partitions:
+            limits.hold_written(partition.shard, state.producer_id, partition.first_offset)
     return limits, found.is_used
 
 
 class Transactions:
-    """The limits of readers of a view, as of `look`; none for the uncommitted."""
+    """The limits of readers of a view, as of `refresh`; none for the uncommitted."""
 
     def __init__(self, view: StoreView, root: str, *, committed: bool = True) -> None:
         self._view: Final = view
@@ -40,20 +40,20 @@ class Transactions:
         self._limits = TransactionLimits()
         self._ends: dict[ShardId, int] | None = None
         """Where shards ended before the metadata was asked; None: nobody had a transaction."""
-        self.look()
+        self.refresh()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """See what is known now; call it behind every refresh of the view, which it may refresh
         once more."""
         if self._meta is None:
             return
         if self._ends is None:
-            self._limits, is_used = limits_beside(self._meta)
+            self._limits, is_used = read_transaction_limits(self._meta)
             if not is_used:
                 return  # by now, and so before the ends that the view has
         view = self._view
         self._ends = {shard: int(view.bounds(shard).commit) for shard in view.shards()}
-        self._limits, _ = limits_beside(self._meta)
+        self._limits, _ = read_transaction_limits(self._meta)
         view.refresh()
 
     def end(self, shard: ShardId, commit: int) -> int:

@@ -537,8 +537,9 @@ def keeps_default_sizes(settings: Settings) -> tuple[bool, bool]:
     log_size = settings.broker.commit_log_file_size
     index = (engine.index_slots, engine.index_entries_max)
     return (
-        log_size in [each.broker.commit_log_file_size for each in defaults],
-        index in [(each.engine.index_slots, each.engine.index_entries_max) for each in defaults],
+        log_size in [default.broker.commit_log_file_size for default in defaults],
+        index
+        in [(default.engine.index_slots, default.engine.index_entries_max) for default in defaults],
     )
 
 

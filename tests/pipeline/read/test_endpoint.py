@@ -17,7 +17,7 @@ from penstock import Record, Store
 from penstock.errors import DeadlineError
 from penstock.pipeline.write import staging
 from penstock.pipeline.write.commit_protocol import Journal, Publisher
-from penstock.pipeline.write.node_target import EndpointTarget
+from penstock.pipeline.write.node_target import NodeTarget
 from penstock.pipeline.write.staging import Chunk, Partitioner, Stager
 from penstock.record import Producer
 from penstock.remote.server import Server
@@ -201,7 +201,7 @@ def test_a_driver_that_dies_while_it_publishes_leaves_each_row_once(
     monkeypatch.setattr(staging, "CHUNK_ROWS", 16)
     topic = f"published-{chunks_before}"
     publisher = Publisher(
-        lambda: EndpointTarget.open(address, "default", str(tmp_path)),
+        lambda: NodeTarget.open(address, "default", str(tmp_path)),
         topic,
         Journal(tmp_path),
         2,
@@ -210,10 +210,10 @@ def test_a_driver_that_dies_while_it_publishes_leaves_each_row_once(
     stager = Stager(tmp_path / "run-1", 0, Partitioner(topic, False, {}, 2))
     file = stager.stage([rows])
     assert file is not None
-    append, left = EndpointTarget.append, chunks_before
+    append, left = NodeTarget.append, chunks_before
 
     def append_or_die(
-        self: EndpointTarget, chunk: Chunk, rows: pa.RecordBatch, producer: Producer
+        self: NodeTarget, chunk: Chunk, rows: pa.RecordBatch, producer: Producer
     ) -> bool:
         nonlocal left
         done = append(self, chunk, rows, producer)
@@ -222,10 +222,10 @@ def test_a_driver_that_dies_while_it_publishes_leaves_each_row_once(
         left -= 1
         return done
 
-    monkeypatch.setattr(EndpointTarget, "append", append_or_die)
+    monkeypatch.setattr(NodeTarget, "append", append_or_die)
     with pytest.raises(Crash):
         publisher.publish(0, [file])
-    monkeypatch.setattr(EndpointTarget, "append", append)
+    monkeypatch.setattr(NodeTarget, "append", append)
     assert publisher.publish(0, [file]) == 300 - 16 * (chunks_before + 1)
     found = [
         r.value for p in range(2) for r in store.topic(topic).read(partition=p, max_records=1000)
@@ -259,6 +259,6 @@ def test_the_files_of_a_node_are_not_written_behind_its_back(
 def test_nobody_at_the_address_is_a_deadline(tmp_path: Path) -> None:
     with (
         pytest.raises(DeadlineError, match="penstock serve"),
-        EndpointTarget.open("127.0.0.1:1", "default", str(tmp_path)),
+        NodeTarget.open("127.0.0.1:1", "default", str(tmp_path)),
     ):
         pass

@@ -45,7 +45,7 @@ def ranges_of(view: StoreView, shards: Sequence[ShardId] | None = None) -> list[
     ]
 
 
-def joined(tasks: Sequence[TaskPartition]) -> list[ShardRange]:
+def merged_range(tasks: Sequence[TaskPartition]) -> list[ShardRange]:
     """Return the ranges of all tasks, those that adjoin put together; fail where two overlap."""
     pieces = sorted(piece for task in tasks for piece in task.ranges)
     found: list[ShardRange] = []
@@ -66,7 +66,7 @@ def test_every_offset_is_in_exactly_one_task(
     for shards in (None, SHARDS[:1], SHARDS[7:]):
         wanted = ranges_of(mixed, shards)
         tasks = plan(mixed, wanted, partition_bytes, partitions_min)
-        assert joined(tasks) == [each for each in sorted(wanted) if each.start < each.end]
+        assert merged_range(tasks) == [each for each in sorted(wanted) if each.start < each.end]
         assert all(piece.start < piece.end for task in tasks for piece in task.ranges)
 
 
@@ -100,7 +100,7 @@ def test_a_plan_of_a_store_that_rocketmq_wrote_is_whole(golden: GoldenStore) -> 
     wanted = ranges_of(view)
     tasks = plan(view, wanted, 20_000, 1)
     assert len(tasks) > 10
-    assert joined(tasks) == [each for each in sorted(wanted) if each.start < each.end]
+    assert merged_range(tasks) == [each for each in sorted(wanted) if each.start < each.end]
 
 
 def test_a_task_is_small_on_the_wire() -> None:
@@ -146,14 +146,14 @@ def test_one_large_shard_is_cut_for_all_cores(
         wanted = ranges_of(mixed, [shard])
         tasks = plan(mixed, wanted, 64 << 20, 1)
         assert len(tasks) == 8
-        assert joined(tasks) == wanted
+        assert merged_range(tasks) == wanted
 
 
 @given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=8), most=st.integers(1, 60))
 def test_no_task_has_more_rows_than_allowed(lengths: list[int], most: int) -> None:
     ranges = [ShardRange(ShardId("a", number), 5, 5 + n) for number, n in enumerate(lengths)]
     tasks = TaskPartition(ranges).cut(most)
-    assert joined(tasks) == ranges
+    assert merged_range(tasks) == ranges
     counts = [sum(each.end - each.start for each in task.ranges) for task in tasks]
     assert max(counts) <= most
     assert counts[:-1] == [most] * (len(counts) - 1)

@@ -18,7 +18,7 @@ from penstock.node.connect_store import connect
 from penstock.pipeline.options.source_options import read_options
 from penstock.pipeline.read.positions import Positions, PositionsJson
 from penstock.pipeline.read.ranges import batch_ranges
-from penstock.pipeline.read.sources import open_origin
+from penstock.pipeline.read.sources import open_source
 from penstock.pipeline.read.stream_offsets import StreamPlanner
 from penstock.record import Record, ShardId
 from penstock.remote.server import Server
@@ -185,12 +185,12 @@ def test_offsets_of_a_batch_with_an_id_are_of_that_topic_alone(place: Place) -> 
     place.write(120)
     chosen = {**place.options(), "subscribe": "orders", "startingOffsets": begin}
     strict = read_options(chosen, streaming=False)
-    origin = open_origin(strict)
+    source = open_source(strict)
     with pytest.raises(BadRequestError, match="created again"):
-        batch_ranges(origin, strict)
+        batch_ranges(source, strict)
     lenient = read_options({**chosen, "failOnDataLoss": "false"}, streaming=False)
-    assert [(each.start, each.end) for each in batch_ranges(origin, lenient)] == [(0, 120)]
-    origin.close()
+    assert [(each.start, each.end) for each in batch_ranges(source, lenient)] == [(0, 120)]
+    source.close()
 
 
 def test_a_topic_that_is_gone_and_a_shard_that_was_cut_fail_the_stream(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from penstock.pipeline.options.source_options import read_options
 from penstock.pipeline.read.planning import TaskPartition
 from penstock.pipeline.read.ranges import batch_ranges
 from penstock.pipeline.read.reading import Scan
-from penstock.pipeline.read.sources import open_origin
+from penstock.pipeline.read.sources import open_source
 from penstock.record import Record, ShardId
 from penstock.remote.server import Server
 from penstock.settings import EMBEDDED, merge_settings
@@ -59,8 +59,8 @@ def read(spark: SparkSession, tier: Path, **options: str | int | Path) -> DataFr
 def planned(root: Path, **options: str | int) -> list[TaskPartition]:
     chosen = {"tier": f"file://{root}", **{name: str(value) for name, value in options.items()}}
     wanted = read_options(chosen, streaming=False)
-    with closing(open_origin(wanted)) as origin:
-        return origin.tasks(batch_ranges(origin, wanted), wanted, Filters())
+    with closing(open_source(wanted)) as source:
+        return source.tasks(batch_ranges(source, wanted), wanted, Filters())
 
 
 def test_every_kind_of_record_is_what_the_store_says(
@@ -318,14 +318,14 @@ def test_a_directory_whose_tier_is_not_named_anywhere_is_refused(
     shutil.move(data / "tier", tmp_path / "moved")
     (data / "tier-url").unlink(missing_ok=True)
     alone = read_options({"path": str(data)}, streaming=False)
-    origin = open_origin(alone)
+    source = open_source(alone)
     with pytest.raises(BadRequestError, match="name it by the option 'tier'"):
-        batch_ranges(origin, alone)
-    origin.close()
+        batch_ranges(source, alone)
+    source.close()
     (data / "tier-url").write_text(f"file://{tmp_path}/moved\n")
-    with closing(open_origin(alone)) as origin:
-        assert batch_ranges(origin, alone)[0].start == 0
+    with closing(open_source(alone)) as source:
+        assert batch_ranges(source, alone)[0].start == 0
     (data / "tier-url").unlink()
     named = read_options({"path": str(data), "tier": f"file://{tmp_path}/moved"}, streaming=False)
-    with closing(open_origin(named)) as origin:
-        assert batch_ranges(origin, named)[0].start == 0
+    with closing(open_source(named)) as source:
+        assert batch_ranges(source, named)[0].start == 0

@@ -18,7 +18,7 @@ from penstock.errors import BadRequestError
 from penstock.meta.standalone.client import StandaloneMetaClient
 from penstock.pipeline import jobs, transactions
 from penstock.pipeline.options.source_options import read_options
-from penstock.pipeline.read.sources import DirectoryOrigin
+from penstock.pipeline.read.sources import DirectorySource
 from penstock.pipeline.store.named_view import NamedView
 from penstock.record import QueueKind, ShardId
 from penstock.remote.server import Server
@@ -145,11 +145,11 @@ def test_open_and_aborted_transactions_are_not_read(spark: SparkSession, broker:
     assert jobs.export(spark, path, str(target)).rows == 2
 
 
-@pytest.mark.parametrize("origin", ["path", "endpoint"])
+@pytest.mark.parametrize("source", ["path", "endpoint"])
 def test_a_stream_waits_for_the_end_of_a_transaction_and_loses_nothing(
-    spark: SparkSession, broker: Broker, tmp_path: Path, origin: str
+    spark: SparkSession, broker: Broker, tmp_path: Path, source: str
 ) -> None:
-    place = {"path": str(broker.path)} if origin == "path" else {"endpoint": broker.endpoint}
+    place = {"path": str(broker.path)} if source == "path" else {"endpoint": broker.endpoint}
     seen: list[str] = []
 
     def drain() -> None:
@@ -209,20 +209,20 @@ def test_a_transaction_that_is_aborted_while_somebody_looks_is_not_read(
         broker.fill(queue="simple")
         broker.wait_for_files(7)
         looks: list[int] = []
-        limits_beside = transactions.limits_beside
+        read_transaction_limits = transactions.read_transaction_limits
 
         def late(meta: Path) -> tuple[TransactionLimits, bool]:
             looks.append(1)
             if len(looks) == 2:  # behind the ends
                 broker.producer.abort_transaction(WAIT_S)
                 broker.wait_until_finished()
-            return limits_beside(meta)
+            return read_transaction_limits(meta)
 
-        monkeypatch.setattr(transactions, "limits_beside", late)
-        with closing(DirectoryOrigin(str(broker.path))) as origin:
+        monkeypatch.setattr(transactions, "read_transaction_limits", late)
+        with closing(DirectorySource(str(broker.path))) as source:
             shard = ShardId(TOPIC, 0)
-            assert origin.bounds(shard).commit == 7
-            found = origin._view.read(origin.stored(shard), 0)
+            assert source.bounds(shard).commit == 7
+            found = source._view.read(source.stored(shard), 0)
         assert [(one.value or b"").decode() for one in found] == [*COMMITTED, *BEHIND]
 
 

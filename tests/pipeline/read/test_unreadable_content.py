@@ -25,7 +25,7 @@ from penstock.pipeline.options.filters import Filters
 from penstock.pipeline.options.source_options import read_options
 from penstock.pipeline.read.ranges import batch_ranges
 from penstock.pipeline.read.reading import Scan
-from penstock.pipeline.read.sources import open_origin
+from penstock.pipeline.read.sources import open_source
 from penstock.record import QueueKind
 from penstock.tiered.composite_flat_file import CompositeFlatFile
 from penstock.tiered.config import TierConfig
@@ -52,8 +52,8 @@ def offsets(place: dict[str, str], start: int = 0, end: int = END, **options: st
     }
     wanted = read_options({**place, "subscribe": "events", **bounds, **options}, streaming=False)
     scan = Scan.of(wanted, ["offset"], Filters(), uuid.uuid4().hex)  # a query keeps its manifests
-    with closing(open_origin(wanted)) as origin:
-        tasks = origin.tasks(batch_ranges(origin, wanted), wanted, Filters())
+    with closing(open_source(wanted)) as source:
+        tasks = source.tasks(batch_ranges(source, wanted), wanted, Filters())
     batches = [batch for task in tasks for batch in scan.batches(task)]
     return [int(row["offset"]) for batch in batches for row in batch.to_pylist()]
 

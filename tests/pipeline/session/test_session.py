@@ -284,11 +284,11 @@ def test_a_worker_leaves_what_it_has_loaded_out_of_its_collections(spark: SparkS
     def settle_twice(_: int) -> list[int]:
         import gc
 
-        from penstock.pipeline.session.worker_gc import settle_worker
+        from penstock.pipeline.session.worker_gc import freeze_loaded_objects
 
         counts = []
         for _ in range(2):
-            settle_worker()
+            freeze_loaded_objects()
             counts.append(gc.get_freeze_count())
         return counts
 
@@ -299,8 +299,8 @@ def test_a_worker_leaves_what_it_has_loaded_out_of_its_collections(spark: SparkS
 
 def test_a_program_of_its_own_collects_as_it_always_did() -> None:
     code = (
-        "import gc; from penstock.pipeline.session.worker_gc import settle_worker; "
-        "settle_worker(); "
+        "import gc; from penstock.pipeline.session.worker_gc import freeze_loaded_objects; "
+        "freeze_loaded_objects(); "
         "print(gc.get_freeze_count())"
     )
     asked = subprocess.run(

@@ -4,6 +4,8 @@ a moved module must fail here."""
 from __future__ import annotations
 
 import ast
+import gc
+import os
 from importlib.util import find_spec
 
 import pytest
@@ -35,7 +37,7 @@ def test_the_native_extension_has_the_name_that_executors_are_checked_for() -> N
 def test_a_preload_loads_every_module_of_its_list(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
     monkeypatch.setattr(worker_daemon, "import_module", loaded.append)
-    monkeypatch.setattr(worker_daemon.os, "register_at_fork", lambda **_: None)
-    monkeypatch.setattr(worker_daemon.gc, "freeze", lambda: None)
+    monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
     worker_daemon.preload("pyspark.worker")
     assert loaded == ["pyspark.worker", *worker_daemon._NEEDED]

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.pipeline.session import sessions, worker_sockets
-from penstock.pipeline.session.worker_daemon import until_hung_up
+from penstock.pipeline.session.worker_daemon import ignore_broken_pipe
 from penstock.pipeline.session.worker_python import worker_python
 from penstock.pipeline.session.worker_sockets import (
     DIRECTORY,
@@ -101,7 +101,7 @@ def test_a_worker_that_spark_hung_up_on_ends_without_a_trace() -> None:
             raise BrokenPipeError
         return 10 // code
 
-    patient = until_hung_up(work)
+    patient = ignore_broken_pipe(work)
     assert patient(5) == 2
     assert patient(-1) == 1
     with pytest.raises(ZeroDivisionError):

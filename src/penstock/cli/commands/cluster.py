@@ -93,7 +93,7 @@ def _remove(connection: MetaConnection, node: int, *, is_forced: bool) -> list[s
     return list(connection.call("RemoveNode", request, pb.RemoveNodeReply).lost_shards)
 
 
-def _tell_lost(node: int, shards: list[str]) -> None:
+def _print_lost(node: int, shards: list[str]) -> None:
     if shards:
         print_line(
             f"{len(shards)} shards have no leader until node {node} joins again with its records, "
@@ -156,10 +156,10 @@ def status(server: Server = None) -> None:
             f"commit {group.commit}, applied {group.applied}, log {group.first} to {group.last}, "
             f"voters {voters}" + (f", learners {learners}" if learners else "")
         )
-        for one in group.progress:
-            lag = max(0, group.last - one.matched)
-            heard = "" if one.is_active else ", silent"
-            print_line(f"  node {one.node}: {one.state}, {lag} entries behind{heard}")
+        for member in group.progress:
+            lag = max(0, group.last - member.matched)
+            heard = "" if member.is_active else ", silent"
+            print_line(f"  node {member.node}: {member.state}, {lag} entries behind{heard}")
 
 
 @app.command()
@@ -217,7 +217,7 @@ def replace(
         _wait_for_voter(connection, new, wait)
         lost = _remove(connection, old, is_forced=force)
     print_line(f"node {new} has taken the place of node {old}")
-    _tell_lost(old, lost)
+    _print_lost(old, lost)
 
 
 @app.command()
@@ -231,7 +231,7 @@ def remove(
     with _connection(server) as connection:
         lost = _remove(connection, node, is_forced=force)
     print_line(f"node {node} belongs to no group any more")
-    _tell_lost(node, lost)
+    _print_lost(node, lost)
 
 
 @app.command("accept-loss")
@@ -247,7 +247,7 @@ def accept_loss(
         found = client.get_topic(topic, namespace=namespace)
         if found is None:
             raise UnknownTopicError(topic)
-        lost = [one.id for one in client.list_shards(found.topic_id) if one.status == LOST]
+        lost = [shard.id for shard in client.list_shards(found.topic_id) if shard.status == LOST]
         if not lost:
             raise BadRequestError(f"no shard of topic {topic!r} is lost")
         for shard in lost:

@@ -21,14 +21,14 @@ from penstock.errors import BadRequestError, UnknownTopicError
 from penstock.record import Offset
 
 COMMIT_RECORDS: Final = 500
-GONE_S: Final = 5.0
+RECREATE_WAIT_S: Final = 5.0
 """How long a topic that is followed may be missing: it may be made anew."""
-COMMIT_S: Final = 1.0
+COMMIT_INTERVAL_S: Final = 1.0
 """A group is saved after so many records or so long, and at the end: what was printed after the
 last time is printed again when the command is killed."""
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class Selection(Struct, frozen=True, kw_only=True):
     """What is asked for."""
 
     group: str | None
@@ -82,7 +82,7 @@ def consume(
 
     penstock consume orders --group billing --follow
     """
-    wanted = Wanted(
+    selection = Selection(
         group=group,
         offset=offset,
         since_ms=read_time(since),
@@ -91,8 +91,8 @@ def consume(
         tag=tag,
         follow=follow,
     )
-    _check(wanted)
-    output = _Output(wanted, limit, as_json=as_json)
+    _check(selection)
+    output = _Output(selection, limit, as_json=as_json)
     with (
         contextlib.suppress(*([KeyboardInterrupt] if follow else [])),
         interrupts() as signals,
@@ -101,33 +101,33 @@ def consume(
         if group is not None:
             _print_for_group(_Reader(store, group, topic), output, signals, follow=follow)
             return
-        for message in _of_topic(store.topic(topic), wanted):
-            output.take(message)
+        for message in _topic_messages(store.topic(topic), selection):
+            output.print(message)
             if output.is_full:
                 break
 
 
-def _check(wanted: Wanted) -> None:
-    if wanted.group is not None:
-        if wanted.offset is not None or wanted.since_ms is not None:
+def _check(selection: Selection) -> None:
+    if selection.group is not None:
+        if selection.offset is not None or selection.since_ms is not None:
             raise BadRequestError("a group goes on where it stopped; use `penstock groups reset`")
-        if wanted.partition is not None:
+        if selection.partition is not None:
             raise BadRequestError("a group shares all partitions; leave --partition out")
-    if wanted.offset is None:
+    if selection.offset is None:
         return
-    if wanted.since_ms is not None:
+    if selection.since_ms is not None:
         raise BadRequestError("give --offset or --since, not both")
-    if wanted.offset not in ("earliest", "latest") and read_offset(wanted.offset) is None:
+    if selection.offset not in ("earliest", "latest") and read_offset(selection.offset) is None:
         raise BadRequestError(
-            f"{wanted.offset!r} is no place; say earliest, latest or an offset from 0 on"
+            f"{selection.offset!r} is no place; say earliest, latest or an offset from 0 on"
         )
 
 
 class _Output:
-    """Prints the records that are wanted, until there are enough."""
+    """Prints the selected records, up to the limit."""
 
-    def __init__(self, wanted: Wanted, limit: int | None, *, as_json: bool) -> None:
-        self._wanted: Final = wanted
+    def __init__(self, selection: Selection, limit: int | None, *, as_json: bool) -> None:
+        self._selection: Final = selection
         self._left = limit
         self._as_json: Final = as_json
 
@@ -135,9 +135,9 @@ class _Output:
     def is_full(self) -> bool:
         return self._left == 0
 
-    def take(self, message: Message) -> None:
-        """When this returns, the record is out, or is not wanted."""
-        if not self._wanted.matches(message):
+    def print(self, message: Message) -> None:
+        """Print and flush a record that is selected."""
+        if not self._selection.matches(message):
             return
         _print(message, as_json=self._as_json)
         if self._left is not None:
@@ -161,14 +161,14 @@ class _Progress:
         for message in reversed(page):
             self._printed[message.topic, message.partition] = message.offset
 
-    def is_out(self, message: Message) -> None:
+    def mark_printed(self, message: Message) -> None:
         self._printed[message.topic, message.partition] = Offset(message.offset + 1)
         self._count += 1
         if self._count >= COMMIT_RECORDS:
             self.save()
 
-    def save_in_time(self) -> None:
-        if time.monotonic() - self._saved_at >= COMMIT_S:
+    def save_if_due(self) -> None:
+        if time.monotonic() - self._saved_at >= COMMIT_INTERVAL_S:
             self.save()
 
     def save(self) -> None:
@@ -208,18 +208,18 @@ def _print_for_group(
             while page := _next_page(consumer, progress, follow=follow):
                 for message in page:
                     with signals.held():  # what is out is not printed again
-                        output.take(message)
-                        progress.is_out(message)
+                        output.print(message)
+                        progress.mark_printed(message)
                     if output.is_full:
                         return
-                    progress.save_in_time()
+                    progress.save_if_due()
         finally:
             progress.save()
 
 
 def _next_page(consumer: Consumer, progress: _Progress, *, follow: bool) -> list[Message]:
     while True:
-        page = consumer.poll(COMMIT_S if follow else 0.0)
+        page = consumer.poll(COMMIT_INTERVAL_S if follow else 0.0)
         progress.begin(page)
         if not page and not follow:
             consumer.check_errors()
@@ -228,14 +228,14 @@ def _next_page(consumer: Consumer, progress: _Progress, *, follow: bool) -> list
         progress.save()
 
 
-def _of_topic(topic: Topic, wanted: Wanted) -> Iterator[Message]:
+def _topic_messages(topic: Topic, selection: Selection) -> Iterator[Message]:
     topic_id = topic.describe().topic_id
-    positions = _starts(topic, wanted)
-    for message in topic.records(wanted.partition, start=dict(positions), tag=wanted.tag):
+    positions = _start_offsets(topic, selection)
+    for message in topic.records(selection.partition, start=dict(positions), tag=selection.tag):
         positions[message.partition] = message.record.offset + 1
         yield message
-    while wanted.follow:
-        page, info = _next(topic, positions)
+    while selection.follow:
+        page, info = _next_topic_page(topic, positions)
         if info.topic_id != topic_id:
             # Offsets of the old topic mean nothing in the new one, nor does what was just read.
             typer.echo(f"{topic.name} was deleted and created again: read from its start", err=True)
@@ -245,55 +245,60 @@ def _of_topic(topic: Topic, wanted: Wanted) -> Iterator[Message]:
         for message in page:
             positions[message.partition] = message.record.offset + 1
             yield message
-        if wanted.partition is None:
-            for one in range(len(positions), info.partition_count):
-                positions[one] = 0
+        if selection.partition is None:
+            for partition in range(len(positions), info.partition_count):
+                positions[partition] = 0
 
 
-def _starts(topic: Topic, wanted: Wanted) -> dict[int, int]:
+def _start_offsets(topic: Topic, selection: Selection) -> dict[int, int]:
     """Return where to begin, by partition."""
-    if wanted.since_ms is not None:
-        found = {one: int(at) for one, at in topic.offsets_at(wanted.since_ms).items()}
-    elif wanted.offset == "latest":
-        found = {one.partition: int(one.commit) for one in topic.describe().bounded}
+    if selection.since_ms is not None:
+        starts = {
+            partition: int(offset)
+            for partition, offset in topic.offsets_at(selection.since_ms).items()
+        }
+    elif selection.offset == "latest":
+        starts = {
+            partition.partition: int(partition.commit) for partition in topic.describe().bounded
+        }
     else:
-        first = read_offset(wanted.offset or "") or 0
-        found = dict.fromkeys(range(topic.partitions), first)
-    if wanted.partition is None:
-        return found
-    if wanted.partition not in found:
+        first = read_offset(selection.offset or "") or 0
+        starts = dict.fromkeys(range(topic.partitions), first)
+    if selection.partition is None:
+        return starts
+    if selection.partition not in starts:
         raise BadRequestError(
-            f"topic {topic.name!r} has {len(found)} partitions, from 0 on; none is "
-            f"{wanted.partition}"
+            f"topic {topic.name!r} has {len(starts)} partitions, from 0 on; none is "
+            f"{selection.partition}"
         )
-    return {wanted.partition: found[wanted.partition]}
+    return {selection.partition: starts[selection.partition]}
 
 
-def _next(topic: Topic, positions: dict[int, int]) -> tuple[list[Message], TopicInfo]:
+def _next_topic_page(topic: Topic, positions: dict[int, int]) -> tuple[list[Message], TopicInfo]:
     """Return what came, and the topic after that: one that is gone is waited for, a moment."""
-    until = time.monotonic() + GONE_S
+    until = time.monotonic() + RECREATE_WAIT_S
     while True:
         try:
-            return _new(topic, positions), topic.describe()
+            return _wait_for_page(topic, positions), topic.describe()
         except UnknownTopicError:
             if time.monotonic() >= until:
                 raise
             time.sleep(0.1)
 
 
-def _new(topic: Topic, positions: dict[int, int]) -> list[Message]:
+def _wait_for_page(topic: Topic, positions: dict[int, int]) -> list[Message]:
     """Wait a moment, and return what came."""
     if not topic.wait(positions, seconds=1.0):
         return []
-    ends = {one.partition: one.commit for one in topic.describe().bounded}
-    found: list[Message] = []
-    for one, position in list(positions.items()):
-        records = topic.read(one, position)
-        found += [Message(topic.name, one, record) for record in records]
+    ends = {partition.partition: partition.commit for partition in topic.describe().bounded}
+    page: list[Message] = []
+    for partition, position in list(positions.items()):
+        records = topic.read(partition, position)
+        page += [Message(topic.name, partition, record) for record in records]
         if not records:
             # What was there is deleted: waiting for it again would end at once.
-            positions[one] = max(position, ends.get(one, 0))
-    return found
+            positions[partition] = max(position, ends.get(partition, 0))
+    return page
 
 
 def _print(message: Message, *, as_json: bool) -> None:

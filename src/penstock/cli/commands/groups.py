@@ -80,7 +80,7 @@ def describe(
     """Show a group's state and members, how far it has read, and its lag."""
     with open_target(server, data, namespace) as store:
         info = store.describe_group(group)
-    readers = {at: one.member_id for one in info.members for at in one.partitions}
+    readers = {at: member.member_id for member in info.members for at in member.partitions}
     rows = [
         (
             topic,
@@ -107,8 +107,8 @@ def describe(
     )
     if info.members:
         members = [
-            (one.member_id, one.client_host, one.instance_id or "", len(one.partitions))
-            for one in info.members
+            (member.member_id, member.client_host, member.instance_id or "", len(member.partitions))
+            for member in info.members
         ]
         print_table(("member", "host", "instance", "#partitions"), members)
     _print_problems([info])
@@ -176,7 +176,7 @@ def _offsets_without_members(store: Store, group: str) -> dict[tuple[str, int], 
     except UnknownGroupError:
         return {}
     if info.members:
-        members = ", ".join(f"{one.member_id} ({one.client_host})" for one in info.members)
+        members = ", ".join(f"{member.member_id} ({member.client_host})" for member in info.members)
         raise GroupNotEmptyError(group, members=members, action="a reset of its offsets")
     return {at: int(offset) for at, offset in info.offsets.items()}
 
@@ -189,27 +189,27 @@ def _targets(
     store: Store, topic: str, to: str, partition: int | None
 ) -> dict[tuple[str, int], int]:
     info = store.topic(topic).describe()
-    chosen = [one for one in info.bounded if partition in (None, one.partition)]
+    chosen = [bounds for bounds in info.bounded if partition in (None, bounds.partition)]
     if not chosen:
         raise BadRequestError(f"topic {topic!r} has no partition {partition}")
     if to.startswith("@"):
         moment = read_time(to[1:])
         assert moment is not None
-        at = store.topic(topic).offsets_at(moment)
-        return {(topic, one.partition): int(at[one.partition]) for one in chosen}
+        offsets = store.topic(topic).offsets_at(moment)
+        return {(topic, bounds.partition): int(offsets[bounds.partition]) for bounds in chosen}
     if (ago_ms := read_ago(to)) is not None:
-        at = store.topic(topic).offsets_at(SystemClock().now_ms() - ago_ms)
-        return {(topic, one.partition): int(at[one.partition]) for one in chosen}
+        offsets = store.topic(topic).offsets_at(SystemClock().now_ms() - ago_ms)
+        return {(topic, bounds.partition): int(offsets[bounds.partition]) for bounds in chosen}
     if to == "earliest":
-        return {(topic, one.partition): int(one.earliest) for one in chosen}
+        return {(topic, bounds.partition): int(bounds.earliest) for bounds in chosen}
     if to == "latest":
-        return {(topic, one.partition): int(one.commit) for one in chosen}
+        return {(topic, bounds.partition): int(bounds.commit) for bounds in chosen}
     offset = read_offset(to)
     if offset is None:
         raise BadRequestError(
             f"{to!r} is no place; say earliest, latest, an offset, @time, or how long ago: -12h"
         )
-    return {(topic, one.partition): offset for one in chosen}
+    return {(topic, bounds.partition): offset for bounds in chosen}
 
 
 @app.command()

@@ -32,14 +32,14 @@ class _Batch:
         """Take a value; return those that were there when it does not go with them any more."""
         full = None
         if len(self._values) == BATCH or self._size + len(value) > BATCH_SIZE:
-            full = self.take() or None
+            full = self.drain() or None
         if not self._values:
             self._due = time.monotonic() + LINGER_S
         self._values.append(value)
         self._size += len(value)
         return full
 
-    def take(self) -> list[bytes]:
+    def drain(self) -> list[bytes]:
         values, self._values, self._size = self._values, [], 0
         return values
 
@@ -79,7 +79,7 @@ def batches_of_lines(stream: BinaryIO, stopping: Stopping) -> Iterator[list[byte
         chunk = source.read(batch.wait_s())
         if chunk is None:
             if batch:
-                yield batch.take()
+                yield batch.drain()
             continue
         if not chunk:
             if any(begun) and (full := batch.add(b"".join(begun).removesuffix(b"\r"))):
@@ -94,7 +94,7 @@ def batches_of_lines(stream: BinaryIO, stopping: Stopping) -> Iterator[list[byte
             if full := batch.add(line.removesuffix(b"\r")):
                 yield full
     if batch:
-        yield batch.take()
+        yield batch.drain()
 
 
 def batches_of_files(paths: Iterable[str], stopping: Stopping) -> Iterator[list[bytes]]:
@@ -108,4 +108,4 @@ def batches_of_files(paths: Iterable[str], stopping: Stopping) -> Iterator[list[
         if full := batch.add(content):
             yield full
     if batch:
-        yield batch.take()
+        yield batch.drain()

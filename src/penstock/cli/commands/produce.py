@@ -68,14 +68,14 @@ def produce(
             raise BadRequestError(f"{error}; {hint}") from error
         except BaseException:
             if written:
-                _tell(written, topic)
+                _print_summary(written, topic)
             raise
-    _tell(written, topic)
+    _print_summary(written, topic)
     if stop.is_asked:
         raise typer.Exit(INTERRUPTED)
 
 
-def _tell(written: int, topic: str) -> None:
+def _print_summary(written: int, topic: str) -> None:
     typer.echo(f"wrote {count_text(written, 'record')} to {printable(topic)}", err=True)
 
 

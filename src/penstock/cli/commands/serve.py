@@ -10,8 +10,8 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from penstock.cli.descriptors import fitted, raise_limit
-from penstock.cli.gc_tuning import keep_pauses_short
+from penstock.cli.descriptors import fit_connections, raise_limit
+from penstock.cli.gc_tuning import limit_gc_pauses
 from penstock.cli.output import print_line
 from penstock.cli.startup import gc_disabled
 from penstock.errors import RetryableError
@@ -33,7 +33,7 @@ Overrides = Annotated[
 ]
 
 
-def settings_of(config: str | None, overrides: list[str], **flags: object) -> Settings:
+def effective_settings(config: str | None, overrides: list[str], **flags: object) -> Settings:
     """Return the effective settings: defaults, file, environment, then flags."""
     given: dict[str, object] = {}
     for pair in overrides:
@@ -69,7 +69,7 @@ def serve(
 
     penstock serve --data data --set broker.flush_disk_type=SYNC_FLUSH
     """
-    settings = settings_of(
+    settings = effective_settings(
         config,
         overrides,
         server__host=host,
@@ -80,7 +80,7 @@ def serve(
     os.umask(0o077)  # RocksDB makes files by the process's mask; the others are made private anyway
     as_json = settings.log.format == "json"
     configure_program(level=settings.log.level, as_json=as_json)
-    settings = fitted(settings, raise_limit())
+    settings = fit_connections(settings, raise_limit())
     stopping = StartEvent()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -94,29 +94,31 @@ def serve(
     except RetryableError:
         if not stopping.is_set():
             raise
-        _say("stopped", "while waiting for the other nodes of the cluster", as_json=as_json)
+        _print_event("stopped", "while waiting for the other nodes of the cluster", as_json=as_json)
         return
-    keep_pauses_short()
+    limit_gc_pauses()
     with started as server:
         if as_json:
             kafka = with_port(*server.kafka.advertised) if server.kafka is not None else None
             address = f"{server.host}:{server.port}"
             _log.info("serving", data=data, api=address, http_port=server.http_port, kafka=kafka)
         else:
-            _greet(server, data)
+            _print_banner(server, data)
         stopping.wait()
-        _say("stopping", "calls under way end, everything goes to the device", as_json=as_json)
-    _say("stopped", "", as_json=as_json)
+        _print_event(
+            "stopping", "calls under way end, everything goes to the device", as_json=as_json
+        )
+    _print_event("stopped", "", as_json=as_json)
 
 
-def _say(event: str, more: str, *, as_json: bool) -> None:
+def _print_event(event: str, more: str, *, as_json: bool) -> None:
     if as_json:
         _log.info(event)
     else:
         typer.echo(f"{event}: {more}" if more else event, err=True)
 
 
-def _greet(server: Server, data: str) -> None:
+def _print_banner(server: Server, data: str) -> None:
     address = f"{server.host}:{server.port}"
     lines = [
         f"Penstock serves {data}",
@@ -146,7 +148,7 @@ def show_config(config: Config = None, overrides: Overrides = []) -> None:  # no
 
     Secrets in addresses are shown as ***.
     """
-    tree = msgspec.to_builtins(settings_of(config, overrides))
+    tree = msgspec.to_builtins(effective_settings(config, overrides))
     for section, values in tree.items():
         print_line(f"[{section}]")
         for name, value in values.items():

@@ -113,13 +113,13 @@ def ls(
                 store_output.print_files(inspect.files(view), as_json=as_json)
 
 
-class _PassedOver:
+class _SkippedBatches:
     """Batches that cannot be taken apart: how many, and the first of them."""
 
     count = 0
     first = ""
 
-    def note(self, error: UnreadableContentError) -> None:
+    def add(self, error: UnreadableContentError) -> None:
         self.first = self.first or str(error)
         self.count += 1
 
@@ -154,7 +154,7 @@ def cat(
     found = find_store(directory)
     with _open(context, found) as view:
         name = found.stored(read_shard(shard))
-        passed = _PassedOver()
+        passed = _SkippedBatches()
         records = inspect.records(
             view,
             name,
@@ -162,7 +162,7 @@ def cat(
             until=until,
             tag=tag,
             limit=limit,
-            pass_over=passed.note,
+            pass_over=passed.add,
         )
         store_output.print_values(name, records, raw=raw, as_json=as_json)
         if passed.count:

@@ -41,7 +41,7 @@ Names = Mapping[str, str]
 
 def print_info(found: StoreInfo, names: Names, *, as_json: bool) -> None:
     if as_json:
-        shards = [_named(each, each.topic, names) for each in found.shards]
+        shards = [_named(shard, shard.topic, names) for shard in found.shards]
         print_json([{**msgspec.structs.asdict(found), "shards": shards}])
         return
     checkpoint, sizes = found.checkpoint, found.sizes
@@ -92,26 +92,26 @@ def _named(found: TopicInfo | ShardInfo, topic: str, names: Names) -> dict[str, 
     return {**fields, "name": names[topic]} if topic in names else fields
 
 
-def print_topics(found: Iterable[TopicInfo], names: Names, *, as_json: bool) -> None:
+def print_topics(topics: Iterable[TopicInfo], names: Names, *, as_json: bool) -> None:
     if as_json:
-        print_json(_named(each, each.topic, names) for each in found)
+        print_json(_named(topic, topic.topic, names) for topic in topics)
         return
     print_table(
         ("topic", *(["name"] if names else []), "kind", "#shards", "#records"),
         (
             (
-                each.topic,
-                *([names.get(each.topic, "")] if names else []),
-                *(each.kind, each.shards, each.records),
+                topic.topic,
+                *([names.get(topic.topic, "")] if names else []),
+                *(topic.kind, topic.shards, topic.records),
             )
-            for each in found
+            for topic in topics
         ),
     )
 
 
-def print_shards(found: Iterable[ShardInfo], names: Names, *, as_json: bool) -> None:
+def print_shards(shards: Iterable[ShardInfo], names: Names, *, as_json: bool) -> None:
     if as_json:
-        print_json(_named(each, each.topic, names) for each in found)
+        print_json(_named(shard, shard.topic, names) for shard in shards)
         return
     print_table(
         (
@@ -120,29 +120,29 @@ def print_shards(found: Iterable[ShardInfo], names: Names, *, as_json: bool) -> 
         ),
         (
             (
-                each.shard,
-                *([names.get(each.topic, "")] if names else []),
-                each.kind,
-                each.earliest,
-                each.commit,
-                each.next,
-                each.records,
-                each.damage or ("sealed" if each.sealed else ""),
+                shard.shard,
+                *([names.get(shard.topic, "")] if names else []),
+                shard.kind,
+                shard.earliest,
+                shard.commit,
+                shard.next,
+                shard.records,
+                shard.damage or ("sealed" if shard.sealed else ""),
             )
-            for each in found
+            for shard in shards
         ),
     )
 
 
-def print_files(found: Iterable[FileInfo], *, as_json: bool) -> None:
+def print_files(files: Iterable[FileInfo], *, as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(files)
         return
     print_table(
         ("part", "path", "#size", "modified (UTC)"),
         (
-            (each.part, each.path, size_text(each.size), time_text(each.modified_ms))
-            for each in found
+            (file.part, file.path, size_text(file.size), time_text(file.modified_ms))
+            for file in files
         ),
     )
 
@@ -191,7 +191,7 @@ def print_detail(detail: RecordDetail, *, as_json: bool) -> None:
         ),
     ]
     fields += [(f"property {name}", value) for name, value in entry.properties.items()]
-    print_fields(each for each in fields if each[1] != "")
+    print_fields(field for field in fields if field[1] != "")
 
 
 def _json_detail(detail: RecordDetail) -> dict[str, object]:
@@ -248,7 +248,7 @@ def print_verify(report: VerifyReport, *, as_json: bool) -> None:
     if report.findings:
         print_table(
             ("file", "#position", "finding"),
-            ((each.path, each.position, each.reason) for each in report.findings),
+            ((finding.path, finding.position, finding.reason) for finding in report.findings),
         )
     if report.findings_left_out:
         print_line(f"and {report.findings_left_out} findings more")

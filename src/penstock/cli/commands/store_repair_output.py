@@ -23,20 +23,20 @@ def print_repair(report: RepairReport, names: Names, *, as_json: bool) -> None:
         return
     print_table(
         ("file", "what is wrong", "done" if report.applied else "to be done"),
-        ((each.path, each.reason, each.action.value) for each in report.steps),
+        ((step.path, step.reason, step.action.value) for step in report.steps),
     )
     if report.lost:
         print_table(
             ("lost of shard", *(["topic"] if names else []), "offsets", "#records", "#bytes"),
             (
                 (
-                    each.shard,
-                    *([names.get(each.topic, "")] if names else []),
-                    f"{each.first} to {each.end - 1}",
-                    each.records,
-                    each.size,
+                    loss.shard,
+                    *([names.get(loss.topic, "")] if names else []),
+                    f"{loss.first} to {loss.end - 1}",
+                    loss.records,
+                    loss.size,
                 )
-                for each in report.lost
+                for loss in report.lost
             ),
         )
     _print_rest(report)
@@ -52,7 +52,7 @@ def _print_rest(report: RepairReport) -> None:
         print_line(f"the queue of {shard} cannot be read: what it lost is found when it is rebuilt")
     for place in report.damaged:
         print_line(f"reported at the opening: {place.path} at {place.position}: {place.reason}")
-    records = sum(each.records for each in report.lost if not each.is_control)
+    records = sum(loss.records for loss in report.lost if not loss.is_control)
     if report.applied:
         text = f"repaired, {records} records are lost; saved bytes are in {report.backup}"
     else:
@@ -73,8 +73,8 @@ def _lines(report: RepairReport, names: Names) -> Iterator[dict[str, object]]:
         "needed": report.is_needed,
         "applied": report.applied and report.is_needed,
         "files": len(report.steps),
-        "records": sum(each.records for each in report.lost if not each.is_control),
-        "bytes": sum(each.size for each in report.lost),
+        "records": sum(loss.records for loss in report.lost if not loss.is_control),
+        "bytes": sum(loss.size for loss in report.lost),
         "unaccounted_bytes": report.unaccounted_size,
         "unreadable_queues": report.unreadable,
         "backup": report.backup,

@@ -151,27 +151,27 @@ def _print_info(info: TopicInfo) -> None:
     fields += [(name, str(value)) for name, value in config.items() if value is not None]
     fields += shown_policy(tiering) if tiering is not None else []
     print_fields(fields, title=info.name)
-    has_tier = any(one.log_start is not None for one in info.partitions)
+    has_tier = any(partition.log_start is not None for partition in info.partitions)
     rows: list[tuple[Cell, ...]] = [
         (
-            one.partition,
-            one.earliest,
-            *((one.log_start or one.earliest,) if has_tier else ()),
-            one.commit,
-            one.latest,
-            size_text(one.size),
-            one.segments,
+            partition.partition,
+            partition.earliest,
+            *((partition.log_start or partition.earliest,) if has_tier else ()),
+            partition.commit,
+            partition.latest,
+            size_text(partition.size),
+            partition.segments,
         )
-        if not one.problem
-        else (one.partition, *("?" for _ in range(has_tier + 4)), one.segments)
-        for one in info.partitions
+        if not partition.problem
+        else (partition.partition, *("?" for _ in range(has_tier + 4)), partition.segments)
+        for partition in info.partitions
     ]
     in_log = ("#in log from",) if has_tier else ()
     columns = ("#partition", "#earliest", *in_log, "#commit", "#latest", "#size", "#segments")
     print_table(columns, rows)
-    for one in info.partitions:
-        if one.problem:
-            print_line(f"partition {one.partition}: {one.problem}")
+    for partition in info.partitions:
+        if partition.problem:
+            print_line(f"partition {partition.partition}: {partition.problem}")
 
 
 @app.command()

@@ -36,7 +36,7 @@ from penstock.pipeline.jobs.topic_choice import chosen_shards
 from penstock.pipeline.jobs.upkeep_result import ShardUpkeep, UpkeepResult
 from penstock.pipeline.store.named_view import NamedView
 from penstock.pipeline.store.node_directory import meta_of, store_root
-from penstock.pipeline.transactions import limits_beside
+from penstock.pipeline.transactions import read_transaction_limits
 from penstock.platform.clock import Clock, SystemClock
 from penstock.platform.clock_guard import CLOCK_FILE, GuardedClock
 from penstock.platform.local_disk import LocalDisk
@@ -78,7 +78,7 @@ def rebuild(path: str, *, progress: Progress | None = None) -> RebuildResult:
         )
     began = time.monotonic()
     before = _ends(path)
-    with _told_who_may(path, "stop it, rebuild, and start it again"):
+    with _with_permission_hint(path, "stop it, rebuild, and start it again"):
         report = inspect.rebuild(
             store_root(path),
             settings=_SETTINGS,
@@ -192,19 +192,19 @@ def _engine(
     with NamedView(path) as view:
         shards = {view.stored(each): each.name for each in chosen_shards(view, path, topics)}
         root = view.root
-    with _told_who_may(path, "name that node's host:port, and it does the work itself"):
-        engine = SegmentEngine(SegmentStore.open(root, settings, clock=_clock_beside(root)))
+    with _with_permission_hint(path, "name that node's host:port, and it does the work itself"):
+        engine = SegmentEngine(SegmentStore.open(root, settings, clock=_offline_clock(root)))
     try:
         # Asked while the store is locked: no transaction ends meanwhile.
         meta = meta_of(root)
         if meta is not None:
-            engine.limits, _ = limits_beside(meta)
+            engine.limits, _ = read_transaction_limits(meta)
         yield engine, shards
     finally:
         engine.close()
 
 
-def _clock_beside(root: str) -> Clock:
+def _offline_clock(root: str) -> Clock:
     """Return the clock by which the store of a node is kept: what the node would not delete by
     it, a job does not delete, either."""
     path = f"{os.path.dirname(os.path.abspath(root))}/{CLOCK_FILE}"
@@ -221,7 +221,7 @@ def _check_clock(clock: Clock) -> None:
 
 
 @contextmanager
-def _told_who_may(path: str, what_to_do: str) -> Iterator[None]:
+def _with_permission_hint(path: str, what_to_do: str) -> Iterator[None]:
     """Let the error of a store that is open elsewhere say what to do, where that is a node."""
     try:
         yield

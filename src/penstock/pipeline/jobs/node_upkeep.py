@@ -64,8 +64,8 @@ def expire_on_node(address: str, progress: Progress | None = None) -> UpkeepResu
         for topic in before:
             after = backend.describe_topic(topic.namespace, topic.name)
             found += _shards(topic, after, None)
-            size += sum(each.size for each in topic.partitions)
-            size -= sum(each.size for each in after.partitions)
+            size += sum(partition.size for partition in topic.partitions)
+            size -= sum(partition.size for partition in after.partitions)
     rows = sum(each.removed for each in found)
     # Others may have written meanwhile: a size is not below nothing.
     return UpkeepResult(address, found, rows, max(0, size), 0, time.monotonic() - began)

@@ -47,11 +47,11 @@ def range_options(
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
-    for each in ranges:
-        topic, partition = each.shard
+    for shard_range in ranges:
+        topic, partition = shard_range.shard
         assigned.setdefault(topic, []).append(partition)
-        starts.setdefault(topic, {})[str(partition)] = each.start
-        ends.setdefault(topic, {})[str(partition)] = each.end
+        starts.setdefault(topic, {})[str(partition)] = shard_range.start
+        ends.setdefault(topic, {})[str(partition)] = shard_range.end
     return {
         "path": path,
         "assign": json.dumps(assigned),

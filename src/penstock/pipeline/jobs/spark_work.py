@@ -34,7 +34,7 @@ _log = get_logger(__name__)
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
-_LOOK_EVERY_S: Final = 0.5
+_POLL_INTERVAL_S: Final = 0.5
 _SPARK: Final = "Spark: "
 _RAISED: Final = re.compile(r"penstock\.errors\.(\w+): ([^\n]+)")
 _JAVA_RAISED: Final = re.compile(r"An error occurred while calling .*\n: (.+)")
@@ -78,7 +78,7 @@ def _watch(
     assert progress is not None
     tracker = spark.sparkContext.statusTracker()
     tasks: dict[int, tuple[int, int]] = {}
-    while not done.wait(_LOOK_EVERY_S):
+    while not done.wait(_POLL_INTERVAL_S):
         for stage in tracker.getActiveStageIds():
             found = tracker.getStageInfo(stage)
             if found is not None:

@@ -93,7 +93,9 @@ def _overlaps(path: str, url: str, problems: list[str]) -> list[_Overlap]:
 
 
 def _compare(spark: SparkSession, path: str, url: str, overlaps: list[_Overlap]) -> list[TierCheck]:
-    log = _hashed(spark, {"path": path}, [each._replace(topic=each.shown) for each in overlaps])
+    log = _hashed(
+        spark, {"path": path}, [overlap._replace(topic=overlap.shown) for overlap in overlaps]
+    )
     tier = _hashed(spark, {"tier": url}, overlaps)
     # Topics have other names in the tier of a node; both sides are called by their number here.
     rows = {row[0]: row[1] for row in log.groupBy("number").count().collect()}
@@ -109,10 +111,10 @@ def _hashed(spark: SparkSession, place: dict[str, str], overlaps: list[_Overlap]
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
-    for each in overlaps:
-        assigned.setdefault(each.topic, []).append(each.partition)
-        starts.setdefault(each.topic, {})[str(each.partition)] = each.start
-        ends.setdefault(each.topic, {})[str(each.partition)] = each.end
+    for overlap in overlaps:
+        assigned.setdefault(overlap.topic, []).append(overlap.partition)
+        starts.setdefault(overlap.topic, {})[str(overlap.partition)] = overlap.start
+        ends.setdefault(overlap.topic, {})[str(overlap.partition)] = overlap.end
     table = (
         spark.read.format("penstock")
         .options(**place, columns=_COLUMNS, assign=json.dumps(assigned))

@@ -73,16 +73,16 @@ def verify(
     except StoreError as error:
         problems.append(str(error))
     problems += [
-        f"{each.shard!r} gave {each.rows} rows, but its bounds allow {each.rows_max}"
-        for each in shards
-        if each.rows > each.rows_max
+        f"{shard.shard!r} gave {shard.rows} rows, but its bounds allow {shard.rows_max}"
+        for shard in shards
+        if shard.rows > shard.rows_max
     ]
     compared = [] if tier is None else check_tier(spark, path, tier, problems, progress)
     return VerifyResult(
         report=report,
         shards=shards,
-        rows=sum(each.rows for each in shards),
-        bytes=sum(each.bytes for each in shards),
+        rows=sum(shard.rows for shard in shards),
+        bytes=sum(shard.bytes for shard in shards),
         problems=problems,
         seconds=time.monotonic() - began,
         tier=compared,
@@ -107,7 +107,7 @@ def _read(spark: SparkSession, path: str, ranges: list[ReadRange]) -> list[Shard
     from pyspark.sql import functions as F  # noqa: N812 - as in Spark's own documents
 
     counted: dict[ShardId, tuple[int, int]] = {}
-    filled = [each for each in ranges if each.start < each.end]
+    filled = [shard_range for shard_range in ranges if shard_range.start < shard_range.end]
     if filled:
         table = load_ranges(spark, path, filled, "topic,partition,key,value", strict=False)
         sizes = table.selectExpr(
@@ -120,7 +120,9 @@ def _read(spark: SparkSession, path: str, ranges: list[ReadRange]) -> list[Shard
         )
         for row in groups.collect():
             counted[ShardId(row["topic"], row["partition"])] = row["rows"], row["bytes"]
-    return [_shard_check(each, *counted.get(each.shard, (0, 0))) for each in ranges]
+    return [
+        _shard_check(shard_range, *counted.get(shard_range.shard, (0, 0))) for shard_range in ranges
+    ]
 
 
 def _shard_check(each: ReadRange, rows: int, size: int) -> ShardCheck:

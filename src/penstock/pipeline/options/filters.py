@@ -57,52 +57,52 @@ class Filters(Struct):
     keys: frozenset[bytes] | None = None
     tag: str | None = None
 
-    def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
+    def push(self, filters: Iterable[Filter]) -> Iterator[Filter]:
         """Take over what can be; yield what Spark must still check."""
         waiting: list[Filter] = []
-        for each in filters:
-            if isinstance(each, IsNotNull):
-                waiting.append(each)
-            elif not self._take(each):
-                yield each
-        for each in waiting:
-            assert isinstance(each, IsNotNull)
-            (name, *inner) = each.attribute
+        for condition in filters:
+            if isinstance(condition, IsNotNull):
+                waiting.append(condition)
+            elif not self._push(condition):
+                yield condition
+        for condition in waiting:
+            assert isinstance(condition, IsNotNull)
+            (name, *inner) = condition.attribute
             implied = name in _NEVER_NULL or (name == "key" and self.keys is not None)
             if inner or not implied:
-                yield each
+                yield condition
 
-    def _take(self, each: Filter) -> bool:
-        values = _values(each)
+    def _push(self, condition: Filter) -> bool:
+        values = _values(condition)
         if values is None:
             return False
         name, items = values
         if name == "topic":
-            return self._take_topics(each, items)
+            return self._push_topics(condition, items)
         if name == "key":
-            return self._take_keys(each, items)
-        if name == "partition" and isinstance(each, In):
-            return self._take_partitions(items)
-        if name == "tag" and isinstance(each, EqualTo) and isinstance(items[0], str):
+            return self._push_keys(condition, items)
+        if name == "partition" and isinstance(condition, In):
+            return self._push_partitions(items)
+        if name == "tag" and isinstance(condition, EqualTo) and isinstance(items[0], str):
             self.tag = items[0]
             return False  # the column is null for several tags: Spark looks again
-        return self._take_range(name, each, items)
+        return self._push_range(name, condition, items)
 
-    def _take_topics(self, each: Filter, items: list[Scalar]) -> bool:
+    def _push_topics(self, condition: Filter, items: list[Scalar]) -> bool:
         topics = frozenset(item for item in items if isinstance(item, str))
-        if not isinstance(each, EqualTo | In) or len(topics) != len(set(items)):
+        if not isinstance(condition, EqualTo | In) or len(topics) != len(set(items)):
             return False
         self.topics = topics if self.topics is None else self.topics & topics
         return True
 
-    def _take_keys(self, each: Filter, items: list[Scalar]) -> bool:
+    def _push_keys(self, condition: Filter, items: list[Scalar]) -> bool:
         keys = frozenset(bytes(item) for item in items if isinstance(item, bytes | bytearray))
-        if not isinstance(each, EqualTo | In) or len(keys) != len({*map(_frozen, items)}):
+        if not isinstance(condition, EqualTo | In) or len(keys) != len({*map(_frozen, items)}):
             return False
         self.keys = keys if self.keys is None else self.keys & keys
         return True
 
-    def _take_partitions(self, items: list[Scalar]) -> bool:
+    def _push_partitions(self, items: list[Scalar]) -> bool:
         numbers = frozenset(item for item in items if isinstance(item, int))
         if len(numbers) != len(set(items)):
             return False
@@ -118,8 +118,8 @@ class Filters(Struct):
             and (self.partition_set is None or partition in self.partition_set)
         )
 
-    def _take_range(self, name: str, each: Filter, items: list[Scalar]) -> bool:
-        compare = _RANGES.get(type(each))
+    def _push_range(self, name: str, condition: Filter, items: list[Scalar]) -> bool:
+        compare = _RANGES.get(type(condition))
         if compare is None:
             return False
         value = _as_number(name, items[0])
@@ -201,19 +201,21 @@ _RANGES: Final[dict[type[Filter], Callable[[int], Range]]] = {
 }
 
 
-def _values(each: Filter) -> tuple[str, list[Scalar]] | None:
+def _values(condition: Filter) -> tuple[str, list[Scalar]] | None:
     """Return the column and the values of a comparison; None for nested columns and nulls."""
     if not isinstance(
-        each, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual | In
+        condition, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual | In
     ):
         return None
-    if len(each.attribute) != 1:
+    if len(condition.attribute) != 1:
         return None
-    items: list[Scalar | None] = list(each.value) if isinstance(each, In) else [each.value]
+    items: list[Scalar | None] = (
+        list(condition.value) if isinstance(condition, In) else [condition.value]
+    )
     known = [item for item in items if item is not None]
     if not known or len(known) != len(items):
         return None
-    return each.attribute[0], known
+    return condition.attribute[0], known
 
 
 def _frozen(item: Scalar | bytearray) -> Scalar:

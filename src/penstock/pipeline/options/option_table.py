@@ -148,7 +148,7 @@ def parse_assignment(text: str) -> dict[str, tuple[int, ...]]:
     """Parse `{"topic": [0, 1]}`."""
     try:
         return {
-            topic: tuple(_whole(each) for each in partitions)
+            topic: tuple(_whole(partition) for partition in partitions)
             for topic, partitions in json.loads(text).items()
         }
     except (ValueError, TypeError, AttributeError) as error:

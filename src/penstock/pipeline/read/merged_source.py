@@ -17,19 +17,19 @@ from penstock.pipeline.options.filters import Filters
 from penstock.pipeline.options.source_options import SourceOptions
 from penstock.pipeline.read.planning import TaskPartition
 from penstock.pipeline.read.ranges import ShardRange
-from penstock.pipeline.read.sources import Edges, Origin
+from penstock.pipeline.read.sources import OffsetRange, RecordSource
 from penstock.platform.log import get_logger
 from penstock.record import ShardId
 
 if TYPE_CHECKING:
-    from penstock.pipeline.read.tier_source import TierOrigin
+    from penstock.pipeline.read.tier_source import TierSource
 
 
 _log = get_logger(__name__)
 
 
-class HotOrigin(Origin, Protocol):
-    """An origin that a tier may stand behind."""
+class HotSource(RecordSource, Protocol):
+    """An source that a tier may stand behind."""
 
     def stored(self, shard: ShardId) -> ShardId:
         """Return a shard as its store, and so its tier, names it."""
@@ -40,23 +40,23 @@ class HotOrigin(Origin, Protocol):
         ...
 
 
-class Colds(Protocol):
+class ColdTiers(Protocol):
     """The tiers of shards, by the names that their store gives them."""
 
-    def of(self, stored: ShardId) -> TierOrigin | None: ...
+    def of(self, stored: ShardId) -> TierSource | None: ...
 
     def refresh(self) -> None: ...
 
     def close(self) -> None: ...
 
 
-class OneTier:
+class SingleTier:
     """The tier that was named, for all shards."""
 
-    def __init__(self, tier: TierOrigin) -> None:
+    def __init__(self, tier: TierSource) -> None:
         self._tier: Final = tier
 
-    def of(self, stored: ShardId) -> TierOrigin | None:  # noqa: ARG002 - the same for all
+    def of(self, stored: ShardId) -> TierSource | None:  # noqa: ARG002 - the same for all
         return self._tier
 
     def refresh(self) -> None:
@@ -66,12 +66,12 @@ class OneTier:
         self._tier.close()
 
 
-class MergedOrigin:
-    """Implements `Origin`."""
+class MergedSource:
+    """Implements `RecordSource`."""
 
-    def __init__(self, hot: HotOrigin, colds: Colds) -> None:
+    def __init__(self, hot: HotSource, colds: ColdTiers) -> None:
         self._hot: Final = hot
-        self._colds: Final = colds
+        self._cold_tiers: Final = colds
 
     def shards(self) -> list[ShardId]:
         return self._hot.shards()
@@ -79,15 +79,15 @@ class MergedOrigin:
     def ids(self) -> dict[str, str]:
         return self._hot.ids()
 
-    def bounds(self, shard: ShardId) -> Edges:
+    def bounds(self, shard: ShardId) -> OffsetRange:
         hot = self._hot.bounds(shard)
         stored = self._hot.stored(shard)
-        cold = self._colds.of(stored)
-        return hot if cold is None else joined(shard, hot, cold.find(stored))
+        cold = self._cold_tiers.of(stored)
+        return hot if cold is None else merged_range(shard, hot, cold.find(stored))
 
     def offset_by_timestamp(self, shard: ShardId, timestamp_ms: int) -> int | None:
         stored = self._hot.stored(shard)
-        cold = self._colds.of(stored)
+        cold = self._cold_tiers.of(stored)
         if cold is not None and cold.find(stored) is not None:
             until = self._hot.log_start(shard)
             found = cold.offset_by_timestamp(stored, timestamp_ms, until)
@@ -98,17 +98,17 @@ class MergedOrigin:
     def refresh(self) -> None:
         # The log lets go of what the tier has: seen in this order, nothing lies between them.
         self._hot.refresh()
-        self._colds.refresh()
+        self._cold_tiers.refresh()
 
     def tasks(
         self, ranges: Sequence[ShardRange], options: SourceOptions, filters: Filters
     ) -> list[TaskPartition]:
-        old: dict[str, tuple[TierOrigin, list[ShardRange]]] = {}
+        old: dict[str, tuple[TierSource, list[ShardRange]]] = {}
         new, names = [], {}
         for shard, start, end in ranges:
             stored, split = self._hot.stored(shard), self._hot.log_start(shard)
             middle = start
-            cold = self._colds.of(stored) if start < split else None
+            cold = self._cold_tiers.of(stored) if start < split else None
             if cold is not None and cold.find(stored) is not None:
                 middle = min(end, split)
                 names[stored.topic] = shard.topic
@@ -124,10 +124,10 @@ class MergedOrigin:
 
     def close(self) -> None:
         self._hot.close()
-        self._colds.close()
+        self._cold_tiers.close()
 
 
-def joined(shard: ShardId, hot: Edges, cold: Edges | None) -> Edges:
+def merged_range(shard: ShardId, hot: OffsetRange, cold: OffsetRange | None) -> OffsetRange:
     """Return where a shard begins and ends that is partly in a tier."""
     if cold is None or cold.earliest >= hot.earliest:
         return hot
@@ -139,4 +139,4 @@ def joined(shard: ShardId, hot: Edges, cold: Edges | None) -> Edges:
             log=hot.earliest,
         )
         return hot
-    return Edges(cold.earliest, hot.commit)
+    return OffsetRange(cold.earliest, hot.commit)

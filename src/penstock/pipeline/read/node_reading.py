@@ -61,7 +61,7 @@ class _Page(NamedTuple):
     records: list[StoredRecord]
 
 
-class EndpointRangeReader:
+class NodeRangeReader:
     """Reads one range of offsets from a node."""
 
     def __init__(

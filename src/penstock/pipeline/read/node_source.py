@@ -1,4 +1,4 @@
-"""A running node as an origin: bounds and look-ups by time are asked of it over gRPC."""
+"""A running node as an source: bounds and look-ups by time are asked of it over gRPC."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from penstock.pipeline.options.source_options import SourceOptions
 from penstock.pipeline.read.endpoint import connect
 from penstock.pipeline.read.planning import TaskPartition
 from penstock.pipeline.read.ranges import ShardRange
-from penstock.pipeline.read.sources import Edges
+from penstock.pipeline.read.sources import OffsetRange
 from penstock.pipeline.read.task_planning import pack, rows_of, task_count
 from penstock.record import ShardId
 
 
-class EndpointOrigin:
-    """Implements `Origin`. Bounds are asked for once, and again after `refresh`."""
+class NodeSource:
+    """Implements `RecordSource`. Bounds are asked for once, and again after `refresh`."""
 
     def __init__(self, address: str, namespace: str) -> None:
         self._namespace: Final = namespace
@@ -44,9 +44,9 @@ class EndpointOrigin:
     def ids(self) -> dict[str, str]:
         return dict(self._ids)
 
-    def bounds(self, shard: ShardId) -> Edges:
+    def bounds(self, shard: ShardId) -> OffsetRange:
         found = self._part(shard)
-        return Edges(found.earliest, found.commit)
+        return OffsetRange(found.earliest, found.commit)
 
     def _part(self, shard: ShardId) -> PartitionInfo:
         parts = self._parts.get(shard.topic)
@@ -83,7 +83,7 @@ class EndpointOrigin:
             ranges = self._without_old(ranges, filters.first_ms)
         if filters.keys is not None:
             return [self._task(ranges, by_key=True)] if ranges else []
-        sizes = [self._size(each) for each in ranges]
+        sizes = [self._size(shard_range) for shard_range in ranges]
         count = task_count(
             sum(sizes), rows_of(ranges), options.partition_bytes, options.partitions_min
         )
@@ -91,7 +91,7 @@ class EndpointOrigin:
         return [self._task(each) for each in pack(ranges, sizes, wanted)]
 
     def _task(self, ranges: Sequence[ShardRange], *, by_key: bool = False) -> TaskPartition:
-        topics = {each.shard.topic for each in ranges}
+        topics = {shard_range.shard.topic for shard_range in ranges}
         ids = {topic: self._ids[topic] for topic in topics}
         return TaskPartition(ranges, by_key=by_key, ids=ids)
 
@@ -103,10 +103,10 @@ class EndpointOrigin:
 
     def _without_old(self, ranges: Sequence[ShardRange], first_ms: int) -> list[ShardRange]:
         found = []
-        for each in ranges:
-            first = self.offset_by_timestamp(each.shard, max(0, first_ms))
-            if first is not None and first < each.end:
-                found.append(each._replace(start=max(each.start, first)))
+        for shard_range in ranges:
+            first = self.offset_by_timestamp(shard_range.shard, max(0, first_ms))
+            if first is not None and first < shard_range.end:
+                found.append(shard_range._replace(start=max(shard_range.start, first)))
         return found
 
     def close(self) -> None:

@@ -172,7 +172,11 @@ def plan(
 ) -> list[TaskPartition]:
     """Cut `ranges` into tasks, as many as `task_count` says."""
     snapshot = view.snapshot()
-    queues = [_Queue(snapshot.get(each.shard), each) for each in ranges if each.start < each.end]
+    queues = [
+        _Queue(snapshot.get(shard_range.shard), shard_range)
+        for shard_range in ranges
+        if shard_range.start < shard_range.end
+    ]
     sizes = [max(1, queue.estimate()) for queue in queues]
     total = sum(sizes)
     if not queues:
@@ -183,7 +187,7 @@ def plan(
     span = _span_of(queues)
     if len(queues) > 1 and total >= _MOST_OF_THE_LOG * (span.end - span.start):
         return _by_position(queues, span, count)
-    return [TaskPartition(each) for each in pack([one.wanted for one in queues], sizes, wanted)]
+    return [TaskPartition(each) for each in pack([queue.wanted for queue in queues], sizes, wanted)]
 
 
 def _span_of(queues: Iterable[_Queue]) -> _Span:
@@ -225,5 +229,7 @@ def without_old(view: StoreView, ranges: Sequence[ShardRange], first_ms: int) ->
 def plan_by_key(view: StoreView, ranges: Sequence[ShardRange]) -> list[TaskPartition]:
     """Return tasks that look keys up; shards whose records the index does not hold are left to
     the caller's plan."""
-    simple = [each for each in ranges if view.kind(each.shard) is QueueKind.SIMPLE]
+    simple = [
+        shard_range for shard_range in ranges if view.kind(shard_range.shard) is QueueKind.SIMPLE
+    ]
     return [TaskPartition(simple, by_key=True)] if simple else []

@@ -73,7 +73,9 @@ def choose_shards(
         if not missing_ok:
             _check_topics(options.assigned, topics, options.place)
         wanted = {
-            ShardId(topic, each) for topic, numbers in options.assigned.items() for each in numbers
+            ShardId(topic, number)
+            for topic, numbers in options.assigned.items()
+            for number in numbers
         }
         missing = sorted(wanted - set(shards))
         if missing and not missing_ok:

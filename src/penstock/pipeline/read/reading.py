@@ -27,7 +27,7 @@ from penstock.pipeline.options.filters import Filters
 from penstock.pipeline.options.source_options import SourceOptions
 from penstock.pipeline.read.planning import TaskPartition
 from penstock.pipeline.read.ranges import ShardRange, still_there
-from penstock.pipeline.session.worker_gc import settle_worker
+from penstock.pipeline.session.worker_gc import freeze_loaded_objects
 from penstock.pipeline.store.node_directory import store_root
 from penstock.platform.log import get_logger
 from penstock.record import ShardId, StoredRecord
@@ -122,7 +122,7 @@ class Scan(Struct, frozen=True):
 
     def batches(self, task: TaskPartition) -> Iterator[pa.RecordBatch]:
         """Yield what a task reads."""
-        settle_worker()
+        freeze_loaded_objects()
         counts = Counts(by_key=task.by_key)
         began = time.monotonic()
         names = tuple(dict.fromkeys((*self.columns, *self.filters.row_columns)))
@@ -153,9 +153,9 @@ class Scan(Struct, frozen=True):
             return TierRangeReader(self, task.tier, wanted, BatchMaker(shown, names), counts)
         if self.endpoint is not None:
             # Here, so that a directory is read without gRPC.
-            from penstock.pipeline.read.node_reading import EndpointRangeReader
+            from penstock.pipeline.read.node_reading import NodeRangeReader
 
-            return EndpointRangeReader(self, wanted, names, counts, task.ids.get(topic))
+            return NodeRangeReader(self, wanted, names, counts, task.ids.get(topic))
         view = shared_view(self.path, self.query)
         return _RangeReader(self, view, wanted, BatchMaker(shown, names), counts)
 

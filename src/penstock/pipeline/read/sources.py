@@ -1,7 +1,7 @@
 """Where records come from: a store directory, a running node, a tier, or one of the first with its
 tier.
 
-Planning asks an origin which shards there are and where they begin and end, and lets it cut ranges
+Planning asks an source which shards there are and where they begin and end, and lets it cut ranges
 into tasks. Topics have the names here that people use. In the directories of a node a topic is its
 id; where the node's metadata lies beside them, its name is put in the place of the id.
 """
@@ -22,22 +22,22 @@ from penstock.pipeline.transactions import Transactions
 from penstock.record import QueueKind, ShardId
 
 if TYPE_CHECKING:
-    from penstock.pipeline.read.merged_source import HotOrigin
+    from penstock.pipeline.read.merged_source import HotSource
 
 
-class Edges(NamedTuple):
+class OffsetRange(NamedTuple):
     """The offsets [earliest, commit) can be read."""
 
     earliest: int
     commit: int
 
 
-class Origin(Protocol):
+class RecordSource(Protocol):
     """Lives on the driver, as long as a query is planned."""
 
     def shards(self) -> list[ShardId]: ...
 
-    def bounds(self, shard: ShardId) -> Edges: ...
+    def bounds(self, shard: ShardId) -> OffsetRange: ...
 
     def ids(self) -> dict[str, str]:
         """Return the ids of topics, by name; a topic whose id is unknown is missing."""
@@ -60,7 +60,7 @@ class Origin(Protocol):
     def close(self) -> None: ...
 
 
-class DirectoryOrigin:
+class DirectorySource:
     """A store directory, read only. Of a node's, what transactions hide is not shown to readers of
     the committed."""
 
@@ -72,11 +72,11 @@ class DirectoryOrigin:
     def shards(self) -> list[ShardId]:
         return sorted(self._place.shown(shard) for shard in self._view.shards())
 
-    def bounds(self, shard: ShardId) -> Edges:
+    def bounds(self, shard: ShardId) -> OffsetRange:
         stored = self._place.stored(shard)
         found = self._view.bounds(stored)
         end = self._transactions.end(stored, int(found.commit))
-        return Edges(found.earliest, max(int(found.earliest), end))
+        return OffsetRange(found.earliest, max(int(found.earliest), end))
 
     def ids(self) -> dict[str, str]:
         return directory_ids(self._place, self._view)
@@ -96,7 +96,7 @@ class DirectoryOrigin:
 
     def refresh(self) -> None:
         self._view.refresh()
-        self._transactions.look()
+        self._transactions.refresh()
         if not self._place.knows(self._view.shards()):
             self._place = find_store(self._place.given)
 
@@ -104,7 +104,10 @@ class DirectoryOrigin:
         self, ranges: Sequence[ShardRange], options: SourceOptions, filters: Filters
     ) -> list[TaskPartition]:
         view = self._view
-        stored = [each._replace(shard=self._place.stored(each.shard)) for each in ranges]
+        stored = [
+            shard_range._replace(shard=self._place.stored(shard_range.shard))
+            for shard_range in ranges
+        ]
         if filters.first_ms is not None:
             stored = without_old(view, stored, filters.first_ms)
         found: list[TaskPartition] = []
@@ -113,8 +116,13 @@ class DirectoryOrigin:
             stored = [each for each in stored if view.kind(each.shard) is QueueKind.BATCH]
         found += plan(view, stored, options.partition_bytes, options.partitions_min)
         return [
-            task.named(self._place.names_of({each.shard.topic for each in task.ranges})).without(
-                {each.shard: self._transactions.hidden(*each) for each in task.ranges}
+            task.named(
+                self._place.names_of({shard_range.shard.topic for shard_range in task.ranges})
+            ).without(
+                {
+                    shard_range.shard: self._transactions.hidden(*shard_range)
+                    for shard_range in task.ranges
+                }
             )
             for task in found
         ]
@@ -123,28 +131,28 @@ class DirectoryOrigin:
         self._view.close()
 
 
-def open_origin(options: SourceOptions) -> Origin:
+def open_source(options: SourceOptions) -> RecordSource:
     """Open what the options name; raise when nothing is there."""
     # Here, so that a directory is read without gRPC, and without what only tiers need.
-    from penstock.pipeline.read.merged_source import MergedOrigin, OneTier
+    from penstock.pipeline.read.merged_source import MergedSource, SingleTier
 
     if options.tier is None and options.endpoint is not None:
         return _open_hot(options)  # the node reads its tiers itself
     if options.tier is None:
-        hot = DirectoryOrigin(options.path, committed=options.committed)
-        return MergedOrigin(hot, hot.tiers())
-    from penstock.pipeline.read.tier_source import TierOrigin
+        hot = DirectorySource(options.path, committed=options.committed)
+        return MergedSource(hot, hot.tiers())
+    from penstock.pipeline.read.tier_source import TierSource
 
     named = options.topics if options.assigned is None else tuple(options.assigned)
-    cold = TierOrigin(options.tier, named)
+    cold = TierSource(options.tier, named)
     if not options.path and not options.endpoint:
         return cold
-    return MergedOrigin(_open_hot(options), OneTier(cold))
+    return MergedSource(_open_hot(options), SingleTier(cold))
 
 
-def _open_hot(options: SourceOptions) -> HotOrigin:
+def _open_hot(options: SourceOptions) -> HotSource:
     if options.endpoint is None:
-        return DirectoryOrigin(options.path, committed=options.committed)
-    from penstock.pipeline.read.node_source import EndpointOrigin
+        return DirectorySource(options.path, committed=options.committed)
+    from penstock.pipeline.read.node_source import NodeSource
 
-    return EndpointOrigin(options.endpoint, options.namespace)
+    return NodeSource(options.endpoint, options.namespace)

@@ -27,7 +27,7 @@ from penstock.pipeline.read.ranges import (
     start_of,
     with_present_ids,
 )
-from penstock.pipeline.read.sources import Origin, open_origin
+from penstock.pipeline.read.sources import RecordSource, open_source
 from penstock.platform.log import get_logger
 from penstock.record import ShardId
 
@@ -43,7 +43,7 @@ class StreamPlanner:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._view: Origin = open_origin(options)
+        self._view: RecordSource = open_source(options)
         self._until: Positions | None = None
         self._warned: set[str] = set()
         self._waits_since = time.monotonic()

@@ -38,7 +38,7 @@ def task_count(size: int, rows: int, partition_bytes: int, partitions_min: int) 
 
 
 def rows_of(ranges: Iterable[ShardRange]) -> int:
-    return sum(each.end - each.start for each in ranges)
+    return sum(shard_range.end - shard_range.start for shard_range in ranges)
 
 
 def pack(

@@ -1,4 +1,4 @@
-"""A tier as an origin: manifests say which shards there are, where they begin and how they are cut.
+"""A tier as an source: manifests say which shards there are, where they begin and how they are cut.
 
 Planning costs one request for each shard, and one for each sealed segment that is read; no chunk is
 looked into. Chunks that the filters rule out, by the times and by the filter of keys which their
@@ -14,7 +14,7 @@ from penstock.pipeline.options.filters import Filters
 from penstock.pipeline.options.source_options import SourceOptions
 from penstock.pipeline.read.planning import TaskPartition
 from penstock.pipeline.read.ranges import ShardRange
-from penstock.pipeline.read.sources import Edges
+from penstock.pipeline.read.sources import OffsetRange
 from penstock.pipeline.read.task_planning import rows_of, task_count
 from penstock.pipeline.read.tiers import OpenTier
 from penstock.record import ShardId
@@ -28,8 +28,8 @@ class _Piece(NamedTuple):
     size: int
 
 
-class TierOrigin:
-    """Implements `Origin`. Topics are named as the tier names them."""
+class TierSource:
+    """Implements `RecordSource`. Topics are named as the tier names them."""
 
     def __init__(self, url: str, topics: tuple[str, ...] | None) -> None:
         """`topics`: those that are asked for, None for all; only their objects are listed."""
@@ -37,7 +37,7 @@ class TierOrigin:
         self._tier: Final = OpenTier(url)
         self._topics: Final = topics
         self._shards: list[ShardId] | None = None
-        self._edges: dict[ShardId, Edges | None] = {}
+        self._ranges: dict[ShardId, OffsetRange | None] = {}
 
     def shards(self) -> list[ShardId]:
         if self._shards is None:
@@ -48,17 +48,17 @@ class TierOrigin:
     def ids(self) -> dict[str, str]:
         return {}  # topics of a node are named by their ids here
 
-    def find(self, shard: ShardId) -> Edges | None:
+    def find(self, shard: ShardId) -> OffsetRange | None:
         """Return what the tier holds of a shard; None when it has nothing of it."""
-        if shard not in self._edges:
+        if shard not in self._ranges:
             found = self._tier.flat(shard).refresh()
-            self._edges[shard] = None
+            self._ranges[shard] = None
             if found is not None:
-                self._edges[shard] = Edges(found.start_offset, found.end_offset)
-        return self._edges[shard]
+                self._ranges[shard] = OffsetRange(found.start_offset, found.end_offset)
+        return self._ranges[shard]
 
-    def bounds(self, shard: ShardId) -> Edges:
-        return self.find(shard) or Edges(0, 0)
+    def bounds(self, shard: ShardId) -> OffsetRange:
+        return self.find(shard) or OffsetRange(0, 0)
 
     def offset_by_timestamp(
         self, shard: ShardId, timestamp_ms: int, until: int = _UNLIMITED
@@ -67,12 +67,12 @@ class TierOrigin:
 
     def refresh(self) -> None:
         self._shards = None
-        self._edges.clear()
+        self._ranges.clear()
 
     def tasks(
         self, ranges: Sequence[ShardRange], options: SourceOptions, filters: Filters
     ) -> list[TaskPartition]:
-        pieces = [piece for each in ranges for piece in self._pieces(each, filters)]
+        pieces = [piece for shard_range in ranges for piece in self._pieces(shard_range, filters)]
         total = sum(piece.size for piece in pieces)
         rows = rows_of(piece.wanted for piece in pieces)
         count = task_count(total, rows, options.partition_bytes, options.partitions_min)

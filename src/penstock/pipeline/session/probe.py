@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def look(names: tuple[str, ...], shared: str) -> str:
+def report(names: tuple[str, ...], shared: str) -> str:
     """Return a JSON object: the host, Python's version, which modules are missing, which version of
     penstock there is, and whether the path `shared` is seen."""
     import importlib.util
@@ -48,16 +48,16 @@ def installed_version() -> str | None:
         return None
 
 
-def asking(names: tuple[str, ...], shared: str) -> Callable[[int], str]:
+def report_of_task(names: tuple[str, ...], shared: str) -> Callable[[int], str]:
     """Return a function for a task."""
 
     def ask(_: int) -> str:
-        return look(names, shared)
+        return report(names, shared)
 
     return ask
 
 
-def asking_rows(
+def report_rows(
     names: tuple[str, ...], shared: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function for `mapInArrow`, which gives one row."""
@@ -67,6 +67,6 @@ def asking_rows(
 
         for _ in batches:
             pass
-        yield pa.RecordBatch.from_arrays([pa.array([look(names, shared)])], ["answer"])
+        yield pa.RecordBatch.from_arrays([pa.array([report(names, shared)])], ["answer"])
 
     return ask

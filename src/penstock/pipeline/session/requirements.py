@@ -95,15 +95,15 @@ def problems_of(found: Iterable[Executor]) -> tuple[list[str], list[str]]:
         )
     installed = probe.installed_version()
     ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    for each in executors:
-        if each.python != ours:
+    for executor in executors:
+        if executor.python != ours:
             problems.append(
-                f"the executor on {each.host} runs Python {each.python}, this program {ours}: "
-                "PYSPARK_PYTHON names the interpreter that they are to run"
+                f"the executor on {executor.host} runs Python {executor.python}, this program "
+                f"{ours}: set PYSPARK_PYTHON to the interpreter of the executors"
             )
-        if each.penstock not in (None, installed):
+        if executor.penstock not in (None, installed):
             problems.append(
-                f"the executor on {each.host} has penstock {each.penstock}, this program "
+                f"the executor on {executor.host} has penstock {executor.penstock}, this program "
                 f"{installed}: install the same version there"
             )
     warnings = [
@@ -116,9 +116,9 @@ def problems_of(found: Iterable[Executor]) -> tuple[list[str], list[str]]:
 
 def _hosts_by_module(executors: Iterable[Executor]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for each in executors:
-        for name in each.missing:
-            found.setdefault(name, set()).add(each.host)
+    for executor in executors:
+        for name in executor.missing:
+            found.setdefault(name, set()).add(executor.host)
     return found
 
 
@@ -157,7 +157,7 @@ def _by_tasks(spark: SparkSession, names: tuple[str, ...], shared: str) -> list[
 
     context = spark.sparkContext
     count = min(TASKS_MAX, max(2, 2 * context.defaultParallelism))
-    work = context.parallelize(range(count), count).map(probe.asking(names, shared))
+    work = context.parallelize(range(count), count).map(probe.report_of_task(names, shared))
     try:
         return list(work.collect())
     except Py4JJavaError as error:
@@ -166,7 +166,7 @@ def _by_tasks(spark: SparkSession, names: tuple[str, ...], shared: str) -> list[
 
 def _by_rows(spark: SparkSession, names: tuple[str, ...], shared: str) -> list[str]:
     """Ask without a SparkContext: Spark Connect has none."""
-    rows = spark.range(0, 2, 1, 2).mapInArrow(probe.asking_rows(names, shared), "answer string")
+    rows = spark.range(0, 2, 1, 2).mapInArrow(probe.report_rows(names, shared), "answer string")
     return [str(row[0]) for row in rows.collect()]
 
 

@@ -34,11 +34,11 @@ def main() -> None:
     from pyspark import daemon
 
     preload(sys.argv[1] if len(sys.argv) > 1 else _TASKS)
-    vars(daemon)["worker"] = until_hung_up(daemon.worker)
+    vars(daemon)["worker"] = ignore_broken_pipe(daemon.worker)
     daemon.manager()
 
 
-def until_hung_up(worker: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
+def ignore_broken_pipe(worker: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
     """Let a worker whose last words nobody waits for end without a traceback: Spark closes the
     sockets of workers that it no longer needs, and by Unix sockets they come to know at once."""
 
@@ -59,12 +59,12 @@ def preload(worker: str) -> None:
                 import_module(name)
             except ImportError:  # the worker itself says what it lacks
                 break
-        os.register_at_fork(after_in_child=_draw_other_numbers)
+        os.register_at_fork(after_in_child=_reseed_numpy)
         gc.collect()
         gc.freeze()
 
 
-def _draw_other_numbers() -> None:
+def _reseed_numpy() -> None:
     """Let a worker's numpy draw other numbers than those of its siblings."""
     random = sys.modules.get("numpy.random")
     if random is not None:

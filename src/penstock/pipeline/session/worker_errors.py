@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 HIDE: Final = "SPARK_HIDE_TRACEBACK"
 
 
-def sentence_first(call: Callable[_Arguments, _T]) -> Callable[_Arguments, _T]:
+def hide_traceback(call: Callable[_Arguments, _T]) -> Callable[_Arguments, _T]:
     """Wrap a method that Spark calls in a worker."""
 
     @wraps(call)
@@ -34,7 +34,7 @@ def sentence_first(call: Callable[_Arguments, _T]) -> Callable[_Arguments, _T]:
     return work
 
 
-def rows_sentence_first(
+def hide_traceback_in_rows(
     call: Callable[_Arguments, Iterator[_T]],
 ) -> Callable[_Arguments, Iterator[_T]]:
     """Wrap a method that gives Spark an iterator."""

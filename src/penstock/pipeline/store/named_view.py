@@ -58,11 +58,11 @@ class NamedView:
         cold = None if self._tiers is None else self._tiers.of(stored)
         if cold is None:
             return found.earliest
-        from penstock.pipeline.read.merged_source import joined
-        from penstock.pipeline.read.sources import Edges
+        from penstock.pipeline.read.merged_source import merged_range
+        from penstock.pipeline.read.sources import OffsetRange
 
-        hot = Edges(int(found.earliest), int(found.commit))
-        return Offset(joined(shard, hot, cold.find(stored)).earliest)
+        hot = OffsetRange(int(found.earliest), int(found.commit))
+        return Offset(merged_range(shard, hot, cold.find(stored)).earliest)
 
     def aborted(self, shard: ShardId, start: int, end: int) -> Ranges:
         """Return the offsets in [start, end) whose transactions were aborted, as ranges."""

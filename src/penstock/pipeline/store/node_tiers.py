@@ -22,7 +22,7 @@ from penstock.pipeline.store.node_directory import meta_of
 from penstock.record import ShardId
 
 if TYPE_CHECKING:
-    from penstock.pipeline.read.tier_source import TierOrigin
+    from penstock.pipeline.read.tier_source import TierSource
 
 _configs: Final = msgspec.msgpack.Decoder(ShardConfig)
 
@@ -59,18 +59,18 @@ class Tiers:
     def __init__(self, view: StoreView, root: str) -> None:
         self._view: Final = view
         self._root: Final = root
-        self._open: Final[dict[str, TierOrigin]] = {}
+        self._open: Final[dict[str, TierSource]] = {}
 
-    def of(self, stored: ShardId) -> TierOrigin | None:
+    def of(self, stored: ShardId) -> TierSource | None:
         """Return the tier with the older records of a shard."""
         url = tier_of(self._view, self._root, stored)
         if url is None:
             return None
         if url not in self._open:
             # Here, so that a directory is read without what only tiers need.
-            from penstock.pipeline.read.tier_source import TierOrigin
+            from penstock.pipeline.read.tier_source import TierSource
 
-            self._open[url] = TierOrigin(url, None)
+            self._open[url] = TierSource(url, None)
         return self._open[url]
 
     def refresh(self) -> None:

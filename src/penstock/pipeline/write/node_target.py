@@ -15,7 +15,7 @@ from penstock.errors import SequenceGapError
 from penstock.pipeline.read.endpoint import connect
 from penstock.pipeline.write.staging import Chunk
 from penstock.pipeline.write.staging_area import is_remote
-from penstock.pipeline.write.targets import Target, records, was_taken, when_unlocked
+from penstock.pipeline.write.targets import Target, records, retry_while_locked, was_appended
 from penstock.platform.local_disk import LocalDisk
 from penstock.record import Producer
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.remote.client import RemoteBackend
 
 
-class EndpointTarget:
+class NodeTarget:
     def __init__(self, backend: RemoteBackend, namespace: str) -> None:
         self._backend: Final = backend
         self._namespace: Final = namespace
@@ -39,7 +39,7 @@ class EndpointTarget:
         the journal itself does so."""
         lock = None
         if not is_remote(staging):
-            lock = when_unlocked(lambda: LocalDisk().lock(f"{staging}/lock"), timeout_s)
+            lock = retry_while_locked(lambda: LocalDisk().lock(f"{staging}/lock"), timeout_s)
         try:
             with closing(connect(address)) as backend:
                 yield cls(backend, namespace)
@@ -64,7 +64,7 @@ class EndpointTarget:
                 self._namespace, topic, [*records(rows)], partition, producer
             )
         except SequenceGapError as error:
-            if was_taken(error, chunk, producer):
+            if was_appended(error, chunk, producer):
                 return False
             raise
         return places[0].offset >= before

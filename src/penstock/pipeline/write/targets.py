@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 _T = TypeVar("_T")
 
-LOOK_EVERY_S: Final = (0.05, 0.25)
+LOCK_POLL_S: Final = (0.05, 0.25)
 """Two that wait for each other do not look at the same moments."""
 _ZERO: Final = pa.scalar(0, pa.int32())
 
@@ -50,7 +50,7 @@ class Target(Protocol):
         ...
 
 
-def when_unlocked(take: Callable[[], _T], timeout_s: float) -> _T:
+def retry_while_locked(take: Callable[[], _T], timeout_s: float) -> _T:
     """Return what `take` gives; while it raises `LockedError`, try again until time is up."""
     deadline = time.monotonic() + timeout_s
     warned = False
@@ -68,7 +68,7 @@ def when_unlocked(take: Callable[[], _T], timeout_s: float) -> _T:
             if not warned:
                 _log.warning("waiting_for_lock", reason=str(error), timeout_s=timeout_s)
                 warned = True
-            time.sleep(min(left, random.uniform(*LOOK_EVERY_S)))
+            time.sleep(min(left, random.uniform(*LOCK_POLL_S)))
 
 
 class DirectoryTarget:
@@ -82,7 +82,7 @@ class DirectoryTarget:
     def open(cls, path: str, timeout_s: float = 0.0) -> Iterator[Target]:
         """Open a store, created when there is none; `LockedError` when another has it open, and
         still has after `timeout_s`."""
-        with when_unlocked(lambda: SegmentStore.open(path), timeout_s) as store:
+        with retry_while_locked(lambda: SegmentStore.open(path), timeout_s) as store:
             yield cls(store)
 
     def partition_counts(self) -> dict[str, int]:
@@ -109,7 +109,7 @@ class DirectoryTarget:
             else:
                 first = self._store.append_many(chunk.shard, [*records(rows)], producer)
         except SequenceGapError as error:
-            if was_taken(error, chunk, producer):
+            if was_appended(error, chunk, producer):
                 return False
             raise
         return first >= before
@@ -118,7 +118,7 @@ class DirectoryTarget:
         self._store.flush()
 
 
-def was_taken(error: SequenceGapError, chunk: Chunk, producer: Producer) -> bool:
+def was_appended(error: SequenceGapError, chunk: Chunk, producer: Producer) -> bool:
     """Say whether a refused chunk is refused because it was taken long ago."""
     return error.expected >= producer.sequence + chunk.rows
 
@@ -154,6 +154,6 @@ def records(rows: pa.RecordBatch) -> Iterable[Record]:
             value=value,
             key=key,
             tags=tuple(tags or ()),
-            headers=tuple((each["key"], each["value"]) for each in headers or ()),
+            headers=tuple((header["key"], header["value"]) for header in headers or ()),
             timestamp_ms=moment,
         )

@@ -179,7 +179,7 @@ def _iceberg(table: str | None, catalog: str | None, settings: list[str]) -> Ice
 
 
 def _pairs(option: str, given: list[str]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
+    pairs = [pair.partition("=") for pair in given]
     if not all(name and equals for name, equals, _ in pairs):
         raise typer.BadParameter(f"{option} is NAME=VALUE")
     return {name: value for name, _, value in pairs}
@@ -190,16 +190,16 @@ def _print_export(result: ExportResult) -> None:
         ("shard", "#from", "#to", "#rows", "#deleted", "#left out", "#lost", "#undecoded"),
         (
             (
-                each.shard,
-                each.start,
-                each.end,
-                each.rows,
-                each.deleted,
-                each.left_out,
-                each.lost,
-                each.undecoded,
+                shard.shard,
+                shard.start,
+                shard.end,
+                shard.rows,
+                shard.deleted,
+                shard.left_out,
+                shard.lost,
+                shard.undecoded,
             )
-            for each in result.shards
+            for shard in result.shards
         ),
     )
     print_fields(
@@ -306,8 +306,8 @@ def _print_kafka_import(result: KafkaImportResult, *, as_json: bool) -> None:
     print_table(
         ("topic", "#partition", "#from", "#to", "#lost"),
         (
-            (each.topic, each.partition, each.start, each.end, each.lost)
-            for each in result.partitions
+            (partition.topic, partition.partition, partition.start, partition.end, partition.lost)
+            for partition in result.partitions
         ),
     )
     print_fields(

@@ -149,37 +149,37 @@ def _print_stats(result: StatsResult) -> None:
         ("topic", "#shards", "#rows", "#at most", "#size", "#largest", "first", "last"),
         (
             (
-                each.topic,
-                each.shards,
-                each.rows,
-                each.rows_bound,
-                size_text(each.bytes),
-                size_text(each.size_max),
-                time_text(each.first_ms),
-                time_text(each.last_ms),
+                topic.topic,
+                topic.shards,
+                topic.rows,
+                topic.rows_bound,
+                size_text(topic.bytes),
+                size_text(topic.size_max),
+                time_text(topic.first_ms),
+                time_text(topic.last_ms),
             )
-            for each in result.topics
+            for topic in result.topics
         ),
     )
     print_table(
         ("topic", "from", "#rows", "#size", "#rows/s", "#bytes/s"),
         (
             (
-                each.topic,
-                time_text(each.start_ms),
-                each.rows,
-                size_text(each.bytes),
-                f"{each.rows_per_s:.1f}",
-                f"{each.bytes_per_s:.1f}",
+                interval.topic,
+                time_text(interval.start_ms),
+                interval.rows,
+                size_text(interval.bytes),
+                f"{interval.rows_per_s:.1f}",
+                f"{interval.bytes_per_s:.1f}",
             )
-            for each in result.intervals
+            for interval in result.intervals
         ),
     )
     print_table(
         ("topic", "key", "#rows", "#size"),
         (
-            (each.topic, printable(each.key, 60), each.rows, size_text(each.bytes))
-            for each in result.top_keys
+            (top_key.topic, printable(top_key.key, 60), top_key.rows, size_text(top_key.bytes))
+            for top_key in result.top_keys
         ),
     )
 
@@ -213,16 +213,23 @@ def verify(
         print_table(
             ("shard", "#from", "#to", "#rows", "#at most", "#size"),
             (
-                (each.shard, each.start, each.end, each.rows, each.rows_max, size_text(each.bytes))
-                for each in result.shards
+                (
+                    shard.shard,
+                    shard.start,
+                    shard.end,
+                    shard.rows,
+                    shard.rows_max,
+                    size_text(shard.bytes),
+                )
+                for shard in result.shards
             ),
         )
         if tier is not None:
             print_table(
                 ("shard in the tier", "#from", "#to", "#rows", "#not the same"),
                 (
-                    (each.shard, each.start, each.end, each.rows, each.missing)
-                    for each in result.tier
+                    (check.shard, check.start, check.end, check.rows, check.missing)
+                    for check in result.tier
                 ),
             )
         store_output.print_verify(result.report, as_json=False)
@@ -303,8 +310,8 @@ def _print_upkeep(result: UpkeepResult, *, as_json: bool) -> None:
     print_table(
         ("shard", "#began at", "#begins at", "#ends at", "#removed"),
         (
-            (each.shard, each.earliest_before, each.earliest, each.commit, each.removed)
-            for each in result.shards
+            (shard.shard, shard.earliest_before, shard.earliest, shard.commit, shard.removed)
+            for shard in result.shards
         ),
     )
     print_fields(

@@ -58,8 +58,8 @@ def offload(
     print_table(
         ("shard", "#from", "#to", "#rows", "#size", "#gone before"),
         (
-            (each.shard, each.start, each.end, each.rows, size_text(each.bytes), each.gone)
-            for each in result.shards
+            (shard.shard, shard.start, shard.end, shard.rows, size_text(shard.bytes), shard.gone)
+            for shard in result.shards
         ),
     )
     print_fields(

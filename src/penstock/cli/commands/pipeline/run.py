@@ -166,14 +166,14 @@ def lag(
         ("group", "topic", "#partition", "#offset", "#end", "#lag", "last commit"),
         (
             (
-                each.group,
-                each.topic,
-                each.partition,
-                each.offset,
-                each.end,
-                each.lag,
-                time_text(each.last_commit_ms),
+                partition.group,
+                partition.topic,
+                partition.partition,
+                partition.offset,
+                partition.end,
+                partition.lag,
+                time_text(partition.last_commit_ms),
             )
-            for each in result.partitions
+            for partition in result.partitions
         ),
     )

@@ -169,7 +169,7 @@ def export(
         )
         files = len(ledger.staged_files())
         size = ledger.publish(after, mode)
-    rows = sum(each.rows for each in shards)
+    rows = sum(shard.rows for shard in shards)
     seconds = time.monotonic() - began
     return ExportResult(path, target, after.run, rows, files, size, recovered, shards, seconds)
 
@@ -269,8 +269,8 @@ def _ranges(
 
 def _moved(before: Offsets, ranges: Iterable[ReadRange]) -> Offsets:
     after = {topic: dict(partitions) for topic, partitions in before.items()}
-    for each in ranges:
-        after.setdefault(each.shard.topic, {})[each.shard.partition] = each.end
+    for shard_range in ranges:
+        after.setdefault(shard_range.shard.topic, {})[shard_range.shard.partition] = shard_range.end
     return after
 
 
@@ -314,25 +314,28 @@ def _check(
     """Count what was staged; raise when it cannot be what the ranges hold."""
     counted = count_staged(spark, ledger.staged_files())
     found = []
-    for each in ranges:
-        nothing = Counted(*each.shard, rows=0, first=each.start, last=each.start)
-        staged = counted.pop(each.shard, nothing)
-        left_out = each.rows_max - staged.rows
-        if left_out < 0 or staged.first < each.start or staged.last >= each.end:
+    for shard_range in ranges:
+        nothing = Counted(
+            *shard_range.shard, rows=0, first=shard_range.start, last=shard_range.start
+        )
+        staged = counted.pop(shard_range.shard, nothing)
+        left_out = shard_range.rows_max - staged.rows
+        if left_out < 0 or staged.first < shard_range.start or staged.last >= shard_range.end:
             raise StoreError(
-                f"{each.shard.name!r} was to give the offsets [{each.start}, {each.end}) without "
-                f"{each.deleted}, but {staged.rows} rows from {staged.first} to {staged.last} were "
-                "staged; nothing was published"
+                f"shard {shard_range.shard.name!r}: expected offsets [{shard_range.start}, "
+                f"{shard_range.end}) without {shard_range.deleted} deleted ones, but the tasks "
+                f"staged {staged.rows} rows from {staged.first} to {staged.last}; nothing was "
+                "published"
             )
-        topic, partition = each.shard
-        lost = each.start - before.get(topic, {}).get(partition, each.start)
+        topic, partition = shard_range.shard
+        lost = shard_range.start - before.get(topic, {}).get(partition, shard_range.start)
         found.append(
             ShardExport(
-                each.shard.name,
-                each.start,
-                each.end,
+                shard_range.shard.name,
+                shard_range.start,
+                shard_range.end,
                 staged.rows,
-                each.deleted,
+                shard_range.deleted,
                 left_out,
                 lost,
                 staged.undecoded,
@@ -346,7 +349,7 @@ def _check(
 
 def _check_values(shards: Iterable[ShardExport]) -> None:
     """Refuse to publish values that are not what the schema says."""
-    bad = [each for each in shards if each.undecoded]
+    bad = [shard for shard in shards if shard.undecoded]
     if bad:
         places = ", ".join(
             f"{each.undecoded} of {each.shard!r} from offset {each.first_undecoded} on"

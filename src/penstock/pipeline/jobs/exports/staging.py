@@ -26,7 +26,7 @@ from penstock.pipeline.options.source_options import read_options
 from penstock.pipeline.read.planning import TaskPartition
 from penstock.pipeline.read.ranges import batch_ranges
 from penstock.pipeline.read.reading import Scan
-from penstock.pipeline.read.sources import open_origin
+from penstock.pipeline.read.sources import open_source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,8 +64,8 @@ def stage_ranges(
 ) -> None:
     """Read what the options say, and leave it as files below `staging`."""
     read = read_options(options, streaming=False)
-    with closing(open_origin(read)) as origin:
-        tasks = origin.tasks(list(batch_ranges(origin, read)), read, Filters())
+    with closing(open_source(read)) as source:
+        tasks = source.tasks(list(batch_ranges(source, read)), read, Filters())
     columns = options["columns"].split(",")
     scan = Scan.of(read, columns, Filters(), uuid4().hex)
     work = StageWork(scan, str(staging.resolve()), layout)

@@ -202,7 +202,7 @@ class _TopicImport:
             ranges += _cut(KafkaRange(self.topic, partition, start, end))
         number = self._journal.committed() + 1
         plan = _Plan(number, tuple(ranges), self._partitions, self._topic_id)
-        if all(each.start == each.end for each in ranges):
+        if all(shard_range.start == shard_range.end for shard_range in ranges):
             return replace(plan, ranges=()), lost
         self._directory.mkdir(parents=True, exist_ok=True)
         LocalDisk().replace(str(self._directory / _PLAN), msgspec.json.encode(plan))
@@ -262,7 +262,7 @@ class _TopicImport:
         writer = writer.option("sinkId", self._name).option("batchId", str(plan.batch_id))
         writer.options(**self._place.options()).save()
         added = self._place.records(self._target) - before
-        span = sum(each.end - each.start for each in plan.ranges)
+        span = sum(shard_range.end - shard_range.start for shard_range in plan.ranges)
         if not 0 <= added <= span:
             raise StoreError(
                 f"{self.topic!r} was to give at most {span} records, but the shards of "
@@ -290,9 +290,11 @@ def _cut(whole: KafkaRange) -> list[KafkaRange]:
 
 def _merged(ranges: Sequence[KafkaRange], lost: Mapping[int, int]) -> list[PartitionImport]:
     found: dict[int, PartitionImport] = {}
-    for each in ranges:
-        before = found.get(each.partition)
-        start = each.start if before is None else before.start
-        gone = lost.get(each.partition, 0)
-        found[each.partition] = PartitionImport(each.topic, each.partition, start, each.end, gone)
+    for shard_range in ranges:
+        before = found.get(shard_range.partition)
+        start = shard_range.start if before is None else before.start
+        gone = lost.get(shard_range.partition, 0)
+        found[shard_range.partition] = PartitionImport(
+            shard_range.topic, shard_range.partition, start, shard_range.end, gone
+        )
     return [found[number] for number in sorted(found)]

@@ -98,7 +98,7 @@ def stats(
     began = time.monotonic()
     with NamedView(path, with_tiers=True) as view:
         ranges = [read_range(view, shard) for shard in chosen_shards(view, path, topics)]
-    filled = [each for each in ranges if each.start < each.end]
+    filled = [shard_range for shard_range in ranges if shard_range.start < shard_range.end]
     intervals: list[Interval] = []
     found = _unmeasured(ranges)
     keys: list[TopKey] = []
@@ -124,11 +124,11 @@ def stats(
 
 def _unmeasured(ranges: Iterable[ReadRange]) -> dict[str, TopicStats]:
     found: dict[str, TopicStats] = {}
-    for each in ranges:
-        topic = each.shard.topic
+    for shard_range in ranges:
+        topic = shard_range.shard.topic
         before = found.get(topic) or TopicStats(topic, 0, 0, 0, 0, 0, None, None)
         found[topic] = replace(
-            before, shards=before.shards + 1, rows_bound=before.rows_bound + each.rows_max
+            before, shards=before.shards + 1, rows_bound=before.rows_bound + shard_range.rows_max
         )
     return found
 
@@ -189,9 +189,9 @@ def _measures() -> list[Column]:
 
 
 def _check(topics: Iterable[TopicStats]) -> None:
-    for each in topics:
-        if each.rows > each.rows_bound:
+    for topic in topics:
+        if topic.rows > topic.rows_bound:
             raise StoreError(
-                f"topic {each.topic!r} gave {each.rows} rows, but its bounds allow "
-                f"{each.rows_bound}: it cannot be measured like this"
+                f"topic {topic.topic!r} gave {topic.rows} rows, but its bounds allow "
+                f"{topic.rows_bound}: it cannot be measured like this"
             )

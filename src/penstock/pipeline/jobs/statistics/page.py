@@ -77,19 +77,19 @@ def _page(result: StatsResult) -> str:
         ("topic", "records", "bytes", "largest", "first", "last"),
         [
             (
-                each.topic,
-                f"{each.rows:,}",
-                f"{each.bytes:,}",
-                f"{each.size_max:,}",
-                _moment(each.first_ms),
-                _moment(each.last_ms),
+                topic.topic,
+                f"{topic.rows:,}",
+                f"{topic.bytes:,}",
+                f"{topic.size_max:,}",
+                _moment(topic.first_ms),
+                _moment(topic.last_ms),
             )
-            for each in result.topics
+            for topic in result.topics
         ],
     )
     keys = _table(
         ("topic", "key", "records"),
-        [(each.topic, each.key, f"{each.rows:,}") for each in result.top_keys],
+        [(top_key.topic, top_key.key, f"{top_key.rows:,}") for top_key in result.top_keys],
     )
     steps = _table(
         ("topic", "from (UTC)", "records", "bytes", "records/s", "bytes/s"),
@@ -126,7 +126,7 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def _curves(topics: Mapping[str, list[Point]], measure: Measure) -> str:
-    every = [each for points in topics.values() for each in points]
+    every = [point for points in topics.values() for point in points]
     if not every:
         return "<p>nothing was written</p>"
     first, last = min(each.at_ms for each in every), max(each.at_ms for each in every)
@@ -136,9 +136,11 @@ def _curves(topics: Mapping[str, list[Point]], measure: Measure) -> str:
     lines, legend = [], []
     for number, (topic, points) in enumerate(topics.items()):
         colour = _COLOURS[number % len(_COLOURS)]
-        shown = " ".join(f"{scale.x(each.at_ms):.1f},{scale.y(each.value):.1f}" for each in points)
+        shown = " ".join(
+            f"{scale.x(point.at_ms):.1f},{scale.y(point.value):.1f}" for point in points
+        )
         lines.append(f'<polyline points="{shown}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        lines += (_dot(topic, each, scale, colour, measure) for each in points if each.interval)
+        lines += (_dot(topic, point, scale, colour, measure) for point in points if point.interval)
         legend.append(f'<span style="color:{colour}">■</span> {escape(topic)}')
     return (
         f'<svg viewBox="0 0 {_LEFT + _WIDTH + 20} {_HEIGHT + _BELOW}" width="100%">'

@@ -64,7 +64,7 @@ def save_picture(result: StatsResult, target: Path) -> None:
             axes.text(0.5, 0.5, "nothing was written", ha="center", transform=axes.transAxes)
     figure.supxlabel(f"time of the records (UTC), steps of {result.every_s:,} s", fontsize="medium")
     if upper is not None and result.intervals:
-        left_out = len({each.topic for each in result.intervals}) - TOPICS_MAX
+        left_out = len({interval.topic for interval in result.intervals}) - TOPICS_MAX
         title = f"{left_out} more topics are not shown" if left_out > 0 else "topics"
         handles, names = upper.get_legend_handles_labels()
         figure.legend(handles, names, loc="outside right upper", title=title, fontsize="small")

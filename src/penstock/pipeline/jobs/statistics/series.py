@@ -43,13 +43,13 @@ def series(result: StatsResult, field: str) -> dict[str, list[Point]]:
     step, its curve goes down to zero."""
     step_ms = result.every_s * 1000
     found: dict[str, list[Point]] = {}
-    for each in sorted(result.intervals, key=lambda one: one.start_ms):
-        points = found.setdefault(each.topic, [])
-        if points and step_ms and each.start_ms - points[-1].at_ms > step_ms:
+    for interval in sorted(result.intervals, key=lambda one: one.start_ms):
+        points = found.setdefault(interval.topic, [])
+        if points and step_ms and interval.start_ms - points[-1].at_ms > step_ms:
             points.append(Point(points[-1].at_ms + step_ms, 0.0, None))
-            if points[-1].at_ms < each.start_ms - step_ms:
-                points.append(Point(each.start_ms - step_ms, 0.0, None))
-        points.append(Point(each.start_ms, float(getattr(each, field)), each))
+            if points[-1].at_ms < interval.start_ms - step_ms:
+                points.append(Point(interval.start_ms - step_ms, 0.0, None))
+        points.append(Point(interval.start_ms, float(getattr(interval, field)), interval))
     return dict(sorted(found.items()))
 
 
