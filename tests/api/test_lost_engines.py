@@ -116,7 +116,7 @@ def test_a_loss_that_is_accepted_at_a_single_server_is_an_empty_shard(
         with penstock.connect(address) as store:
             assert_lost(store, "segment")
         done = CliRunner().invoke(build(), ["cluster", "accept-loss", "segment", "-s", address])
-        assert "1 shards of segment begin anew" in done.output
+        assert "restarted 1 shards of segment" in done.output
         if not put_back:
             with penstock.connect(address) as store:
                 assert store.topic("segment").write(b"anew").offset == 0

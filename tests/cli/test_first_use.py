@@ -35,7 +35,7 @@ def test_creating_a_topic_twice_is_an_error_unless_it_may_exist(tmp_path: Path, 
     assert run(*words).code == 0
     assert run(*words).code == 2
     again = run(*words, "--exist-ok")
-    assert (again.code, again.out) == (0, "orders exists already\n")
+    assert (again.code, again.out) == (0, "orders already exists\n")
     described = run("topic", "describe", "--data", tmp_path / "data", "orders", "--json")
     assert json.loads(described.out)["config"]["retention_ms"] == 3 * 86_400_000
 

@@ -283,7 +283,7 @@ def test_a_missing_directory_is_not_made_by_looking_at_it(tmp_path: Path, run: R
         ("retention", "run"),
     ):
         refused = run(*words, "--data", str(missing), code=2)
-        assert "does not exist; `penstock topic create" in refused
+        assert "does not exist; create it with `penstock topic create" in refused
     assert not missing.exists()
 
 

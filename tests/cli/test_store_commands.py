@@ -75,7 +75,9 @@ def test_cat_passes_over_a_batch_that_nobody_can_take_apart(run: Run, tmp_path: 
         store.append(batches, Record(b"behind"))
     ran = run("store", "cat", tmp_path / "store", "batches_0")
     assert (ran.code, ran.out) == (0, "before\nbehind\n")
-    assert "2 passed over, the first: what lies at offset 1 of 'batches_0'" in ran.err
+    assert (
+        "skipped 2 undecodable batches, the first: what lies at offset 1 of 'batches_0'" in ran.err
+    )
     assert run("store", "verify", tmp_path / "store").code == 0
 
 
@@ -178,8 +180,8 @@ def test_query_finds_by_time(run: Run, written: Path) -> None:
     [
         ((), "one of --key, --key-hex, --tag and --time"),
         (("--key", "a", "--tag", "b"), "one of --key"),
-        (("--time", "yesterday"), "'yesterday' is no time"),
-        (("--key-hex", "xyz"), "'xyz' is no hexadecimal number"),
+        (("--time", "yesterday"), "'yesterday' is not a time"),
+        (("--key-hex", "xyz"), "'xyz' is not a hexadecimal number"),
         (("--key", "a", "--in", "nothing"), "topic 'nothing' does not exist"),
     ],
 )

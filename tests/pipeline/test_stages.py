@@ -189,7 +189,9 @@ def test_a_run_stops_cleanly_and_goes_on_where_it_was(tmp_path: Path) -> None:
         again.kill()
     assert again.returncode == 0, errors
     assert json.loads(output)["rows"] == 300
-    assert errors == "running; SIGINT or SIGTERM stops\n"  # not a word of Spark or Java
+    assert (
+        errors == "running; stop with Ctrl-C (SIGINT) or SIGTERM\n"
+    )  # not a word of Spark or Java
     flat = CompositeFlatFile(TierConfig(url=tier), ShardId("numbers", 0))
     assert [one.offset for one in flat.reader.read(TierQuery(0)).records] == [*range(900)]
     assert made_values(tmp_path / "made") == [*range(0, 900, 3)]

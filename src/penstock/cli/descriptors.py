@@ -1,7 +1,7 @@
-"""File descriptors: as many as the system allows, and enough of them kept for the store's files.
+"""File descriptor limits: raises the soft limit and reserves descriptors for the store's files.
 
-A socket and a file take the same descriptors. Without a reserve, idle connections could take the
-last one, and the log could not go on to its next file.
+Sockets and files share the limit. Without a reserve, idle connections could use the last descriptor
+and the commit log could not open its next file.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from msgspec.structs import replace
 from penstock.platform.log import get_logger
 from penstock.settings import Settings
 
-WANTED_MAX: Final = 1 << 20
+LIMIT_MAX: Final = 1 << 20
 RESERVE_MAX: Final = 4_096
-"""For files, and for connections to the other ports."""
+"""Descriptors for files and for connections to the other ports."""
 CONNECTIONS_MIN: Final = 16
 
 _log: Final = get_logger(__name__)
 
 
 def raise_limit() -> int | None:
-    """Raise the soft limit of descriptors to the hard one; return what it is then, or None where
-    there is no such limit."""
+    """Raise the soft limit of descriptors to the hard limit; return the new limit, None if there is
+    no limit."""
     try:
         import resource
-    except ImportError:  # Windows has none
+    except ImportError:  # Windows
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_MAX if hard == resource.RLIM_INFINITY else min(hard, WANTED_MAX)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    target = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
+    if soft == resource.RLIM_INFINITY or soft >= target:
         return None if soft == resource.RLIM_INFINITY else soft
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     except (OSError, ValueError) as error:
         _log.warning("descriptors_not_raised", soft=soft, hard=hard, reason=str(error))
         return soft
-    return wanted
+    return target
 
 
 def fit_connections(settings: Settings, limit: int | None) -> Settings:
-    """Return settings whose connections leave descriptors for files below `limit`."""
+    """Return settings with `kafka.connections_max` lowered so that files have descriptors left."""
     if limit is None:
         return settings
     reserve = min(RESERVE_MAX, limit // 2)

@@ -1,10 +1,9 @@
-"""Keeps the garbage collector from stopping a server for long.
+"""Limits the pauses of Python's garbage collector in a server.
 
-A full collection walks through every object that it may find garbage in: a server with thousands of
-partitions stands still for it, some 10 ms for each thousand. What is there when one ends has
-outlived everything and is probably there to stay, so a slow one is the last that looks at it. What
-is dropped later goes by its count of references; only a circle of such objects would stay, and
-these are looked for once an hour.
+A full collection visits every tracked object: about 10 ms per thousand partitions, during which the
+server stands still. Objects that survive a slow full collection are likely to be permanent, so they
+are frozen (`gc.freeze`) and later collections skip them. Reference counting still frees them;
+only reference cycles among frozen objects stay, until `gc.unfreeze` once an hour.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ _FULL: Final = 2
 
 
 class GcPauseLimiter:
-    """Called by the collector before and after each collection."""
+    """A `gc.callbacks` entry that freezes the survivors of slow full collections."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic: Final = monotonic
-        self._began = self._looked_at_all = monotonic()
+        self._began = self._unfrozen_at = monotonic()
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
         if info["generation"] != _FULL:
@@ -32,14 +31,14 @@ class GcPauseLimiter:
         now = self._monotonic()
         if phase == "start":
             self._began = now
-            if now - self._looked_at_all >= FULL_COLLECTION_INTERVAL_S:
-                self._looked_at_all = now
+            if now - self._unfrozen_at >= FULL_COLLECTION_INTERVAL_S:
+                self._unfrozen_at = now
                 gc.unfreeze()
         elif now - self._began >= SLOW_S:
             gc.freeze()
 
 
 def limit_gc_pauses() -> None:
-    """Take what there is now out of the collections, and what proves to stay."""
+    """Freeze the present objects, and later the survivors of slow collections."""
     gc.freeze()
     gc.callbacks.append(GcPauseLimiter())

@@ -1,7 +1,7 @@
-"""How commands print: tables for people, JSON lines for programs, progress on stderr.
+"""Output of commands: tables for people, JSON lines for programs, progress on stderr.
 
-Bytes that are text are printed as text; control characters are escaped, so that no record and no
-name can play tricks with a terminal. In JSON, bytes that are not UTF-8 are `{"base64": …}`.
+Text prints control characters escaped, so that records and names cannot inject terminal escape
+sequences. In JSON, bytes that are not UTF-8 are `{"base64": …}`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from penstock.record import ShardId, StoredRecord
 
 if TYPE_CHECKING:
-    # Loaded by the functions that need it: what prints no table starts sooner.
+    # Imported by the functions that need it: commands without a table start sooner.
     from rich.console import Console
     from rich.text import Text
 
@@ -38,14 +38,14 @@ def print_json(items: Iterable[object]) -> None:
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[Cell]], title: str = "") -> None:
-    """Print a table; numbers are flush right. Columns that begin with `#` hold numbers."""
+    """Print a table. Columns whose name begins with `#` hold numbers and are aligned right."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, title=_title(title), title_justify="left", pad_edge=False)
     for name in columns:
         number = name.startswith("#")
-        # A number that is cut is another number: on a narrow terminal only texts are folded.
+        # Never wrap a number; only text columns fold on a narrow terminal.
         table.add_column(
             name.removeprefix("#"),
             justify="right" if number else "left",
@@ -74,16 +74,15 @@ def print_line(text: str) -> None:
 
 
 def console() -> Console:
-    """Return a console for the standard output of this moment. Pipes get long lines, not
-    lines broken for a terminal that is not there."""
+    """Return a console for the current stdout. In a pipe, lines are not wrapped."""
     from rich.console import Console
 
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=10_000)
+    terminal = Console(highlight=False)
+    return terminal if terminal.is_terminal else Console(highlight=False, width=10_000)
 
 
 def _cell(value: Cell) -> Text:
-    # Never a string: rich would look for its markup in it.
+    # Never a plain string: rich would parse markup in it.
     from rich.text import Text
 
     if isinstance(value, Text):
@@ -99,7 +98,7 @@ def _title(text: str) -> Text | None:
 
 @contextmanager
 def progress_bar() -> Iterator[ShowProgress | None]:
-    """Show on stderr how far long work is; nothing when that is no terminal."""
+    """Show a progress bar on stderr if it is a terminal."""
     from rich import progress as bars
     from rich.console import Console
 
@@ -130,7 +129,7 @@ def step_progress(show: ShowProgress | None, step: str) -> Callable[[int, int], 
 
 
 def printable(data: bytes | str | None, limit: int | None = None) -> str:
-    """Return text for a terminal: what cannot be shown is escaped."""
+    """Return text for a terminal with unprintable characters escaped."""
     if data is None:
         return ""
     text = data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else data
@@ -148,7 +147,7 @@ def _escape(character: str) -> str:
 
 
 def value_text(value: bytes | None, limit: int | None = None) -> Text:
-    """Return a value for a terminal; a null is not an empty value."""
+    """Return a value for a terminal; null differs from an empty value."""
     from rich.text import Text
 
     if value is None:
@@ -161,7 +160,7 @@ def count_text(count: int, thing: str) -> str:
 
 
 def size_text(size: int) -> str:
-    """Return a number of bytes as people read it."""
+    """Return a size with a binary unit."""
     amount = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -181,7 +180,7 @@ def time_text(timestamp_ms: int | None) -> str:
 
 
 def json_bytes(data: bytes | str | None) -> str | dict[str, str] | None:
-    """Return bytes as JSON can hold them."""
+    """Return bytes as a JSON string, or base64 if they are not UTF-8."""
     if data is None:
         return None
     raw = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
@@ -192,7 +191,7 @@ def json_bytes(data: bytes | str | None) -> str | dict[str, str] | None:
 
 
 def json_record(shard: ShardId, record: StoredRecord) -> dict[str, object]:
-    """Return all fields of a record as JSON has them."""
+    """Return all fields of a record for JSON."""
     return {
         "shard": shard.name,
         "offset": record.offset,

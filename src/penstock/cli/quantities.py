@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: `3d`, `1h30m`, `500ms`, `10GiB`, `64MB`."""
+"""Parses durations and sizes: `3d`, `1h30m`, `500ms`, `10GiB`, `64MB`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def read_size(text: str) -> int:
 
 
 def _read(text: str, units: dict[str, int], problem: str) -> int:
-    wanted = text.strip().lower()
-    parts = _PART.findall(wanted)
-    if not parts or "".join(n + u for n, u in parts) != "".join(wanted.split()):
+    given = text.strip().lower()
+    parts = _PART.findall(given)
+    if not parts or "".join(n + u for n, u in parts) != "".join(given.split()):
         raise BadRequestError(problem)
     total = 0.0
     for number, unit in parts:

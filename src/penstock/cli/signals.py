@@ -1,7 +1,5 @@
-"""Ending a command by SIGINT or SIGTERM, without losing or doing twice what it has begun.
-
-Who asks a second time does not want to wait for that: it is `KeyboardInterrupt` at once.
-"""
+"""Stops a command on SIGINT or SIGTERM after its current step, so that the step is neither lost nor
+repeated. A second signal raises `KeyboardInterrupt` immediately."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """Signals are `KeyboardInterrupt`, but not in the midst of what belongs together."""
+    """Raises `KeyboardInterrupt` on a signal, deferred within `held` blocks."""
 
     def __init__(self) -> None:
         self._is_held = False
@@ -25,7 +23,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Finish what runs in here; a signal interrupts behind it."""
+        """Defer signals to the end of the block."""
         self._is_held = True
         try:
             yield
@@ -41,15 +39,15 @@ class Interrupts:
 
 
 class Stopping:
-    """Signals interrupt nothing but a wait; the command looks whether it is asked to stop."""
+    """Sets `is_asked` on a signal and ends a wait; the command polls the flag."""
 
     def __init__(self, woken: int) -> None:
         self.is_asked = False
         self._woken: Final = woken
 
     def wait_readable(self, descriptor: int, seconds: float | None) -> bool:
-        """Wait until there is something to read, or its end; not longer than `seconds`, and not
-        when the command is to stop."""
+        """Wait until the descriptor is readable or at its end; return False after `seconds` or when
+        the command is asked to stop."""
         if self.is_asked:
             return False
         poll = select.poll()
@@ -76,7 +74,7 @@ def interrupts() -> Iterator[Interrupts]:
 
 @contextmanager
 def stopping() -> Iterator[Stopping]:
-    # A signal that comes just before a wait writes to a pipe, and so ends that wait, too.
+    # The wakeup pipe also ends a wait that begins just after the signal.
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     before = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
@@ -95,7 +93,7 @@ def _handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[Non
     before = {}
     try:
         for number in _SIGNALS:
-            # A shell lets commands in the background ignore Ctrl-C.
+            # Shells make background commands ignore Ctrl-C.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, handle)
         yield

@@ -1,4 +1,4 @@
-"""Which store a command works on: a server's, or a directory of this machine."""
+"""Options that select the store of a command: a server, or a local data directory."""
 
 from __future__ import annotations
 
@@ -23,31 +23,34 @@ Server = Annotated[
         "--server",
         "-s",
         envvar=_VARIABLE,
-        help="host:port of a server, or several of a cluster with commas between; default "
-        f"{DEFAULT_ADDRESS}.",
+        metavar="HOST:PORT[,…]",
+        help=f"Address of the server, or comma-separated addresses of cluster nodes. "
+        f"Default: {DEFAULT_ADDRESS}.",
     ),
 ]
 Data = Annotated[
     str | None,
-    typer.Option("--data", "-d", help="Open this data directory instead of asking a server."),
+    typer.Option(
+        "--data", "-d", metavar="DIR", help="Open this data directory instead of using a server."
+    ),
 ]
-Namespace = Annotated[str, typer.Option("--namespace", help="Where topics and groups live.")]
+Namespace = Annotated[str, typer.Option("--namespace", help="Namespace of topics and groups.")]
 
 
 @contextmanager
 def open_target(
     server: str | None, data: str | None, namespace: str, *, create: bool = False
 ) -> Iterator[Store]:
-    """Open the store that the options name, and close it again; a directory is made for it only
-    with `create`."""
+    """Open the store that the options select; close it at the end of the block. A missing directory
+    is created only with `create`."""
     if data is not None and server not in (None, os.environ.get(_VARIABLE)):
         raise typer.BadParameter("give --server or --data, not both")
     if data is not None:
         if os.path.exists(data) and not os.path.isdir(data):
-            raise NotAStoreError(f"{data} is not a directory; --data names that of a store")
+            raise NotAStoreError(f"{data} is not a directory; --data takes a data directory")
         if not create and not os.path.exists(data):
             raise NotAStoreError(
-                f"{data} does not exist; `penstock topic create --data {data} NAME` makes it"
+                f"{data} does not exist; create it with `penstock topic create --data {data} NAME`"
             )
         with open_store(data) as store:
             yield store.namespace(namespace)
@@ -56,7 +59,7 @@ def open_target(
         remote = connect(server or DEFAULT_ADDRESS)
     except DeadlineError as error:
         if server is None:
-            raise DeadlineError(f"{error} (or name a data directory with --data)") from error
+            raise DeadlineError(f"{error} (or open a data directory with --data)") from error
         raise
     with remote as store:
         yield store.namespace(namespace)

@@ -119,7 +119,7 @@ def test_the_command_says_what_is_lost_and_asks(tmp_path: Path) -> None:
     code, said = run("--data", data, "--force-new-cluster", answer="n\n")
     assert code != 0
     assert "member 1 at 127.0.0.1:" in said
-    assert "entries are not known to be committed and are kept; drops nodes 1, 3" in said
+    assert "entries without a known commit; drops nodes 1, 3" in said
     code, said = run("--data", data, "--force-new-cluster", "--yes")
     assert code == 0
     assert "node 2 is the only member of the new cluster" in said

@@ -118,7 +118,7 @@ def test_three_servers_share_topics_and_offsets(servers: Servers) -> None:
     servers.stop(2)
     servers.start(2)
     wait_until(lambda: "seen from node 2" in servers.cluster("status", node=2), "node 2 is back")
-    assert "was asked to lead" in servers.cluster("transfer", "metadata", "3")
+    assert "asked node 3 to lead" in servers.cluster("transfer", "metadata", "3")
     wait_until(lambda: "metadata: leader 3" in servers.cluster("status", node=2), "node 3 leads")
     servers.stop(3)
     with penstock.connect(servers.addresses[2]) as store:
@@ -133,8 +133,8 @@ def test_three_servers_share_topics_and_offsets(servers: Servers) -> None:
     assert "only node 3 has the records of 1 shards: wide/" in refusal
     assert len(re.findall("voters 1,2,3,4$", servers.cluster("status"), re.MULTILINE)) == 2
     said = servers.cluster("replace", "3", "4", "--force", node=2)
-    assert "has taken the place" in said
-    assert "1 shards have no leader until node 3 joins again with its records" in said
+    assert "replaced node" in said
+    assert "1 shards have no leader until node 3 rejoins with its records" in said
     assert len(re.findall("voters 1,2,4$", servers.cluster("status", node=2), re.MULTILINE)) == 2
     assert "belongs to no group" in servers.cluster("remove", "4", node=2)
     assert len(re.findall("voters 1,2$", servers.cluster("status", node=2), re.MULTILINE)) == 2
@@ -149,7 +149,7 @@ def _hears_of_no_leader(status: str) -> bool:
     return (
         len(re.findall(r"^(metadata|offset-0): leader unknown, ", status, re.MULTILINE)) == 2
         and re.search(
-            r"^this node hears of no leader; what it knows of the nodes is up to \d+\.\d s old$",
+            r"^this node knows no leader; its information about the nodes is up to \d+\.\d s old$",
             status,
             re.MULTILINE,
         )
@@ -228,14 +228,14 @@ def test_shards_are_spread_over_the_nodes_and_any_node_serves_them(servers: Serv
     _lose_and_bring_back(servers)
     # Who drains gets nothing new.
     assert re.match(
-        r"node 2 drains\n1 shards stay, for no other node has their records: orders/\d\n",
+        r"node 2 is draining\n1 shards stay: no other node has their records: orders/\d\n",
         servers.cluster("drain", "2"),
     )
     with penstock.connect(servers.addresses[2]) as store:
         store.create_topic("elsewhere", partitions=4, storage="rocksdb").write(b"one")
         assert set(_leaders(store, "elsewhere").values()) == {1, 3}
         store.topic("orders").delete()
-    assert "as the others again" in servers.cluster("drain", "2", "--undo")
+    assert "is online again" in servers.cluster("drain", "2", "--undo")
     wait_until(lambda: servers.nodes_that("has 2 shards") == 2, "each node deletes its own")
     _use_a_node_without_the_role_meta(servers)
 
@@ -269,14 +269,14 @@ def _lose_and_bring_back(servers: Servers) -> None:
         leaders = _leaders(store, "orders")
         lost = next(partition for partition, leader in leaders.items() if leader == 3)
         servers.kill(3)
-        wait_until(lambda: servers.nodes_that("offline, has 1 shards and leads 0") == 1, "a loss")
+        wait_until(lambda: servers.nodes_that("offline, 1 shards, leader of 0") == 1, "a loss")
         with pytest.raises(RetryableError):
             store.topic("orders").write(b"nobody", partition=lost)
         _describe_without(servers, store, lost)
         for partition in leaders.keys() - {lost}:
             store.topic("orders").write(b"more", partition=partition)
         servers.start(3)
-        wait_until(lambda: servers.nodes_that("has 1 shards and leads 1") == 3, "it leads again")
+        wait_until(lambda: servers.nodes_that("1 shards, leader of 1") == 3, "it leads again")
         wait_until(partial(_writes, store, lost), "it serves again")
         found = _values(store, "orders", lost)
         assert sorted(found[:3]) == [b"1", b"2", b"3"]
@@ -309,7 +309,7 @@ def _use_a_node_without_the_role_meta(servers: Servers) -> None:
     storage = [f"{node}@{address}" for node, address in servers.addresses.items()]
     servers.addresses[4] = f"127.0.0.1:{free_ports(1)[0]}"
     servers.start(4, "node.roles=[]", f"node.peers={json.dumps(storage)}")
-    wait_until(lambda: servers.nodes_that("keeps no metadata  online") == 1, "node 4 serves")
+    wait_until(lambda: servers.nodes_that("no metadata replica  online") == 1, "node 4 serves")
     with penstock.connect(servers.addresses[4]) as store:
         assert store.topics() == ["elsewhere"]
         _create_on_all(servers, store, "of-all", 8)
@@ -346,8 +346,8 @@ def _remove_nodes_that_have_records(servers: Servers) -> None:
         assert f"only node {node} has the records of" in refusal
         assert all(one in refusal for one in where)
         said = servers.cluster("remove", str(node), "--force")
-        assert f"node {node} belongs to no group any more" in said
-        assert f"no leader until node {node} joins again with its records" in said
+        assert f"removed node {node} from all groups" in said
+        assert f"no leader until node {node} rejoins with its records" in said
         assert all(one in said for one in where)
     wait_until(lambda: servers.nodes_that("has") == 2, "they are forgotten")
     # A member joins anew, for the groups go on without it: without its metadata, with its records.
@@ -379,7 +379,7 @@ def _replace_the_disks_of_nodes(
     with penstock.connect(servers.addresses[1]) as store:
         store.topic("elsewhere").delete()
     names = ", ".join(f"of-all/{partition}" for partition in lost)
-    said = f"{len(lost)} shards are lost, for their nodes came back without the records: {names}. "
+    said = f"{len(lost)} shards are lost, their nodes returned without the records: {names}. "
     assert said in servers.cluster("status")
     for node in (1, 3, 4):
         with penstock.connect(servers.addresses[node]) as store:
@@ -402,4 +402,4 @@ def _replace_the_disks_of_nodes(
             store.topic("of-all").write(b"anew", partition=partition)
             assert _values(store, "of-all", partition) == [b"anew"]
     assert "are lost" not in servers.cluster("status")
-    assert "no shard of topic 'of-all' is lost" in servers.refusal_of("accept-loss", "of-all")
+    assert "topic 'of-all' has no lost shards" in servers.refusal_of("accept-loss", "of-all")

@@ -1,4 +1,4 @@
-"""`penstock cluster`: the groups of a cluster, their leaders, and who belongs to them."""
+"""`penstock cluster`: Raft groups, leaders and members of a cluster."""
 
 from __future__ import annotations
 
@@ -28,20 +28,23 @@ from penstock.meta.state.metadata.rows import NODES, SHARDS
 from penstock.node.connect_store import check_addresses
 from penstock.platform.clock import SystemClock
 
-app: Final = typer.Typer(help="The nodes that keep the metadata.", no_args_is_help=True)
+app: Final = typer.Typer(help="Show and change the members of a cluster.", no_args_is_help=True)
 app.command()(recover)
 
 _SINGLE: Final = (
-    "this is a single node, which no other node can join: start it again with node.peers, in which "
-    "it lists itself, and then add others"
+    "this is a standalone node, which other nodes cannot join: restart it with node.peers listing "
+    "itself, then add other nodes"
 )
 _DEADLINE_S: Final = 20.0
-_LOOK_SECONDS: Final = 0.2
+_POLL_INTERVAL_S: Final = 0.2
 
 Force = Annotated[
-    bool, typer.Option("--force", help="Also when only that node has the records of some shards.")
+    bool,
+    typer.Option("--force", help="Remove the node even if it has the only copy of some shards."),
 ]
-Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait for the node at most.")]
+Wait = Annotated[
+    float, typer.Option("--wait", metavar="SECONDS", help="Maximum time to wait for the node.")
+]
 
 
 @contextmanager
@@ -63,7 +66,7 @@ def _votes(reply: pb.ClusterStatusReply, node: int) -> bool:
 
 
 def _nodes(connection: MetaConnection, reply: pb.ClusterStatusReply) -> list[str]:
-    """Return a line for each node; a node without a leader tells what it knows, and since when."""
+    """Return a line per node; without a known leader, from local state with its age."""
     knows_leader = not reply.groups or reply.groups[0].leader != 0
     rows = RemoteRows(connection, 0, STALENESS_MS if knows_leader else ANY_AGE)
     states = {node.node_id: node.status for node in NODES.scan(rows)}
@@ -72,19 +75,20 @@ def _nodes(connection: MetaConnection, reply: pb.ClusterStatusReply) -> list[str
     lines: list[str] = []
     for node in sorted({*members, *states}):
         held, led = load.replicas.get(node, 0), load.leaders.get(node, 0)
-        where = members.get(node, "keeps no metadata")
+        where = members.get(node, "no metadata replica")
         state = states.get(node, "not registered")
-        lines.append(f"node {node}  {where}  {state}, has {held} shards and leads {led}")
+        lines.append(f"node {node}  {where}  {state}, {held} shards, leader of {led}")
     lost = lost_shards(rows) if states else []
     if lost:
         lines.append(
-            f"{len(lost)} shards are lost, for their nodes came back without the records: "
-            f"{listed(lost)}. Delete their topics, or begin them anew: penstock cluster accept-loss"
+            f"{len(lost)} shards are lost, their nodes returned without the records: "
+            f"{listed(lost)}. Delete their topics, or restart the shards empty with `penstock "
+            "cluster accept-loss`"
         )
     if not knows_leader:
         age_ms = rows.age_ms
-        age = "nobody knows how" if age_ms is None else f"up to {age_ms / 1_000:.1f} s"
-        lines.append(f"this node hears of no leader; what it knows of the nodes is {age} old")
+        age = "of unknown age" if age_ms is None else f"up to {age_ms / 1_000:.1f} s old"
+        lines.append(f"this node knows no leader; its information about the nodes is {age}")
     return lines
 
 
@@ -96,56 +100,56 @@ def _remove(connection: MetaConnection, node: int, *, is_forced: bool) -> list[s
 def _print_lost(node: int, shards: list[str]) -> None:
     if shards:
         print_line(
-            f"{len(shards)} shards have no leader until node {node} joins again with its records, "
-            f"or their topics are deleted: {listed(shards)}"
+            f"{len(shards)} shards have no leader until node {node} rejoins with its records or "
+            f"their topics are deleted: {listed(shards)}"
         )
 
 
 def _wait_for_voter(connection: MetaConnection, node: int, seconds: float) -> None:
     clock, never = SystemClock(), threading.Event()
     deadline = clock.monotonic() + seconds
-    told = ""
+    reported = ""
     while not _votes(reply := _status(connection), node):
         if not reply.groups:
             raise NotSupportedError(_SINGLE)
         where = _progress(reply, node)
-        if where != told:
-            told = where
+        if where != reported:
+            reported = where
             typer.echo(f"node {node} {where}", err=True)
         if clock.monotonic() > deadline:
             is_known = any(member.node_id == node for member in reply.members)
             undo = f"undo: penstock cluster remove {node}" if is_known else "start the node later"
             raise DeadlineError(
-                f"node {node} {where} after {seconds:g} s; does it run, do its node.peers list it "
-                "and a member, and do the members reach its address? Its log says why it is "
-                f"refused. Repeat this command to wait on, or {undo}"
+                f"node {node} {where} after {seconds:g} s. Check that it runs, that its node.peers "
+                "list it and a member, and that the members reach its address; its log names the "
+                f"reason of a rejection. Repeat this command to keep waiting, or {undo}"
             )
-        clock.wait(never, _LOOK_SECONDS)
+        clock.wait(never, _POLL_INTERVAL_S)
 
 
 def _progress(reply: pb.ClusterStatusReply, node: int) -> str:
-    """Return how far a node is on its way into the groups."""
+    """Return the progress of a joining node."""
     voting = sum(node in group.voters for group in reply.groups)
     learning = sum(node in group.learners for group in reply.groups)
     if voting or learning:
         return (
-            f"votes in {voting} of {len(reply.groups)} groups and is a learner in {learning}: it "
-            "gets their state"
+            f"votes in {voting} of {len(reply.groups)} groups and is a learner in {learning}, "
+            "receiving their state"
         )
     if any(member.node_id == node for member in reply.members):
-        return "is recorded as a member and belongs to no group yet"
+        return "is a member but not in a group yet"
     return "has not asked to join yet"
 
 
 @app.command()
 def status(server: Server = None) -> None:
-    """Show groups, leaders, terms and how far the members are."""
+    """Show nodes, Raft groups, leaders, terms and replication progress."""
     with _connection(server) as connection:
         reply = _status(connection)
         nodes = _nodes(connection, reply)
     print_line(f"cluster {reply.cluster_id}, seen from node {reply.node_id}")
     if not reply.groups:
-        print_line("a single node: no group has other members")
+        print_line("a standalone node without other members")
     for line in nodes:
         print_line(line)
     for group in reply.groups:
@@ -158,23 +162,28 @@ def status(server: Server = None) -> None:
         )
         for member in group.progress:
             lag = max(0, group.last - member.matched)
-            heard = "" if member.is_active else ", silent"
-            print_line(f"  node {member.node}: {member.state}, {lag} entries behind{heard}")
+            silent = "" if member.is_active else ", silent"
+            print_line(f"  node {member.node}: {member.state}, {lag} entries behind{silent}")
 
 
 @app.command()
 def add(
     node: Annotated[int, typer.Argument(help="ID of the node to add.", min=1)],
-    address: Annotated[str, typer.Argument(help="HOST:PORT of its internal port.")],
+    address: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST:PORT", help="Internal address of the node, as the other nodes reach it."
+        ),
+    ],
     server: Server = None,
     wait: Wait = 60.0,
 ) -> None:
-    """Print how to start a new node, and wait until it votes in all groups."""
+    """Print how to start a new node, and wait until it votes in all Raft groups."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise BadRequestError(
-            f"{address!r} is not an address: write HOST:PORT, the internal port of node {node} as "
-            "the other nodes reach it"
+            f"{address!r} is not an address: write HOST:PORT, the internal address of node {node} "
+            "as the other nodes reach it"
         )
     with _connection(server) as connection:
         reply = _status(connection)
@@ -182,7 +191,7 @@ def add(
             raise NotSupportedError(_SINGLE)
         peers = {member.node_id: member.address for member in reply.members}
         if peers.get(node, address) != address:
-            raise BadRequestError(f"node {node} is a member already, at {peers[node]}")
+            raise BadRequestError(f"node {node} is already a member, at {peers[node]}")
         peers[node] = address
         _print_start(connection, peers, node)
         _wait_for_voter(connection, node, wait)
@@ -196,52 +205,58 @@ def _print_start(connection: MetaConnection, peers: dict[int, str], node: int) -
     how = f"start it with: --set node.id={node} --set 'node.peers=[{listed}]'"
     if made.token:
         print_line(f"{how} --set node.join_token={made.token}")
-        print_line("the token is good for this node and this address, once, within an hour")
+        print_line("the token is valid once, for this node and address, for one hour")
     else:
         print_line(f"{how} and the node.secret_file of the other nodes")
     if made.problem:
-        typer.echo(f"{peers[node]} is not reached from the server yet: {made.problem}", err=True)
+        typer.echo(f"the server cannot reach {peers[node]} yet: {made.problem}", err=True)
 
 
 @app.command()
 def replace(
-    old: Annotated[int, typer.Argument(help="Number of the node that leaves for good.")],
-    new: Annotated[int, typer.Argument(help="Number of the node that takes its place.")],
+    old: Annotated[int, typer.Argument(help="ID of the node to remove.")],
+    new: Annotated[int, typer.Argument(help="ID of the replacement node.")],
     server: Server = None,
     wait: Wait = 60.0,
     force: Force = False,
 ) -> None:
-    """Wait until a new node votes in all groups, then take an old one out of them. The metadata
-    moves; records do not: see `remove`."""
+    """Wait until a new node votes in all Raft groups, then remove an old one.
+
+    Only metadata moves to the new node; records do not (see `remove`).
+    """
     with _connection(server) as connection:
         _wait_for_voter(connection, new, wait)
         lost = _remove(connection, old, is_forced=force)
-    print_line(f"node {new} has taken the place of node {old}")
+    print_line(f"node {new} replaced node {old}")
     _print_lost(old, lost)
 
 
 @app.command()
 def remove(
-    node: Annotated[int, typer.Argument(help="Number of the node that leaves for good.")],
+    node: Annotated[int, typer.Argument(help="ID of the node to remove.")],
     server: Server = None,
     force: Force = False,
 ) -> None:
-    """Take a node out of all groups. Refused while only that node has the records of some shards:
-    they are not moved."""
+    """Remove a node from all Raft groups.
+
+    Fails while the node has the only copy of some shards: records are not moved.
+    """
     with _connection(server) as connection:
         lost = _remove(connection, node, is_forced=force)
-    print_line(f"node {node} belongs to no group any more")
+    print_line(f"removed node {node} from all groups")
     _print_lost(node, lost)
 
 
 @app.command("accept-loss")
 def accept_loss(
-    topic: Annotated[str, typer.Argument(help="A topic that has lost shards.")],
+    topic: Annotated[str, typer.Argument(help="Topic with lost shards.")],
     server: Server = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Begin the lost shards of a topic anew, empty, and forget what consumers had read of them.
-    Lost are shards whose node came back without its data."""
+    """Restart the lost shards of a topic empty, and delete their committed offsets.
+
+    A shard is lost when its node returned without its data.
+    """
     addresses = check_addresses(server or DEFAULT_ADDRESS)
     with closing(RemoteMetaClient(addresses, node_id=1, deadline_s=_DEADLINE_S)) as client:
         found = client.get_topic(topic, namespace=namespace)
@@ -249,44 +264,44 @@ def accept_loss(
             raise UnknownTopicError(topic)
         lost = [shard.id for shard in client.list_shards(found.topic_id) if shard.status == LOST]
         if not lost:
-            raise BadRequestError(f"no shard of topic {topic!r} is lost")
+            raise BadRequestError(f"topic {topic!r} has no lost shards")
         for shard in lost:
             client.accept_data_loss(shard)
         client.forget_topic_offsets(found.topic_id, [shard.partition for shard in lost])
-    print_line(f"{len(lost)} shards of {topic} begin anew, empty")
+    print_line(f"restarted {len(lost)} shards of {topic}, empty")
 
 
 @app.command()
 def drain(
-    node: Annotated[int, typer.Argument(help="Number of the node.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Let it be as the others again.")] = False,
+    node: Annotated[int, typer.Argument(help="ID of the node.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Undo the drain.")] = False,
     server: Server = None,
 ) -> None:
-    """Place no new shards on a node, and let others lead what they can."""
+    """Place no new shards on a node, and move shard leadership to other replicas."""
     addresses = check_addresses(server or DEFAULT_ADDRESS)
     with closing(RemoteMetaClient(addresses, node_id=node, deadline_s=_DEADLINE_S)) as client:
         client.set_node_status(node, ONLINE if undo else DRAINING)
         stay = [] if undo else last_replica_shards(RemoteRows(client.connection, 0), node)
-    print_line(f"node {node} {'is as the others again' if undo else 'drains'}")
+    print_line(f"node {node} {'is online again' if undo else 'is draining'}")
     if stay:
-        print_line(f"{len(stay)} shards stay, for no other node has their records: {listed(stay)}")
+        print_line(f"{len(stay)} shards stay: no other node has their records: {listed(stay)}")
 
 
 @app.command()
 def transfer(
-    group: Annotated[str, typer.Argument(help="metadata, offset-0, …")],
-    to: Annotated[int, typer.Argument(help="The node that is to lead.")],
+    group: Annotated[str, typer.Argument(help="Raft group: metadata, offset-0, …")],
+    to: Annotated[int, typer.Argument(metavar="NODE", help="ID of the new leader.")],
     server: Server = None,
 ) -> None:
-    """Ask for another leader of a group; any node passes it on."""
+    """Transfer the leadership of a Raft group to another node."""
     with _connection(server) as connection:
         connection.call("Transfer", pb.TransferRequest(group=group, to=to), pb.Nothing)
-    print_line(f"node {to} was asked to lead {group}")
+    print_line(f"asked node {to} to lead {group}")
 
 
 @app.command()
 def snapshot(server: Server = None) -> None:
-    """Cut the logs of one node: its state stands for them, and who lacks entries is sent it."""
+    """Take a snapshot on one node and truncate its Raft logs."""
     with _connection(server) as connection:
         connection.call("CutLogs", pb.Nothing(), pb.Nothing)
-    print_line("the logs are cut up to what is applied and on the device")
+    print_line("truncated the logs up to the applied and synced entries")

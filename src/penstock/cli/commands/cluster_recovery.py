@@ -1,4 +1,4 @@
-"""`penstock cluster recover`: a new cluster from one survivor's directory."""
+"""`penstock cluster recover`: start a new cluster from the data directory of one survivor."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ from penstock.platform.local_disk import LocalDisk
 
 
 def recover(
-    data: Annotated[str, typer.Option("--data", "-d", help="Data directory of the survivor.")],
+    data: Annotated[
+        str,
+        typer.Option("--data", "-d", metavar="DIR", help="Data directory of the surviving node."),
+    ],
     force_new_cluster: Annotated[
         bool,
-        typer.Option("--force-new-cluster", help="Confirm that the other members are lost."),
+        typer.Option("--force-new-cluster", help="Confirm that a majority is lost for good."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
 ) -> None:
-    """Make a stopped node the only member of a new cluster, after a majority was lost for good."""
+    """Make a stopped node the only member of a new cluster after a majority is lost for good."""
     if not force_new_cluster:
         raise BadRequestError(
-            "the other members are dropped, and what only they have is lost: say "
+            "this drops the other members, and data that only they have is lost: add "
             "--force-new-cluster if a majority of them is gone for good"
         )
     path = check_path(data)
     if not os.path.isdir(f"{path}/meta"):
-        raise NotAStoreError(f"{path} is not the data directory of a node: it has no {path}/meta")
+        raise NotAStoreError(f"{path} is not the data directory of a node: {path}/meta is missing")
     lock = LocalDisk().lock(f"{path}/{LOCK}")
     clock = SystemClock()
     try:
@@ -45,7 +48,7 @@ def recover(
             outlook = look_ahead(database)
             _print(outlook)
             if not yes:
-                typer.confirm("Make a new cluster of this node alone?", abort=True)
+                typer.confirm("Start a new cluster with this node as its only member?", abort=True)
             cluster_id = recover_directory(
                 database,
                 draw=lambda: draw_incarnation(clock.now_ms(), os.urandom),
@@ -56,7 +59,7 @@ def recover(
     node_id = outlook.identity.node_id
     print_line(f"node {node_id} is the only member of the new cluster {cluster_id}: start it")
     print_line(
-        "to bring another node in: delete DATA/meta of it, run `penstock cluster add`, and start it"
+        "to add another node: delete its DATA/meta, run `penstock cluster add`, and start it"
     )
 
 
@@ -66,18 +69,18 @@ def _print(outlook: Outlook) -> None:
     for group in outlook.groups:
         print_line(
             f"{group.name}: applied up to {group.applied}, committed up to {group.commit}, log up "
-            f"to {group.last}; {group.unconfirmed} entries are not known to be committed and are "
-            f"kept; drops nodes {', '.join(map(str, group.dropped)) or 'none'}"
+            f"to {group.last}; keeps {group.unconfirmed} entries without a known commit; drops "
+            f"nodes {', '.join(map(str, group.dropped)) or 'none'}"
         )
     for member in outlook.members:
         print_line(f"member {member.node_id} at {member.address} is dropped")
     if outlook.shards:
         print_line(
             f"only dropped nodes have the records of {len(outlook.shards)} shards: "
-            f"{listed(list(outlook.shards))}; they have no leader until those nodes join again "
+            f"{listed(list(outlook.shards))}; these shards have no leader until those nodes rejoin "
             "with their records"
         )
     print_line(
-        "lost: every change of the metadata and of offsets that was acknowledged after these "
-        "entries and reached only the dropped nodes"
+        "lost: acknowledged changes of metadata and offsets after these entries that reached only "
+        "the dropped nodes"
     )

@@ -1,4 +1,4 @@
-"""`penstock consume`: records out by the command line."""
+"""`penstock consume`: print the records of a topic."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from penstock.record import Offset
 
 COMMIT_RECORDS: Final = 500
 RECREATE_WAIT_S: Final = 5.0
-"""How long a topic that is followed may be missing: it may be made anew."""
+"""How long `--follow` waits for a deleted topic to be created again."""
 COMMIT_INTERVAL_S: Final = 1.0
-"""A group is saved after so many records or so long, and at the end: what was printed after the
-last time is printed again when the command is killed."""
+"""Offsets are committed after this many records or seconds, and at the end. After a kill, records
+printed since the last commit are printed again."""
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """What is asked for."""
+    """The records to print."""
 
     group: str | None
     offset: str | None
@@ -48,37 +48,44 @@ def consume(
     topic: TopicName,
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="Go on where this group stopped, and commit."),
+        typer.Option(
+            "--group",
+            "-g",
+            help="Resume at the committed offsets of this consumer group, and commit.",
+        ),
     ] = None,
     offset: Annotated[
         str | None,
-        typer.Option("--offset", "-o", help="Begin at an offset, at `earliest` or at `latest`."),
+        typer.Option("--offset", "-o", help="Start offset: a number, earliest or latest."),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", help="Begin at a time: 2026-01-31T12:00, or milliseconds."),
+        typer.Option("--since", help="Start time: 2026-01-31T12:00, or milliseconds since 1970."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
+        int | None, typer.Option("--partition", "-p", min=0, help="Read only this partition.")
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", "-k", help="Only records of this key.")
+        str | None, typer.Option("--key", "-k", help="Print only records with this key.")
     ] = None,
     tag: Annotated[
-        str | None, typer.Option("--tag", "-t", help="Only records with this tag.")
+        str | None, typer.Option("--tag", "-t", help="Print only records with this tag.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many records.")
+        int | None, typer.Option("--limit", "-n", min=1, help="Exit after this many records.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for new records, until Ctrl-C or SIGTERM.")
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Keep waiting for new records until Ctrl-C or SIGTERM."
+        ),
     ] = False,
     as_json: AsJson = False,
     server: Server = None,
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Print the records of a topic: their values, or everything as JSON.
+    """Print the values of a topic's records, or all fields with --json.
 
     penstock consume orders --group billing --follow
     """
@@ -110,16 +117,19 @@ def consume(
 def _check(selection: Selection) -> None:
     if selection.group is not None:
         if selection.offset is not None or selection.since_ms is not None:
-            raise BadRequestError("a group goes on where it stopped; use `penstock groups reset`")
+            raise BadRequestError(
+                "--group resumes at its committed offsets: drop --offset and --since, or run "
+                "`penstock groups reset`"
+            )
         if selection.partition is not None:
-            raise BadRequestError("a group shares all partitions; leave --partition out")
+            raise BadRequestError("--group reads all partitions: drop --partition")
     if selection.offset is None:
         return
     if selection.since_ms is not None:
         raise BadRequestError("give --offset or --since, not both")
     if selection.offset not in ("earliest", "latest") and read_offset(selection.offset) is None:
         raise BadRequestError(
-            f"{selection.offset!r} is no place; say earliest, latest or an offset from 0 on"
+            f"{selection.offset!r} is not an offset; write earliest, latest or a number from 0"
         )
 
 
@@ -145,18 +155,18 @@ class _Output:
 
 
 class _Progress:
-    """How far a group's records are out, and what the group has saved of that."""
+    """Tracks the printed and the committed offsets of a group."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer: Final = consumer
-        # All partitions, those without a record, too: then its lag is known.
+        # All partitions, also those without records, so that their lag is known.
         self._printed = dict(consumer.positions)
         self._saved: dict[tuple[str, int], Offset] = {}
         self._count, self._saved_at = 0, time.monotonic()
 
     def begin(self, page: Sequence[Message]) -> None:
-        """Everything before a page is out. The consumer stands behind it, and has seen partitions
-        that are new, deleted records, and a topic that was made anew."""
+        """Begin a page; all records before it are printed. The consumer's positions are after the
+        page and include new partitions, deleted records and a recreated topic."""
         self._printed = dict(self._consumer.positions)
         for message in reversed(page):
             self._printed[message.topic, message.partition] = message.offset
@@ -172,8 +182,8 @@ class _Progress:
             self.save()
 
     def save(self) -> None:
-        """Commit what is out; a member that was away too long has lost its partitions, whose
-        records are printed again by the others."""
+        """Commit the printed offsets. A member that exceeded its session has lost its partitions;
+        their records are printed again by other members."""
         if self._saved != self._printed:
             if not self._consumer.commit_handled(self._printed):
                 self._printed = dict(self._consumer.positions)
@@ -182,7 +192,7 @@ class _Progress:
 
 
 class _Reader:
-    """A consumer of a group that saves what is out before its partitions go to another member."""
+    """A group consumer that commits the printed offsets before its partitions are revoked."""
 
     def __init__(self, store: Store, group: str, topic: str) -> None:
         self._begun = False
@@ -200,14 +210,13 @@ class _Reader:
 def _print_for_group(
     reader: _Reader, output: _Output, signals: Interrupts, *, follow: bool
 ) -> None:
-    """Print what a group has not had yet, and commit it: a record that could not be printed is
-    not committed."""
+    """Print the records after a group's committed offsets, and commit them once printed."""
     consumer, progress = reader.consumer, reader.progress
     with consumer:
         try:
             while page := _next_page(consumer, progress, follow=follow):
                 for message in page:
-                    with signals.held():  # what is out is not printed again
+                    with signals.held():  # a printed record is always counted
                         output.print(message)
                         progress.mark_printed(message)
                     if output.is_full:
@@ -237,8 +246,10 @@ def _topic_messages(topic: Topic, selection: Selection) -> Iterator[Message]:
     while selection.follow:
         page, info = _next_topic_page(topic, positions)
         if info.topic_id != topic_id:
-            # Offsets of the old topic mean nothing in the new one, nor does what was just read.
-            typer.echo(f"{topic.name} was deleted and created again: read from its start", err=True)
+            # Offsets of the old topic, and the page just read, do not apply to the new one.
+            typer.echo(
+                f"{topic.name} was deleted and created again; reading from its start", err=True
+            )
             topic_id = info.topic_id
             positions = dict.fromkeys(positions, 0)
             continue
@@ -251,7 +262,7 @@ def _topic_messages(topic: Topic, selection: Selection) -> Iterator[Message]:
 
 
 def _start_offsets(topic: Topic, selection: Selection) -> dict[int, int]:
-    """Return where to begin, by partition."""
+    """Return the start offsets by partition."""
     if selection.since_ms is not None:
         starts = {
             partition: int(offset)
@@ -268,14 +279,14 @@ def _start_offsets(topic: Topic, selection: Selection) -> dict[int, int]:
         return starts
     if selection.partition not in starts:
         raise BadRequestError(
-            f"topic {topic.name!r} has {len(starts)} partitions, from 0 on; none is "
-            f"{selection.partition}"
+            f"topic {topic.name!r} has no partition {selection.partition}: it has {len(starts)} "
+            "partitions, numbered from 0"
         )
     return {selection.partition: starts[selection.partition]}
 
 
 def _next_topic_page(topic: Topic, positions: dict[int, int]) -> tuple[list[Message], TopicInfo]:
-    """Return what came, and the topic after that: one that is gone is waited for, a moment."""
+    """Return new records and the topic's state; wait a while for a deleted topic to return."""
     until = time.monotonic() + RECREATE_WAIT_S
     while True:
         try:
@@ -287,7 +298,7 @@ def _next_topic_page(topic: Topic, positions: dict[int, int]) -> tuple[list[Mess
 
 
 def _wait_for_page(topic: Topic, positions: dict[int, int]) -> list[Message]:
-    """Wait a moment, and return what came."""
+    """Wait up to a second for records, and return them."""
     if not topic.wait(positions, seconds=1.0):
         return []
     ends = {partition.partition: partition.commit for partition in topic.describe().bounded}
@@ -296,7 +307,7 @@ def _wait_for_page(topic: Topic, positions: dict[int, int]) -> list[Message]:
         records = topic.read(partition, position)
         page += [Message(topic.name, partition, record) for record in records]
         if not records:
-            # What was there is deleted: waiting for it again would end at once.
+            # The records were deleted; waiting at this position would return immediately.
             positions[partition] = max(position, ends.get(partition, 0))
     return page
 

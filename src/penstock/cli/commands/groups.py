@@ -1,4 +1,4 @@
-"""`penstock groups`: what groups of consumers have read."""
+"""`penstock groups`: show and change consumer groups."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError, GroupNotEmptyError, UnknownGroupError
 from penstock.platform.clock import SystemClock
 
-app: Final = typer.Typer(help="Show and reset groups of consumers.", no_args_is_help=True)
+app: Final = typer.Typer(
+    help="List, describe, reset and delete consumer groups.", no_args_is_help=True
+)
 
 Group = Annotated[
-    str, typer.Argument(metavar="GROUP", help="The group's name.", show_default=False)
+    str, typer.Argument(metavar="GROUP", help="Name of the consumer group.", show_default=False)
 ]
 
 
@@ -30,7 +32,7 @@ def list_groups(
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """List the groups that have members or have committed something."""
+    """List the groups that have members or committed offsets."""
     with open_target(server, data, namespace) as store:
         found = _describe_all(store)
     if as_json:
@@ -64,7 +66,7 @@ def list_groups(
 def _describe_all(store: Store) -> list[GroupInfo]:
     found: list[GroupInfo] = []
     for name in store.groups():
-        with suppress(UnknownGroupError):  # its last member has gone meanwhile
+        with suppress(UnknownGroupError):  # its last member left in the meantime
             found.append(store.describe_group(name))
     return found
 
@@ -77,7 +79,7 @@ def describe(
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Show a group's state and members, how far it has read, and its lag."""
+    """Show the state, members, committed offsets and lag of a group."""
     with open_target(server, data, namespace) as store:
         info = store.describe_group(group)
     readers = {at: member.member_id for member in info.members for at in member.partitions}
@@ -115,13 +117,13 @@ def describe(
 
 
 def _print_problems(found: Sequence[GroupInfo]) -> None:
-    """Say which partitions are left out of the lag, each once."""
+    """Print the partitions whose lag is unknown, each once."""
     problems = {at: problem for info in found for at, problem in info.problems.items()}
     for (topic, partition), problem in sorted(problems.items()):
-        print_line(f"lag of {topic}/{partition} is not known: {problem}")
+        print_line(f"lag of {topic}/{partition} is unknown: {problem}")
 
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
 
 
 @app.command()
@@ -132,24 +134,26 @@ def reset(
         str,
         typer.Option(
             "--to",
-            help="earliest, latest, an offset, a time after `@` (@2026-01-31), or how long ago "
+            metavar="POSITION",
+            help="New position: earliest, latest, an offset, a time (@2026-01-31) or an age "
             "(-90m, -12h, -7d).",
             show_default=False,
         ),
     ],
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
+        int | None, typer.Option("--partition", "-p", min=0, help="Reset only this partition.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be set, and set nothing.")
+        bool, typer.Option("--dry-run", help="Print the new offsets without setting them.")
     ] = False,
     yes: Yes = False,
     server: Server = None,
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Set a group's offsets, so that it reads again or skips records: no commit made before can
-    undo it. Refused while the group has members.
+    """Set the committed offsets of a group, to re-read or skip records.
+
+    Fails while the group has members. Commits from before the reset are rejected.
 
     penstock groups reset billing orders --to @2026-01-31T12:00
     """
@@ -170,7 +174,7 @@ def reset(
 
 
 def _offsets_without_members(store: Store, group: str) -> dict[tuple[str, int], int]:
-    """Return what the group has committed; refuse one that has members before anything is asked."""
+    """Return the committed offsets; raise for a group with members before asking to confirm."""
     try:
         info = store.describe_group(group)
     except UnknownGroupError:
@@ -207,7 +211,7 @@ def _targets(
     offset = read_offset(to)
     if offset is None:
         raise BadRequestError(
-            f"{to!r} is no place; say earliest, latest, an offset, @time, or how long ago: -12h"
+            f"{to!r} is not a position; write earliest, latest, an offset, @TIME or an age (-12h)"
         )
     return {(topic, bounds.partition): offset for bounds in chosen}
 
@@ -220,7 +224,7 @@ def delete(
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Delete a group and its offsets. Refused while the group has members."""
+    """Delete a group and its committed offsets. Fails while the group has members."""
     with open_target(server, data, namespace) as store:
         info = store.describe_group(group)
         confirm(f"Delete group {group} and its {len(info.offsets)} offsets?", yes=yes)

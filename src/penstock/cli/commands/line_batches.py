@@ -1,5 +1,5 @@
-"""Records to write in batches: large ones while lines come quickly, small ones when they do not, so
-that none waits long for others."""
+"""Batches lines or files for `penstock produce`: up to `BATCH` values, or what arrived within
+`LINGER_S`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock.cli.signals import Stopping
 
 BATCH: Final = 500
 BATCH_SIZE: Final = 4 << 20
-"""Values of so many bytes are a batch, too: a message to a server has a limit."""
+"""Maximum bytes of values in a batch: gRPC messages have a size limit."""
 LINGER_S: Final = 0.1
-"""So long a line waits for others to go with."""
+"""How long a line waits for more lines."""
 _CHUNK_SIZE: Final = 1 << 16
 
 
@@ -29,7 +29,7 @@ class _Batch:
         return bool(self._values)
 
     def add(self, value: bytes) -> list[bytes] | None:
-        """Take a value; return those that were there when it does not go with them any more."""
+        """Add a value; return the previous values if the batch was full."""
         full = None
         if len(self._values) == BATCH or self._size + len(value) > BATCH_SIZE:
             full = self.drain() or None
@@ -44,24 +44,24 @@ class _Batch:
         return values
 
     def wait_s(self) -> float | None:
-        """Return how long it can wait for more; None: as long as one likes."""
+        """Return how long the batch may wait for more; None without a limit."""
         return self._due - time.monotonic() if self._values else None
 
 
 class _Source:
-    """A stream, read as it comes."""
+    """Reads a stream as data arrives."""
 
     def __init__(self, stream: BinaryIO, stopping: Stopping) -> None:
         self._stream: Final = stream
         self._stopping: Final = stopping
         try:
             self._descriptor = stream.fileno()
-        except io.UnsupportedOperation:  # nothing that one would wait for
+        except io.UnsupportedOperation:  # an in-memory stream, always readable
             self._descriptor = -1
 
     def read(self, wait_s: float | None) -> bytes | None:
-        """Return what there is, empty at the end; None if nothing came in time, or the command is
-        to stop."""
+        """Return the next bytes, empty at the end; None if nothing arrived in time or the command
+        is asked to stop."""
         if wait_s is not None and wait_s <= 0:
             return None
         if self._descriptor < 0:
@@ -72,9 +72,9 @@ class _Source:
 
 
 def batches_of_lines(stream: BinaryIO, stopping: Stopping) -> Iterator[list[bytes]]:
-    """Yield the lines of a stream; when the command is to stop, those that were read."""
+    """Yield the lines of a stream; on a stop, the lines read so far."""
     source, batch = _Source(stream, stopping), _Batch()
-    begun: list[bytes] = []  # a line whose end has not come yet
+    begun: list[bytes] = []  # an incomplete line
     while not stopping.is_asked:
         chunk = source.read(batch.wait_s())
         if chunk is None:
@@ -98,7 +98,7 @@ def batches_of_lines(stream: BinaryIO, stopping: Stopping) -> Iterator[list[byte
 
 
 def batches_of_files(paths: Iterable[str], stopping: Stopping) -> Iterator[list[bytes]]:
-    """Yield the contents of files; when the command is to stop, of those that were read."""
+    """Yield the contents of files; on a stop, of the files read so far."""
     batch = _Batch()
     for path in paths:
         if stopping.is_asked:

@@ -1,4 +1,4 @@
-"""`penstock produce`: records in by the command line; and what is no longer kept, out."""
+"""`penstock produce`: write records from stdin or files."""
 
 from __future__ import annotations
 
@@ -22,46 +22,63 @@ def produce(
     topic: TopicName,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="A record of each file; else one of each line."),
+        typer.Argument(
+            metavar="[FILE]...",
+            help="Files to send, one record per file; without files, one record per stdin line.",
+        ),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
     separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-K", help="Lines are KEY, this text, VALUE."),
+        typer.Option(
+            "--key-separator",
+            "-K",
+            metavar="TEXT",
+            help="Separator of key and value; each line is KEY TEXT VALUE.",
+        ),
     ] = None,
     tags: Annotated[
-        list[str], typer.Option("--tag", "-t", help="A tag; several may be given.")
+        list[str], typer.Option("--tag", "-t", help="Tag of every record (repeatable).")
     ] = [],  # noqa: B006 - typer's way to say "none given"
     headers: Annotated[
         list[str],
         typer.Option(
-            "--header", "-H", metavar="NAME=VALUE", help="A header; several may be given."
+            "--header",
+            "-H",
+            metavar="NAME=VALUE",
+            help="Header of every record (repeatable).",
         ),
     ] = [],  # noqa: B006 - as above
     partition: Annotated[
         int | None,
-        typer.Option("--partition", "-p", min=0, help="Write there; else as the topic chooses."),
+        typer.Option(
+            "--partition",
+            "-p",
+            min=0,
+            help="Partition to write to.",
+            show_default="chosen by the topic's partitioner",
+        ),
     ] = None,
     server: Server = None,
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Write records: one per line of the standard input, or one per file.
+    """Write records to a topic, one per line of stdin or one per file.
 
-    A line is written as soon as no other follows. Ctrl-C or SIGTERM: what was read is written.
+    Lines are batched for up to 100 ms. On Ctrl-C or SIGTERM the lines read so far are written.
 
     echo "3 apples" | penstock produce orders --key o-17 --tag eu
 
     tail -f access.log | penstock produce logs
     """
-    shape = _Shape(read_key(key, None), tuple(tags), _headers(headers), separator)
+    builder = _RecordBuilder(read_key(key, None), tuple(tags), _headers(headers), separator)
     written = 0
     with open_target(server, data, namespace) as store, stopping() as stop:
         try:
             for batch in (
                 batches_of_files(files, stop) if files else batches_of_lines(sys.stdin.buffer, stop)
             ):
-                records = [shape.record(value, is_line=not files) for value in batch]
+                records = [builder.record(value, is_line=not files) for value in batch]
                 written += len(store.topic(topic).write_many(records, partition=partition))
         except UnknownTopicError as error:
             hint = f"create it: penstock topic create {shlex.quote(topic)}"
@@ -79,8 +96,8 @@ def _print_summary(written: int, topic: str) -> None:
     typer.echo(f"wrote {count_text(written, 'record')} to {printable(topic)}", err=True)
 
 
-class _Shape:
-    """What every record of one command has in common."""
+class _RecordBuilder:
+    """Builds the records of a command from its options."""
 
     def __init__(
         self,
@@ -92,7 +109,7 @@ class _Shape:
         if key is not None and separator is not None:
             raise BadRequestError("give --key or --key-separator, not both")
         if separator == "":
-            raise BadRequestError("--key-separator is the text between key and value, not empty")
+            raise BadRequestError("--key-separator must not be empty")
         self._key = key
         self._tags = tags
         self._headers = headers
@@ -103,9 +120,9 @@ class _Shape:
     def record(self, value: bytes, *, is_line: bool) -> Record:
         key = self._key
         if is_line and self._separator is not None:
-            found, separator, rest = value.partition(self._separator)
+            line_key, separator, rest = value.partition(self._separator)
             if separator:
-                key, value = found, rest
+                key, value = line_key, rest
         return Record(value, key, self._tags, self._headers)
 
 
@@ -114,6 +131,6 @@ def _headers(given: list[str]) -> tuple[tuple[str, bytes | None], ...]:
     for pair in given:
         name, separator, value = pair.partition("=")
         if not separator:
-            raise BadRequestError(f"{pair!r} is no header; write NAME=VALUE")
+            raise BadRequestError(f"{pair!r} is not a header; write NAME=VALUE")
         pairs.append((name, value.encode("utf-8", "surrogateescape")))
     return tuple(pairs)

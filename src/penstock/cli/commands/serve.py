@@ -1,4 +1,4 @@
-"""`penstock serve` and `penstock config`: running a server, and what it runs with."""
+"""`penstock serve` runs a server; `penstock config` prints its effective settings."""
 
 from __future__ import annotations
 
@@ -24,11 +24,15 @@ from penstock.settings.redaction import redact_setting
 
 _log: Final = get_logger(__name__)
 
-Config = Annotated[str | None, typer.Option("--config", "-c", help="A TOML file of settings.")]
+Config = Annotated[
+    str | None, typer.Option("--config", "-c", metavar="FILE", help="TOML settings file.")
+]
 Overrides = Annotated[
     list[str],
     typer.Option(
-        "--set", metavar="SECTION.KEY=VALUE", help="A setting, as in broker.file_reserved_time=24."
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Override a setting, for example broker.file_reserved_time=24 (repeatable).",
     ),
 ]
 
@@ -39,7 +43,7 @@ def effective_settings(config: str | None, overrides: list[str], **flags: object
     for pair in overrides:
         name, separator, text = pair.partition("=")
         if not separator or "." not in name:
-            raise typer.BadParameter(f"{pair!r}: write SECTION.KEY=VALUE")
+            raise typer.BadParameter(f"{pair!r} is not a setting: write SECTION.KEY=VALUE")
         given[name] = _value(text)
     given |= {name.replace("__", "."): value for name, value in flags.items() if value is not None}
     return load_settings(config, overrides=given)
@@ -53,21 +57,26 @@ def _value(text: str) -> object:
 
 
 def serve(
-    data: Annotated[str, typer.Option("--data", "-d", help="The data directory.")] = "data",
+    data: Annotated[
+        str, typer.Option("--data", "-d", metavar="DIR", help="Data directory.")
+    ] = "data",
     config: Config = None,
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Port of the storage API.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="Port of the gRPC storage API.")
+    ] = None,
     http_port: Annotated[
-        int | None, typer.Option("--http-port", help="Port of /metrics and /health.")
+        int | None,
+        typer.Option("--http-port", help="Port of the HTTP endpoints /metrics and /health."),
     ] = None,
     kafka_port: Annotated[
-        int | None, typer.Option("--kafka-port", help="Port for Kafka clients.")
+        int | None, typer.Option("--kafka-port", help="Port of the Kafka protocol.")
     ] = None,
     overrides: Overrides = [],  # noqa: B006 - typer's way to say "none given"
 ) -> None:
-    """Run a node on a data directory, until SIGINT or SIGTERM.
+    """Run a node on a data directory until SIGINT or SIGTERM.
 
-    penstock serve --data data --set broker.flush_disk_type=SYNC_FLUSH
+    Example: [b]penstock serve --data data --set broker.flush_disk_type=SYNC_FLUSH[/b]
     """
     settings = effective_settings(
         config,
@@ -77,7 +86,7 @@ def serve(
         server__http_port=http_port,
         kafka__port=kafka_port,
     )
-    os.umask(0o077)  # RocksDB makes files by the process's mask; the others are made private anyway
+    os.umask(0o077)  # for RocksDB, which creates its files with the process's mask
     as_json = settings.log.format == "json"
     configure_program(level=settings.log.level, as_json=as_json)
     settings = fit_connections(settings, raise_limit())
@@ -105,9 +114,7 @@ def serve(
         else:
             _print_banner(server, data)
         stopping.wait()
-        _print_event(
-            "stopping", "calls under way end, everything goes to the device", as_json=as_json
-        )
+        _print_event("stopping", "finishing calls, syncing to disk", as_json=as_json)
     _print_event("stopped", "", as_json=as_json)
 
 
@@ -121,7 +128,7 @@ def _print_event(event: str, more: str, *, as_json: bool) -> None:
 def _print_banner(server: Server, data: str) -> None:
     address = f"{server.host}:{server.port}"
     lines = [
-        f"Penstock serves {data}",
+        f"Penstock is serving {data}",
         f"  storage API  {address}",
         f"  metrics      http://{server.host}:{server.http_port}/metrics  and /health",
         "Try:",
@@ -144,9 +151,9 @@ def _print_banner(server: Server, data: str) -> None:
 
 
 def show_config(config: Config = None, overrides: Overrides = []) -> None:  # noqa: B006 - as above
-    """Print the effective settings as TOML: defaults, file, environment and flags together.
+    """Print the effective settings as TOML, merged from defaults, file, environment and flags.
 
-    Secrets in addresses are shown as ***.
+    Secrets in URLs are printed as ***.
     """
     tree = msgspec.to_builtins(effective_settings(config, overrides))
     for section, values in tree.items():

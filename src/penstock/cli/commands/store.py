@@ -1,8 +1,7 @@
-"""`penstock store …`: looking into a store directory, checking, rebuilding and repairing it.
+"""`penstock store`: inspect, verify, rebuild and repair a store directory.
 
-All commands but `rebuild` and `repair` only read, take no lock, and work beside a running writer.
-The directory may be a store, or a node's data directory with a store in it: then topics go by their
-names, too.
+All commands except `rebuild` and `repair` are read-only, take no lock, and work while a writer
+runs. The directory is a store, or a node's data directory; topics of a node can be given by name.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ app: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 
 class Listed(Enum):
-    """What `ls` lists."""
+    """Choices of `ls`."""
 
     TOPICS = "topics"
     SHARDS = "shards"
@@ -48,19 +47,25 @@ class Listed(Enum):
 def store(
     context: typer.Context,
     commit_log_path: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Where the log lies, if not in the store.")
+        str | None,
+        typer.Option(metavar="PATH", help="Directory of the commit log, if outside of the store."),
     ] = None,
     consume_queue_path: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Where the queues lie, likewise.")
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Directory of the consume queues, if outside of the store."
+        ),
     ] = None,
     index_path: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Where the key index lies, likewise.")
+        str | None,
+        typer.Option(metavar="PATH", help="Directory of the key index, if outside of the store."),
     ] = None,
 ) -> None:
-    """Look into a store directory, check it, rebuild what is derived.
+    """Inspect, verify, rebuild and repair a store directory.
 
-    Works on Penstock's stores and data directories, and on stores of Apache RocketMQ. All commands
-    but [b]rebuild[/b] only read: they need no lock, and may run beside a broker.
+    Works on stores and data directories of Penstock, and on stores of Apache RocketMQ. All commands
+    except [b]rebuild[/b] and [b]repair[/b] are read-only, take no lock, and may run while a broker
+    writes to the store.
     """
     context.obj = SegmentSettings(
         commit_log_path=commit_log_path,
@@ -82,7 +87,7 @@ def _settings(context: typer.Context) -> SegmentSettings:
 
 @app.command()
 def info(context: typer.Context, directory: Directory, as_json: AsJson = False) -> None:
-    """Say what a store consists of: files, sizes, shards and their bounds, checkpoints.
+    """Show the files, sizes, shards, offsets and checkpoints of a store.
 
     Example: [b]penstock store info data[/b]
     """
@@ -95,7 +100,9 @@ def info(context: typer.Context, directory: Directory, as_json: AsJson = False) 
 def ls(
     context: typer.Context,
     directory: Directory,
-    listed: Annotated[Listed, typer.Argument(metavar="[topics|shards|files]")] = Listed.SHARDS,
+    listed: Annotated[
+        Listed, typer.Argument(metavar="[topics|shards|files]", help="What to list.")
+    ] = Listed.SHARDS,
     as_json: AsJson = False,
 ) -> None:
     """List the topics, the shards or the files of a store.
@@ -114,7 +121,7 @@ def ls(
 
 
 class _SkippedBatches:
-    """Batches that cannot be taken apart: how many, and the first of them."""
+    """Counts batches that cannot be decoded, and keeps the first error."""
 
     count = 0
     first = ""
@@ -130,31 +137,40 @@ def cat(
     directory: Directory,
     shard: ShardName,
     start: Annotated[
-        int | None, typer.Option("--from", min=0, help="The first offset.", show_default="earliest")
+        int | None,
+        typer.Option(
+            "--from",
+            min=0,
+            metavar="OFFSET",
+            help="First offset to print.",
+            show_default="earliest",
+        ),
     ] = None,
     until: Annotated[
         int | None,
-        typer.Option(min=0, help="The offset behind the last one.", show_default="the end"),
+        typer.Option(
+            min=0, metavar="OFFSET", help="Offset to stop before.", show_default="end of shard"
+        ),
     ] = None,
-    tag: Annotated[str | None, typer.Option(help="Only records of this tag.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Print only records with this tag.")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="How many records.", show_default="all")
+        int | None, typer.Option(min=1, help="Maximum number of records.", show_default="all")
     ] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="The exact bytes of the values, nothing between them.")
+        bool, typer.Option("--raw", help="Print the raw bytes of the values, without separators.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the values of a shard, one per line, oldest first.
 
-    Batches that cannot be taken apart into messages are passed over, with a line on stderr.
+    Batches that cannot be decoded are skipped and counted on stderr.
 
     Example: [b]penstock store cat data orders_0 --from 100 --limit 10[/b]
     """
     found = find_store(directory)
     with _open(context, found) as view:
         name = found.stored(read_shard(shard))
-        passed = _SkippedBatches()
+        skipped = _SkippedBatches()
         records = inspect.records(
             view,
             name,
@@ -162,11 +178,14 @@ def cat(
             until=until,
             tag=tag,
             limit=limit,
-            pass_over=passed.add,
+            pass_over=skipped.add,
         )
         store_output.print_values(name, records, raw=raw, as_json=as_json)
-        if passed.count:
-            typer.echo(f"{passed.count} passed over, the first: {passed.first}", err=True)
+        if skipped.count:
+            typer.echo(
+                f"skipped {skipped.count} undecodable batches, the first: {skipped.first}",
+                err=True,
+            )
 
 
 @app.command()
@@ -174,10 +193,13 @@ def get(
     context: typer.Context,
     directory: Directory,
     shard: ShardName,
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, show_default=False)],
+    offset: Annotated[
+        int,
+        typer.Argument(metavar="OFFSET", min=0, help="Offset of the record.", show_default=False),
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Print one record with all its fields.
+    """Print all fields of a record.
 
     Example: [b]penstock store get data orders_0 17[/b]
     """
@@ -193,27 +215,34 @@ def query(
     directory: Directory,
     within: Annotated[
         str | None,
-        typer.Option("--in", metavar="NAME", help="Only this topic, or this shard."),
+        typer.Option("--in", metavar="NAME", help="Topic or shard to search."),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Records of this key, newest first.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Find records with this key, newest first.")
+    ] = None,
     key_hex: Annotated[
-        str | None, typer.Option(metavar="HEX", help="The same, for a key that is no text.")
+        str | None,
+        typer.Option(metavar="HEX", help="Find records with this key, given in hexadecimal."),
     ] = None,
-    tag: Annotated[str | None, typer.Option(help="Records of this tag, oldest first.")] = None,
+    tag: Annotated[
+        str | None, typer.Option(help="Find records with this tag, oldest first.")
+    ] = None,
     time: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="The first record of each shard from this time on."),
+        typer.Option(
+            metavar="TIME", help="Find the first record of each shard at or after this time."
+        ),
     ] = None,
     begin: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With a key: nothing older.")
+        str | None, typer.Option(metavar="TIME", help="With a key: oldest timestamp.")
     ] = None,
     end: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With a key: nothing newer.")
+        str | None, typer.Option(metavar="TIME", help="With a key: newest timestamp.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many records at most.")] = LIMIT,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of records.")] = LIMIT,
     as_json: AsJson = False,
 ) -> None:
-    """Find records by key, by tag or by time.
+    """Find records by key, tag or time.
 
     A TIME is ISO (2026-01-31T12:00:00+01:00, UTC without a zone) or milliseconds since 1970.
 
@@ -223,7 +252,7 @@ def query(
     wanted = read_key(key, key_hex)
     moment = read_time(time)
     if [wanted, tag, moment].count(None) != 2:
-        raise BadRequestError("say what to look for: one of --key, --key-hex, --tag and --time")
+        raise BadRequestError("give exactly one of --key, --key-hex, --tag and --time")
     found = find_store(directory)
     with _open(context, found) as view:
         shards = inspect.shards_named(view, None if within is None else found.stored_name(within))
@@ -241,9 +270,9 @@ def query(
 
 @app.command()
 def verify(context: typer.Context, directory: Directory, as_json: AsJson = False) -> None:
-    """Check everything: records, queues, key index, checksums, states, times, checkpoints.
+    """Verify records, queues, key index, checksums, shard states, time index and checkpoints.
 
-    Every finding names its file and position. Exits with 1 when there is any. Nothing is changed.
+    Read-only. Each finding names its file and position. Exits with 1 if there are findings.
 
     Example: [b]penstock store verify data[/b]
     """
@@ -257,10 +286,10 @@ def verify(context: typer.Context, directory: Directory, as_json: AsJson = False
 
 @app.command()
 def rebuild(context: typer.Context, directory: Directory, as_json: AsJson = False) -> None:
-    """Build queues, key index, times and checksums anew from the log.
+    """Rebuild consume queues, key index, time index and checksums from the commit log.
 
-    Takes the lock: nobody else may have the store open. Records and deletions stay as they are.
-    Exits with 1 when records of the log are damaged: those cannot be built anew.
+    Takes the store's lock: stop its writer first. Records and deletions are not changed. Exits with
+    1 if the commit log has damaged records, which cannot be rebuilt.
 
     Example: [b]penstock store rebuild data[/b]
     """
@@ -280,19 +309,19 @@ def repair(
     context: typer.Context,
     directory: Directory,
     yes: Annotated[
-        bool, typer.Option("--yes", "--apply", help="Do it. Without, nothing is changed.")
+        bool,
+        typer.Option("--yes", "--apply", help="Apply the repair; without it, nothing is changed."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a store go on whose log lacks bytes that were on the device: a file was cut, or is gone.
+    """Repair a store whose commit log lost synced bytes: a file was truncated or is missing.
 
-    Without [b]--yes[/b] it lists what is lost, shard by shard, and what would be done to which
-    file. Bring the files back from a copy if there is one. With [b]--yes[/b] the missing parts
-    become holes: their offsets are reported as lost and never given out again, all other records
-    stay, and whatever is overwritten is saved in the store's penstock/repair.
+    Without [b]--yes[/b] it lists the lost records by shard and the planned change of each file.
+    Restore the files from a backup if there is one. With [b]--yes[/b] the missing parts become
+    holes: their offsets are reported as lost and never reused, all other records stay, and
+    overwritten bytes are saved in penstock/repair of the store.
 
-    Takes the lock: stop the store's writer first. Exits with 1 when there is, or was, something to
-    repair.
+    Takes the store's lock: stop its writer first. Exits with 1 if a repair is or was needed.
 
     Example: [b]penstock store repair data[/b]
     """

@@ -1,4 +1,4 @@
-"""What the commands of `penstock store` print, for people and as JSON."""
+"""Output of the `penstock store` commands, as tables and fields or as JSON lines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from penstock.engine.segment.recovery.recovery import RecoveryReport
 from penstock.record import ShardId, StoredRecord
 
 Names = Mapping[str, str]
-"""How topics are called, by the name they are stored under; those of a node have both."""
+"""Topic names by stored name (the topic id in a node's store)."""
 
 
 def print_info(found: StoreInfo, names: Names, *, as_json: bool) -> None:
@@ -84,7 +84,7 @@ def _last_stop(found: StoreInfo) -> str:
     if found.closed:
         return "clean"
     writer = "" if found.writer_pid is None else f" (process {found.writer_pid})"
-    return f"none: a writer has the store open{writer}, or did not close it"
+    return f"not clean: a writer has the store open{writer}, or crashed"
 
 
 def _named(found: TopicInfo | ShardInfo, topic: str, names: Names) -> dict[str, object]:
@@ -251,7 +251,7 @@ def print_verify(report: VerifyReport, *, as_json: bool) -> None:
             ((finding.path, finding.position, finding.reason) for finding in report.findings),
         )
     if report.findings_left_out:
-        print_line(f"and {report.findings_left_out} findings more")
+        print_line(f"and {report.findings_left_out} more findings")
     for lost in report.lost:
         print_line(f"lost: offsets {lost.first} to {lost.end - 1} of {lost.shard}")
     tail = report.torn_tail

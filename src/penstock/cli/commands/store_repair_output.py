@@ -1,4 +1,4 @@
-"""What `penstock store repair` prints, for people and as JSON."""
+"""Output of `penstock store repair`, as tables or as JSON lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.cli.output import console, print_json, print_line, print_table, pr
 from penstock.engine.segment.inspect import RepairReport
 
 Names = Mapping[str, str]
-"""How topics are called, by the name they are stored under; those of a node have both."""
+"""Topic names by stored name (the topic id in a node's store)."""
 
 
 def print_repair(report: RepairReport, names: Names, *, as_json: bool) -> None:
@@ -45,18 +45,18 @@ def print_repair(report: RepairReport, names: Names, *, as_json: bool) -> None:
 def _print_rest(report: RepairReport) -> None:
     if report.unaccounted_size:
         print_line(
-            f"{size_text(report.unaccounted_size)} more are missing that no queue names a record "
-            "for: records of deleted shards, or the last ones before a crash"
+            f"{size_text(report.unaccounted_size)} more are missing without a queue entry: records "
+            "of deleted shards, or the last records before a crash"
         )
     for shard in report.unreadable:
-        print_line(f"the queue of {shard} cannot be read: what it lost is found when it is rebuilt")
+        print_line(f"the queue of {shard} cannot be read: its losses show after a rebuild")
     for place in report.damaged:
-        print_line(f"reported at the opening: {place.path} at {place.position}: {place.reason}")
+        print_line(f"found at open: {place.path} at {place.position}: {place.reason}")
     records = sum(loss.records for loss in report.lost if not loss.is_control)
     if report.applied:
         text = f"repaired, {records} records are lost; saved bytes are in {report.backup}"
     else:
-        text = f"{records} records would be lost; nothing was changed (--yes does it)"
+        text = f"{records} records would be lost; nothing was changed (apply with --yes)"
     style = "bold red" if records else "bold yellow"
     console().print(Text(printable(f"{report.path}: {text}"), style=style))
 

@@ -32,24 +32,24 @@ Options = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="An option of the topic: retention_ms=3d, retention_bytes=10GiB, flush=sync, "
-        "cleanup=compact, tiering=on, tiering.local_retention_ms=12h, …; `none`: as the node's "
-        "settings say, -1 for a retention: no limit.",
+        help="Topic option (repeatable): retention_ms=3d, retention_bytes=10GiB, flush=sync, "
+        "cleanup=compact, tiering=on, tiering.local_retention_ms=12h, … The value none resets to "
+        "the node's default; a retention of -1 means no limit.",
     ),
 ]
 Partitions = Annotated[
-    int | None, typer.Option("--partitions", "-p", min=1, help="How many partitions it has.")
+    int | None, typer.Option("--partitions", "-p", min=1, help="Number of partitions.")
 ]
 
 
 def read_options(given: list[str]) -> dict[str, object]:
-    """Read `name=value` pairs: numbers, true, false and none as what they are, durations and sizes
-    (`retention_ms=3d`, `retention_bytes=10GiB`) as numbers, the rest as text."""
+    """Parse `name=value` pairs: numbers, true, false and none as such, durations and sizes
+    (`retention_ms=3d`, `retention_bytes=10GiB`) as numbers, other values as text."""
     options: dict[str, object] = {}
     for pair in given:
         name, separator, text = pair.partition("=")
         if not separator or not name:
-            raise BadRequestError(f"{pair!r} is not an option; write NAME=VALUE")
+            raise BadRequestError(f"{pair!r} is not a topic option; write NAME=VALUE")
         word = {"none": "null", "None": "null"}.get(text, text)
         try:
             options[name] = msgspec.json.decode(word)
@@ -59,7 +59,7 @@ def read_options(given: list[str]) -> dict[str, object]:
 
 
 def _quantity(name: str, text: str) -> object:
-    """Return the number that a duration or a size is, for options that take one."""
+    """Return a duration or a size as a number, for options that take one."""
     if not text[:1].isdigit():
         return text
     if name.endswith("_ms"):
@@ -72,30 +72,30 @@ def create(
     name: NewTopicName,
     partitions: Partitions = None,
     storage: Annotated[
-        str | None, typer.Option("--storage", help="memory, rocksdb or segment.")
+        str | None, typer.Option("--storage", help="Storage engine: memory, rocksdb or segment.")
     ] = None,
     options: Options = [],  # noqa: B006 - typer's way to say "none given"
     exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="Leave a topic of this name as it is.")
+        bool, typer.Option("--exist-ok", help="Succeed without a change if the topic exists.")
     ] = False,
     server: Server = None,
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Create a topic, ready to be written to.
+    """Create a topic.
 
     penstock topic create orders -p 3 --set retention_ms=3d --set partitioner=key
 
     penstock topic create logs --set tiering=on --set tiering.local_retention_ms=1h
 
-    penstock topic create payments --set queue=batch    (Kafka's batches as they come)
+    penstock topic create payments --set queue=batch    (stores Kafka batches unchanged)
     """
     chosen = read_options(options)
     if storage is not None:
         chosen["storage"] = storage
     with open_target(server, data, namespace, create=True) as store:
         if exist_ok and name in store.topics():
-            print_line(f"{name} exists already")
+            print_line(f"{name} already exists")
             return
         info = store.create_topic_info(name, partitions, chosen)
     partition_text = count_text(info.partition_count, "partition")
@@ -109,7 +109,7 @@ def list_topics(
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """List the topics."""
+    """List the topics of a namespace."""
     with open_target(server, data, namespace) as store:
         found = store.list_topics()
     if as_json:
@@ -127,7 +127,7 @@ def describe(
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Show how a topic is kept, and where its partitions begin and end."""
+    """Show the options of a topic and the offsets of its partitions."""
     with open_target(server, data, namespace) as store:
         info = store.topic(name).describe()
     if as_json:
@@ -137,7 +137,7 @@ def describe(
 
 
 def _json_info(info: TopicInfo) -> dict[str, object]:
-    """Return a topic with names for all of its options: as they are stored, they have none."""
+    """Return a topic with named options; they are stored as arrays without names."""
     config = msgspec.structs.asdict(info.config)
     if info.config.tiering is not None:
         config[TIERING] = msgspec.structs.asdict(info.config.tiering)
@@ -183,7 +183,7 @@ def alter(
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Change a topic; what is not named stays. Partitions can only grow.
+    """Change options of a topic, or add partitions. Other options keep their values.
 
     penstock topic alter logs --set tiering.upload_interval_ms=5000 --set tiering.upload_bytes=none
     """
@@ -195,14 +195,14 @@ def alter(
 @app.command()
 def delete(
     name: TopicName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
     server: Server = None,
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Delete a topic with all of its records and its consumers' offsets."""
+    """Delete a topic with its records and the offsets of its consumer groups."""
     if not yes:
-        typer.confirm(f"Delete topic {name} and everything in it?", abort=True)
+        typer.confirm(f"Delete topic {name} and all of its records?", abort=True)
     with open_target(server, data, namespace) as store:
         store.topic(name).delete()
     print_line(f"deleted {name}")

@@ -1,4 +1,4 @@
-"""`penstock pipeline export` and `import`: what leaves a store, and what comes in."""
+"""`penstock pipeline export` and `import`: Parquet, Delta, Iceberg, files and Kafka topics."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ if TYPE_CHECKING:
 KAFKA: Final = "kafka://"
 
 Target = Annotated[
-    str, typer.Argument(metavar="TARGET", help="Where files go.", show_default=False)
+    str, typer.Argument(metavar="TARGET", help="Directory or URL to write to.", show_default=False)
 ]
-TableFormat = Annotated[str, typer.Option("--format", help="parquet; or a table: delta, iceberg.")]
+TableFormat = Annotated[
+    str, typer.Option("--format", help="Output format: parquet, delta or iceberg.")
+]
 Upsert = Annotated[
-    bool, typer.Option("--upsert", help="Delta: keep the newest record of each key.")
+    bool, typer.Option("--upsert", help="Delta: keep only the newest record of each key.")
 ]
 IcebergTable = Annotated[
     str | None,
     typer.Option(
         "--table",
         metavar="NAMESPACE.NAME",
-        help="Iceberg: which table.",
+        help="Iceberg: name of the table.",
         show_default="penstock.records",
     ),
 ]
@@ -47,74 +49,87 @@ Catalog = Annotated[
     typer.Option(
         "--catalog",
         metavar="URI",
-        help="Iceberg: a catalog of SQL (sqlite:///…) or REST (https://…).",
+        help="Iceberg: URI of an SQL (sqlite:///…) or REST (https://…) catalog.",
         show_default="TARGET/catalog.db",
     ),
 ]
 CatalogSettings = Annotated[
     list[str] | None,
     typer.Option(
-        "--catalog-setting", metavar="NAME=VALUE", help="More for the catalog; may be repeated."
+        "--catalog-setting",
+        metavar="NAME=VALUE",
+        help="Iceberg: catalog property (repeatable).",
     ),
 ]
 Values = Annotated[
     str | None,
-    typer.Option("--values", help="Make columns of values: json, avro, avro-confluent."),
+    typer.Option("--values", help="Decode values into columns: json, avro or avro-confluent."),
 ]
 Schema = Annotated[
     str,
     typer.Option(
         "--schema",
-        help="Of the values: 'id bigint, …' or an Avro schema; or a file that has it.",
-        show_default="JSON: by the first values",
+        help="Schema of the values: a DDL string ('id bigint, …'), an Avro schema, or a file "
+        "with either.",
+        show_default="JSON: inferred from the first values",
     ),
 ]
 Strict = Annotated[
     bool,
-    typer.Option(help="Stop at damage, bad values, and records that were removed too early."),
+    typer.Option(
+        help="Fail on damage, undecodable values, and records deleted before their export."
+    ),
 ]
 Source = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A file, a directory of them, or kafka://host:port/topic.",
+        help="File, directory of files, or kafka://host:port/topic.",
         show_default=False,
     ),
 ]
 Topic = Annotated[
     str | None,
-    typer.Argument(metavar="[TOPIC]", help="Without it, a column 'topic' says where to."),
+    typer.Argument(
+        metavar="[TOPIC]", help="Target topic; without it, the column 'topic' names it."
+    ),
 ]
 FileFormat = Annotated[
     str | None,
-    typer.Option("--format", help="parquet, json or csv.", show_default="by the names"),
+    typer.Option(
+        "--format", help="File format: parquet, json or csv.", show_default="from the file names"
+    ),
 ]
 ValueColumn = Annotated[
     str | None,
-    typer.Option("--value", help="The column of values.", show_default="value, else the row"),
+    typer.Option("--value", help="Column of the values.", show_default="value, else the whole row"),
 ]
-KeyColumn = Annotated[str | None, typer.Option("--key", help="The column of keys.")]
-TimeColumn = Annotated[str | None, typer.Option("--timestamp", help="The column of times.")]
+KeyColumn = Annotated[str | None, typer.Option("--key", help="Column of the keys.")]
+TimeColumn = Annotated[str | None, typer.Option("--timestamp", help="Column of the timestamps.")]
 PartitionColumn = Annotated[
     str | None,
-    typer.Option("--partition", help="The column of partitions.", show_default="by key"),
+    typer.Option("--partition", help="Column of the partition numbers.", show_default="by key"),
 ]
-Partitions = Annotated[int, typer.Option(min=1, help="Partitions of a new topic.")]
+Partitions = Annotated[
+    int, typer.Option(min=1, help="Number of partitions of a topic that is created.")
+]
 KafkaSettings = Annotated[
     list[str] | None,
-    typer.Option("--setting", metavar="NAME=VALUE", help="Kafka: of librdkafka; repeatable."),
+    typer.Option(
+        "--setting", metavar="NAME=VALUE", help="Kafka: librdkafka property (repeatable)."
+    ),
 ]
 ImportJournal = Annotated[
     str | None,
     typer.Option(
         "--journal",
         metavar="DIR",
-        help="Into a node: what remembers imports.",
+        help="Journal of completed imports, for imports into a running node.",
         show_default="~/.local/state/penstock/imports",
     ),
 ]
 KafkaStrict = Annotated[
-    bool, typer.Option(help="Kafka: stop where records were removed before they were imported.")
+    bool, typer.Option(help="Kafka: fail if records were deleted before their import.")
 ]
 
 
@@ -135,10 +150,10 @@ def export(
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Append what is new in topics to Parquet files or a table, by topic and day.
+    """Append new records of topics to Parquet files or a table, partitioned by topic and day.
 
-    Goes on where the last run ended: TARGET/_penstock/bookmark.json has the offsets. The store is
-    only read, and may be in use.
+    Resumes after the last run: TARGET/_penstock/bookmark.json holds the offsets. The store is only
+    read and may be in use.
 
     Example: [b]penstock pipeline export data parquet --topic orders --values json
     --schema "id bigint, amount double"[/b]
@@ -146,7 +161,7 @@ def export(
     from penstock.pipeline import jobs
 
     if schema and values is None:
-        raise typer.BadParameter("--schema goes with --values")
+        raise typer.BadParameter("--schema requires --values")
     form = jobs.ExportForm(
         table_format,
         upsert,
@@ -181,7 +196,7 @@ def _iceberg(table: str | None, catalog: str | None, settings: list[str]) -> Ice
 def _pairs(option: str, given: list[str]) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in given]
     if not all(name and equals for name, equals, _ in pairs):
-        raise typer.BadParameter(f"{option} is NAME=VALUE")
+        raise typer.BadParameter(f"{option} takes NAME=VALUE")
     return {name: value for name, _, value in pairs}
 
 
@@ -232,11 +247,11 @@ def import_(
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Append the rows of Parquet, JSON or CSV files, or topics of Kafka, to a topic, each once.
+    """Import Parquet, JSON or CSV files, or Kafka topics, exactly once.
 
-    The same files again change nothing; from Kafka comes what is new since the last import. Nobody
-    else may have the store open when the rows are published. A running node writes them itself:
-    name its host:port instead of the directory.
+    Importing the same files again changes nothing; an import from Kafka resumes after the last one.
+    The store must not be open elsewhere while the rows are published. For a running node, give its
+    host:port instead of the directory; the node then writes them.
 
     Example: [b]penstock pipeline import data orders.csv orders --key id[/b]
 
@@ -289,13 +304,15 @@ def _print_import(result: ImportResult, *, as_json: bool) -> None:
 
 
 def _kafka_place(source: str, topic: str | None) -> tuple[str, dict[str, str]]:
-    """Return the servers, and what each topic is called here."""
+    """Return the bootstrap servers, and the target topic of each Kafka topic."""
     servers, _, names = source.removeprefix(KAFKA).partition("/")
     chosen = [name for name in names.split(",") if name]
     if not servers or not chosen:
-        raise typer.BadParameter("a source of Kafka is kafka://host:port/topic")
+        raise typer.BadParameter("a Kafka source is written as kafka://host:port/topic")
     if topic is not None and len(chosen) > 1:
-        raise typer.BadParameter("several topics of Kafka keep their names")
+        raise typer.BadParameter(
+            "TOPIC cannot be given with several Kafka topics: they keep their names"
+        )
     return servers, {name: topic or name for name in chosen}
 
 

@@ -1,4 +1,4 @@
-"""`penstock pipeline …`: jobs that Spark runs on a store directory."""
+"""`penstock pipeline`: statistics, verification and maintenance jobs on a store directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.jobs import StatsResult, UpkeepResult
 
 app: Final = typer.Typer(
-    help="Run jobs on a store directory with Spark.",
+    help="Run Spark jobs on a store directory.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -40,28 +40,28 @@ Master = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="Where Spark runs: local[2], spark://…, yarn, k8s://…, sc://… (Connect).",
-        show_default="as Spark is configured, else local[*]",
+        help="Spark master: local[2], spark://…, yarn, k8s://…, or sc://… (Spark Connect).",
+        show_default="from Spark's configuration, else local[*]",
     ),
 ]
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", "-t", help="Only this topic; may be repeated.", show_default="all"),
+    typer.Option("--topic", "-t", help="Topic to process (repeatable).", show_default="all"),
 ]
 _NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy")
 
 
 SparkLogs = Annotated[
-    bool, typer.Option("--spark-logs", help="Also show what Spark and Java log, from WARN on.")
+    bool, typer.Option("--spark-logs", help="Print Spark and Java logs at level WARN and above.")
 ]
 
 
 @app.callback()
 def pipeline(context: typer.Context, spark_logs: SparkLogs = False) -> None:
-    """Run jobs on a store directory with Spark.
+    """Run Spark jobs on a store directory.
 
-    Needs the extra [b]spark[/b] and Java. Every job may be repeated, and may be killed and
-    repeated: nothing is there twice.
+    Requires Java and the extra [b]spark[/b]. Jobs are idempotent: a job that was killed can be
+    repeated without duplicates.
     """
     context.obj = spark_logs
     missing = [name for name in _NEEDED if find_spec(name) is None]
@@ -72,7 +72,7 @@ def pipeline(context: typer.Context, spark_logs: SparkLogs = False) -> None:
 
 
 class _LateSession:
-    """A session that starts when it is first used: jobs look at their arguments before."""
+    """A session that starts at its first use, after the job has checked its arguments."""
 
     def __init__(self, master: str | None, *, logs: bool) -> None:
         self._master: Final = master
@@ -87,7 +87,7 @@ class _LateSession:
         return getattr(self._started, name)
 
     def _start(self) -> SparkSession:
-        # Here, so that no other command waits for Spark's modules.
+        # Imported here: other commands start without Spark's modules.
         from penstock import pipeline as spark_pipeline
 
         spark = spark_pipeline.session("penstock pipeline", self._master, quiet=not self._logs)
@@ -97,7 +97,7 @@ class _LateSession:
 
 
 def start_session(context: typer.Context, master: str | None) -> SparkSession:
-    """Return a session that starts when a job has found nothing wrong with its arguments."""
+    """Return a session that starts after the job has checked its arguments."""
     return cast("SparkSession", _LateSession(master, logs=bool(context.obj)))
 
 
@@ -107,19 +107,23 @@ def stats(
     directory: Directory,
     topics: Topics = None,
     every_s: Annotated[
-        int, typer.Option("--every", metavar="SECONDS", min=1, help="Steps of the time table.")
+        int, typer.Option("--every", metavar="SECONDS", min=1, help="Interval of the time series.")
     ] = 3600,
-    top_keys: Annotated[int, typer.Option(min=0, help="How many keys of each topic.")] = 10,
+    top_keys: Annotated[
+        int, typer.Option(min=0, help="Number of most frequent keys to report per topic.")
+    ] = 10,
     plot: Annotated[
         str | None,
-        typer.Option("--plot", metavar="FILE", help="Also as .html, .png, .svg or .pdf."),
+        typer.Option(
+            "--plot", metavar="FILE", help="Write charts to this .html, .png, .svg or .pdf file."
+        ),
     ] = None,
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure topics: records and bytes over time, sizes, the keys with the most records.
+    """Report records and bytes over time, record sizes and the most frequent keys of topics.
 
-    The store is only read, and may be in use.
+    Read-only; the store may be in use.
 
     Example: [b]penstock pipeline stats data --every 60[/b]
     """
@@ -189,15 +193,15 @@ def verify(
     context: typer.Context,
     directory: Directory,
     tier: Annotated[
-        str | None, typer.Option("--tier", metavar="URL", help="Also compare with this tier.")
+        str | None, typer.Option("--tier", metavar="URL", help="Compare with this tier.")
     ] = None,
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check everything in a store, then read all of it through Spark and count.
+    """Verify a store, then read all of its records through Spark and count them.
 
-    The full check of [b]penstock store verify[/b] runs in this process; the reading is spread over
-    Spark's tasks. Exits with 1 when there is damage. Nothing is changed.
+    Runs [b]penstock store verify[/b] in this process and reads in parallel Spark tasks. Read-only.
+    Exits with 1 if there is damage.
 
     Example: [b]penstock pipeline verify data[/b]
     """
@@ -226,7 +230,7 @@ def verify(
         )
         if tier is not None:
             print_table(
-                ("shard in the tier", "#from", "#to", "#rows", "#not the same"),
+                ("shard in the tier", "#from", "#to", "#rows", "#different"),
                 (
                     (check.shard, check.start, check.end, check.rows, check.missing)
                     for check in result.tier
@@ -240,9 +244,9 @@ def verify(
 
 @app.command()
 def rebuild(directory: Directory, as_json: AsJson = False) -> None:
-    """Build queues, key index, times and checksums anew from the log.
+    """Rebuild consume queues, key index, time index and checksums from the commit log.
 
-    Runs in this process, without Spark, and takes the lock: nobody else may have the store open.
+    Runs in this process without Spark, and takes the store's lock: stop its writer first.
 
     Example: [b]penstock pipeline rebuild data/segment[/b]
     """
@@ -258,7 +262,7 @@ def rebuild(directory: Directory, as_json: AsJson = False) -> None:
             ("records", result.rows),
             ("size", size_text(result.bytes)),
             ("damaged places", len(result.report.damaged)),
-            ("shards that end elsewhere", ", ".join(result.shards_changed) or "none"),
+            ("shards with a new end", ", ".join(result.shards_changed) or "none"),
             ("seconds", f"{result.seconds:.1f}"),
         )
     )
@@ -266,10 +270,10 @@ def rebuild(directory: Directory, as_json: AsJson = False) -> None:
 
 @app.command()
 def compact(directory: Directory, topics: Topics = None, as_json: AsJson = False) -> None:
-    """Remove records whose key was written again later, in topics that are compacted.
+    """Compact the topics with cleanup=compact: keep the newest record of each key.
 
-    Runs in this process, without Spark, and takes the lock: nobody else may have the store open. A
-    running node does it itself: name its host:port instead of the directory.
+    Runs in this process without Spark, and takes the store's lock. For a running node, give its
+    host:port instead of the directory; the node then compacts.
 
     Example: [b]penstock pipeline compact data/segment[/b]
     """
@@ -285,14 +289,17 @@ def expire(
     directory: Directory,
     reserved_hours: Annotated[
         float | None,
-        typer.Option(help="Also remove log files that are older, of topics without a time."),
+        typer.Option(
+            metavar="HOURS",
+            help="Delete commit log files older than this, for topics without a retention time.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what the topics' own retention no longer keeps.
+    """Delete records that the retention policies of their topics no longer keep.
 
-    Runs in this process, without Spark, and takes the lock: nobody else may have the store open. A
-    running node does it itself: name its host:port instead of the directory.
+    Runs in this process without Spark, and takes the store's lock. For a running node, give its
+    host:port instead of the directory; the node then deletes.
 
     Example: [b]penstock pipeline expire data/segment[/b]
     """
@@ -308,7 +315,7 @@ def _print_upkeep(result: UpkeepResult, *, as_json: bool) -> None:
         print_json([result])
         return
     print_table(
-        ("shard", "#began at", "#begins at", "#ends at", "#removed"),
+        ("shard", "#old start", "#start", "#end", "#removed"),
         (
             (shard.shard, shard.earliest_before, shard.earliest, shard.commit, shard.removed)
             for shard in result.shards

@@ -1,4 +1,4 @@
-"""`penstock pipeline offload`: commit logs go into their tiers."""
+"""`penstock pipeline offload`: upload commit logs to their tiers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from penstock.cli.output import print_fields, print_json, print_table, progress_
 Tier = Annotated[
     str | None,
     typer.Option(
-        "--tier", metavar="URL", help="file:///var/lib/tier, s3://….", show_default="each topic's"
+        "--tier",
+        metavar="URL",
+        help="URL of the tier: file:///var/lib/tier, s3://…",
+        show_default="the tier of each topic",
     ),
 ]
 TakeOver = Annotated[
-    bool, typer.Option("--take-over", help="Also topics that their node uploads itself.")
+    bool, typer.Option("--take-over", help="Upload topics that their node uploads itself, too.")
 ]
-ChunkSize = Annotated[int, typer.Option(min=4096, help="Bytes of records in one object.")]
+ChunkSize = Annotated[
+    int, typer.Option(min=4096, metavar="BYTES", help="Size of the uploaded objects.")
+]
 
 
 @app.command()
@@ -33,10 +38,10 @@ def offload(
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring what is committed to the tier, all shards in parallel.
+    """Upload committed records to a tier, all shards in parallel.
 
-    Goes on where the tier ends. The store is only read, and may be in use. A node uploads by itself
-    unless its setting [b]tiering.uploader[/b], or the topic's, is [b]spark[/b].
+    Resumes at the end of the tier. The store is only read and may be in use. A node uploads its
+    topics itself unless [b]tiering.uploader[/b] of the node or topic is [b]spark[/b].
 
     Example: [b]penstock pipeline offload data --tier s3://logs/penstock[/b]
     """

@@ -1,4 +1,4 @@
-"""`penstock pipeline package`: what executors need, as an archive."""
+"""`penstock pipeline package`: an archive of the dependencies of Spark executors."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from penstock.cli.commands.pipeline.jobs import app
 from penstock.cli.output import print_fields, print_json, size_text
 
 Output = Annotated[
-    str, typer.Option("--output", "-o", metavar="FILE", help="The archive, a .tgz file.")
+    str, typer.Option("--output", "-o", metavar="FILE", help="Archive to write, a .tgz file.")
 ]
 With = Annotated[
     list[str] | None,
-    typer.Option("--with", metavar="NAME", help="Further distribution to pack (repeatable)."),
+    typer.Option("--with", metavar="NAME", help="Additional distribution to include (repeatable)."),
 ]
 
 
 @app.command()
 def package(output: Output, more: With = None, as_json: AsJson = False) -> None:
-    """Pack this package and what it needs into an archive for the executors of a cluster.
+    """Pack this package and its dependencies into an archive for Spark executors.
 
-    The archive is for machines of the same platform and Python version. Spark is not in it.
+    The archive fits machines of the same platform and Python version. It does not contain Spark.
 
     Example: [b]penstock pipeline package -o env.tgz[/b]
     """

@@ -1,4 +1,4 @@
-"""`penstock pipeline run` and `lag`: what goes on, and what looks at who reads."""
+"""The `run` (continuous) and `lag` commands of `penstock pipeline`."""
 
 from __future__ import annotations
 
@@ -17,34 +17,53 @@ from penstock.cli.target import Data, Namespace, Server, open_target
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="SOURCE", help="A directory, or host:port of a node.", show_default=False
+        metavar="SOURCE", help="Store directory, or host:port of a node.", show_default=False
     ),
 ]
 Checkpoint = Annotated[
-    str, typer.Option("--checkpoint", metavar="DIR", help="Remembers how far the work has come.")
+    str, typer.Option("--checkpoint", metavar="DIR", help="Directory of the checkpoints.")
 ]
 Stages = Annotated[
     list[str] | None,
-    typer.Option("--stage", metavar="MODULE:FUNCTION", help="May be repeated: one by one."),
+    typer.Option(
+        "--stage",
+        metavar="MODULE:FUNCTION",
+        help="Function to apply to the rows (repeatable, in order).",
+    ),
 ]
-To = Annotated[str | None, typer.Option("--to", help="Where rows go: a directory, or host:port.")]
-ToTopic = Annotated[str | None, typer.Option("--to-topic", help="Which topic.")]
-Partitions = Annotated[int, typer.Option(min=1, help="Partitions of a new topic.")]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to", metavar="TARGET", help="Store directory or host:port of a node to write rows to."
+    ),
+]
+ToTopic = Annotated[
+    str | None, typer.Option("--to-topic", metavar="TOPIC", help="Topic to write rows to.")
+]
+Partitions = Annotated[
+    int, typer.Option(min=1, help="Number of partitions of a topic that is created.")
+]
 Export = Annotated[
-    str | None, typer.Option("--export", metavar="DIR", help="Append what is new to Parquet.")
+    str | None,
+    typer.Option(
+        "--export", metavar="DIR", help="Append new records to Parquet files in this directory."
+    ),
 ]
 Offload = Annotated[
-    str | None, typer.Option("--offload", metavar="URL", help="Bring what is new to this tier.")
+    str | None, typer.Option("--offload", metavar="URL", help="Upload new records to this tier.")
 ]
-Compact = Annotated[bool, typer.Option("--compact", help="Compact now and then.")]
-Expire = Annotated[bool, typer.Option("--expire", help="Apply retention now and then.")]
+Compact = Annotated[bool, typer.Option("--compact", help="Compact periodically.")]
+Expire = Annotated[bool, typer.Option("--expire", help="Apply retention periodically.")]
 Every = Annotated[
-    float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Between two batches.")
+    float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Seconds between batches.")
 ]
 UpkeepEvery = Annotated[
-    float, typer.Option("--upkeep-every", metavar="SECONDS", min=1, help="Between upkeeps.")
+    float,
+    typer.Option(
+        "--upkeep-every", metavar="SECONDS", min=1, help="Seconds between maintenance runs."
+    ),
 ]
-Once = Annotated[bool, typer.Option("--once", help="End when all there is is done.")]
+Once = Annotated[bool, typer.Option("--once", help="Exit after processing all available records.")]
 
 
 @app.command()
@@ -68,10 +87,10 @@ def run(
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on: copy through stages, export, offload, compact and expire, until SIGINT or SIGTERM.
+    """Continuously transform, export, offload, compact and expire until SIGINT or SIGTERM.
 
-    The batch under way is finished; the next start goes on from the checkpoint. Each row goes
-    through once.
+    The current batch is finished before the exit; the next start resumes from the checkpoint. Each
+    row is processed exactly once.
 
     Example: [b]penstock pipeline run data --checkpoint state --stage shop:clean --to clean
     --to-topic orders[/b]
@@ -101,7 +120,7 @@ def run(
     spark.version  # noqa: B018 - starts it: Spark takes SIGINT for itself when it does
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    typer.echo("running; SIGINT or SIGTERM stops", err=True)
+    typer.echo("running; stop with Ctrl-C (SIGINT) or SIGTERM", err=True)
     result = run_duties(spark, duties, stopping, once=once)
     if as_json:
         print_json([result])
@@ -112,7 +131,7 @@ def run(
             ("rows through stages", result.rows),
             ("rows exported", result.rows_exported),
             ("rows offloaded", result.rows_offloaded),
-            ("upkeeps", result.upkeeps),
+            ("maintenance runs", result.upkeeps),
             ("records removed", result.rows_removed),
             ("seconds", f"{result.seconds:.1f}"),
         )
@@ -132,7 +151,7 @@ def _target(
     if to is None and topic is None:
         return None
     if to is None or topic is None:
-        raise typer.BadParameter("--to and --to-topic go together")
+        raise typer.BadParameter("--to and --to-topic must be given together")
     return {
         **_place(to, namespace),
         "topic": topic,
@@ -144,14 +163,15 @@ def _target(
 @app.command()
 def lag(
     groups: Annotated[
-        list[str] | None, typer.Option("--group", "-g", help="Only this group; may be repeated.")
+        list[str] | None,
+        typer.Option("--group", "-g", metavar="GROUP", help="Group to show (repeatable)."),
     ] = None,
     as_json: AsJson = False,
     server: Server = None,
     data: Data = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Show how far groups of consumers are behind the ends of their topics.
+    """Show the lag of consumer groups by partition.
 
     Example: [b]penstock pipeline lag --server 127.0.0.1:9190[/b]
     """
