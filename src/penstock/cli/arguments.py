@@ -47,7 +47,7 @@ TopicName = Annotated[
 NewTopicName = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines instead of tables.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 ShardName = Annotated[
     str,
     typer.Argument(

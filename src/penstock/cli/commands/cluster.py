@@ -168,7 +168,7 @@ def status(server: Server = None) -> None:
 
 @app.command()
 def add(
-    node: Annotated[int, typer.Argument(help="ID of the node to add.", min=1)],
+    node: Annotated[int, typer.Argument(metavar="NODE", help="ID of the node to add.", min=1)],
     address: Annotated[
         str,
         typer.Argument(
@@ -214,8 +214,8 @@ def _print_start(connection: MetaConnection, peers: dict[int, str], node: int) -
 
 @app.command()
 def replace(
-    old: Annotated[int, typer.Argument(help="ID of the node to remove.")],
-    new: Annotated[int, typer.Argument(help="ID of the replacement node.")],
+    old: Annotated[int, typer.Argument(metavar="OLD", help="ID of the node to remove.")],
+    new: Annotated[int, typer.Argument(metavar="NEW", help="ID of the replacement node.")],
     server: Server = None,
     wait: Wait = 60.0,
     force: Force = False,
@@ -233,7 +233,7 @@ def replace(
 
 @app.command()
 def remove(
-    node: Annotated[int, typer.Argument(help="ID of the node to remove.")],
+    node: Annotated[int, typer.Argument(metavar="NODE", help="ID of the node to remove.")],
     server: Server = None,
     force: Force = False,
 ) -> None:
@@ -249,7 +249,7 @@ def remove(
 
 @app.command("accept-loss")
 def accept_loss(
-    topic: Annotated[str, typer.Argument(help="Topic with lost shards.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic with lost shards.")],
     server: Server = None,
     namespace: Namespace = "default",
 ) -> None:
@@ -273,7 +273,7 @@ def accept_loss(
 
 @app.command()
 def drain(
-    node: Annotated[int, typer.Argument(help="ID of the node.")],
+    node: Annotated[int, typer.Argument(metavar="NODE", help="ID of the node.")],
     undo: Annotated[bool, typer.Option("--undo", help="Undo the drain.")] = False,
     server: Server = None,
 ) -> None:
@@ -289,7 +289,9 @@ def drain(
 
 @app.command()
 def transfer(
-    group: Annotated[str, typer.Argument(help="Raft group: metadata, offset-0, …")],
+    group: Annotated[
+        str, typer.Argument(metavar="GROUP", help="Raft group: metadata, offset-0, …")
+    ],
     to: Annotated[int, typer.Argument(metavar="NODE", help="ID of the new leader.")],
     server: Server = None,
 ) -> None:

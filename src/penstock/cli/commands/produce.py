@@ -34,7 +34,7 @@ def produce(
             "--key-separator",
             "-K",
             metavar="TEXT",
-            help="Separator of key and value; each line is KEY TEXT VALUE.",
+            help="Text between key and value in each line.",
         ),
     ] = None,
     tags: Annotated[

@@ -9,7 +9,7 @@ import typer
 from penstock.cli.output import print_line
 from penstock.cli.target import Data, Namespace, Server, open_target
 
-app: Final = typer.Typer(help="Apply the topics' retention policies.", no_args_is_help=True)
+app: Final = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()

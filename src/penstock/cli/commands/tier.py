@@ -27,11 +27,7 @@ from penstock.tiered.maintenance import repair as tier_repair
 
 GRACE_MS: Final = 3_600_000
 
-app: Final = typer.Typer(
-    help="Inspect, verify and repair tiered storage.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
+app: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 Url = Annotated[
     str,

@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.jobs import StatsResult, UpkeepResult
 
-app: Final = typer.Typer(
-    help="Run Spark jobs on a store directory.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
+app: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 Master = Annotated[
     str | None,
