@@ -144,7 +144,7 @@ def test_offsets_are_found_by_time(store: Store, kind: str) -> None:
     assert orders.offsets_at(start + timedelta(days=9)) == {0: 3, 1: 3}
     with pytest.raises(BadRequestError):
         orders.offset_at(start, partition=7)
-    with pytest.raises(BadRequestError, match="a moment is"):
+    with pytest.raises(BadRequestError, match="a timestamp must be"):
         orders.offset_at("yesterday")  # type: ignore[arg-type] # wrong on purpose
 
 

@@ -201,7 +201,7 @@ def test_the_lag_of_a_group_counts_the_partitions_that_it_has_not_reached(
     assert rest == run("consume", *at, topic, "-p", "0", "-o", "1").split()
     run("groups", "reset", *at, group, topic, "--to", "@2020-01-01", "--yes")
     assert len(run("consume", *at, topic, "-g", group).split()) == 6
-    assert "no place" in run("groups", "reset", *at, group, topic, "--to", "x", code=2)
+    assert "is not a position" in run("groups", "reset", *at, group, topic, "--to", "x", code=2)
     run("groups", "delete", *at, group, "-y")
     assert "does not exist" in run("groups", "describe", *at, group, code=2)
 

@@ -87,7 +87,7 @@ def test_a_chain_fills_a_table(spark: SparkSession, spark_store: Path, tmp_path:
     [
         (wrong, "stage 'wrong' failed: KeyError: 'no such field'"),
         (lambda _: ["a"], "gave str, expected pyarrow.RecordBatch"),
-        (as_table, "the last stage gave a column 'number'"),
+        (as_table, "the last stage returned the column 'number'"),
     ],
 )
 def test_a_stage_that_goes_wrong_is_named(

@@ -71,12 +71,12 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 
 BAD_FILES = {
-    "[brokr]\n": "there is no section [brokr]; did you mean [broker]?",
-    "[zoo]\n": "there is no section [zoo]; there are node, ",
+    "[brokr]\n": "unknown section [brokr]; did you mean [broker]?",
+    "[zoo]\n": "unknown section [zoo]; there are node, ",
     "[broker]\nflush_disk_typ = 1\n": "broker.flush_disk_typ; did you mean 'flush_disk_type'?",
     "[broker]\nenable_cache = true\n": "broker.enable_cache; did you mean 'offsets.enable_cache'?",
-    "[broker]\nzzz = true\n": "there is no setting broker.zzz",
-    'broker = "fast"\n': "[broker] is a table of keys, not 'fast'",
+    "[broker]\nzzz = true\n": "unknown setting broker.zzz",
+    'broker = "fast"\n': "[broker] must be a table of keys, got 'fast'",
     "[broker]\nfile_reserved_time = -1\n": "broker.file_reserved_time is -1: Expected `float` > 0",
     "[broker]\ncommit_log_file_size = 1\n": "broker.commit_log_file_size is 1: Expected `int` >=",
     "[broker]\ndisk_max_used_space_ratio = 101\n": "<= 100",

@@ -62,5 +62,5 @@ class CallExecutor:
     ) -> Future[R]:
         with self._guard:
             if self._closing is not None:
-                raise ClosedError("this store was closed")
+                raise ClosedError("this store is closed")
             return threads.submit(call, *arguments, **named)

@@ -97,10 +97,10 @@ class Consumer:
         options: ConsumerOptions = _PLAIN,
     ) -> None:
         if not topics:
-            raise BadRequestError("a consumer reads at least one topic")
+            raise BadRequestError("a consumer needs at least one topic")
         check_name(group, "a group")
         if not group:
-            raise BadRequestError("a group has a name")
+            raise BadRequestError("the group name must not be empty")
         for topic in topics:
             check_name(topic, "a topic's name")
         check_start(options.start)
@@ -240,7 +240,7 @@ class Consumer:
         check_partition(partition)
         check_offset(offset)
         if topic not in self.topics:
-            raise BadRequestError(f"this consumer does not read a topic {topic!r}")
+            raise BadRequestError(f"this consumer does not read topic {topic!r}")
         self._assign_topic(topic)  # where to read on is said of the topic that is there now
         at = (topic, partition)
         if at not in self._positions and at not in self._unplaced:
@@ -475,7 +475,7 @@ class Consumer:
             else:
                 return
         raise BusyError(
-            f"a topic of {', '.join(self.topics)} is deleted and created again all the time; "
+            f"a topic of {', '.join(self.topics)} keeps being deleted and created again; "
             "nothing was committed, try again"
         )
 

@@ -101,7 +101,7 @@ def check_start(start: object) -> None:
     if not isinstance(start, str):
         to_timestamp_ms(start)
     elif start not in {"earliest", "latest"}:
-        raise BadRequestError(f'start is "earliest", "latest" or a moment, not {start!r}')
+        raise BadRequestError(f'start must be "earliest", "latest" or a timestamp, got {start!r}')
 
 
 def assigned_partitions(assign: object, topics: Sequence[str]) -> set[TopicPartition] | None:
@@ -109,11 +109,13 @@ def assigned_partitions(assign: object, topics: Sequence[str]) -> set[TopicParti
     if assign is None or assign == "all":
         return None
     if isinstance(assign, str) or not isinstance(assign, Iterable):
-        raise BadRequestError(f'assign is "all" or pairs of topic and partition, not {assign!r}')
+        raise BadRequestError(
+            f'assign must be "all" or pairs of topic and partition, got {assign!r}'
+        )
     found: set[TopicPartition] = set()
     for at in assign:
         check_places({at: 0})
         if at[0] not in topics:
-            raise BadRequestError(f"this consumer does not read a topic {at[0]!r}")
+            raise BadRequestError(f"this consumer does not read topic {at[0]!r}")
         found.add(at)
     return found

@@ -22,9 +22,9 @@ class ForkedBackend:
         if name.startswith("__"):
             raise AttributeError(name)
         raise LockedError(
-            f"this store was opened by the process that this one ({os.getpid()}) was forked from: "
-            "open a store of its own after the fork, or let processes share one through a server "
-            "(`penstock serve` and `penstock.connect`)"
+            f"this store was opened before the fork of this process ({os.getpid()}): open another "
+            "store after the fork, or share one through a server (`penstock serve` and "
+            "`penstock.connect`)"
         )
 
     def close(self) -> None:

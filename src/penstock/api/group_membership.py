@@ -184,7 +184,8 @@ class Membership:
         with self._changed:
             if self._is_lost:
                 raise GroupFencedError(
-                    self._group, "this consumer was away too long and lost its partitions"
+                    self._group,
+                    "this consumer exceeded its poll interval or session and lost its partitions",
                 )
             return Caller(self._member_id, self._generation, self._options.instance_id)
 

@@ -113,7 +113,7 @@ class Store:
         try:
             pairs = [(topic, as_record(value)) for topic, value in given]
         except (TypeError, ValueError) as error:
-            raise BadRequestError("a batch is pairs of topic and record") from error
+            raise BadRequestError("a batch must be pairs of topic and record") from error
         return self._backend.write_topics(self._namespace, pairs)
 
     # Groups of consumers

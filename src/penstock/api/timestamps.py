@@ -1,4 +1,4 @@
-"""Moments as programs give them, in milliseconds since 1970."""
+"""Converts timestamps to milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from datetime import datetime
 from penstock.errors import BadRequestError
 
 
-def to_timestamp_ms(moment: object) -> int:
-    """Return a moment in milliseconds; a datetime without a time zone is local time."""
-    if isinstance(moment, datetime):
+def to_timestamp_ms(timestamp: object) -> int:
+    """Return milliseconds since 1970; a datetime without a time zone is local time."""
+    if isinstance(timestamp, datetime):
         try:
-            return round(moment.timestamp() * 1000)
+            return round(timestamp.timestamp() * 1000)
         except (ValueError, OverflowError, OSError) as error:
             raise BadRequestError(
-                f"the moment {moment} is out of reach of this machine's local time; "
+                f"the timestamp {timestamp} cannot be converted from local time; "
                 "give it a time zone"
             ) from error
-    if isinstance(moment, int) and not isinstance(moment, bool):
-        return moment
+    if isinstance(timestamp, int) and not isinstance(timestamp, bool):
+        return timestamp
     raise BadRequestError(
-        f"a moment is a datetime or milliseconds since 1970, not {type(moment).__name__}"
+        f"a timestamp must be a datetime or milliseconds since 1970, got {type(timestamp).__name__}"
     )

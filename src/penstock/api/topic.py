@@ -197,7 +197,7 @@ class Topic:
         """Wait until a record lies at or behind one of the positions, by partition; return
         whether one does."""
         if not isinstance(positions, Mapping):
-            raise BadRequestError(f"positions are {{partition: offset}}, not {positions!r}")
+            raise BadRequestError(f"positions must be {{partition: offset}}, got {positions!r}")
         check_start(positions)
         wait_s = as_seconds(seconds, "seconds")
         wanted = {(self.name, one): Offset(offset) for one, offset in positions.items()}
@@ -285,12 +285,18 @@ def as_record(
     """Return a record of its parts, or one that is already made."""
     if isinstance(value, Record):
         if key is not None or tags or headers or timestamp is not None or expires is not None:
-            raise BadRequestError("a Record has its key, tags, headers and times inside")
+            raise BadRequestError(
+                "a Record carries its own key, tags, headers and times: drop the arguments"
+            )
         return value
     if value is not None and not isinstance(value, bytes):
-        raise BadRequestError(f"a value is bytes, a Record or None, not {type(value).__name__}")
+        raise BadRequestError(
+            f"a value must be bytes, a Record or None, got {type(value).__name__}"
+        )
     if isinstance(tags, str):
-        raise BadRequestError(f"tags are several texts, as in [{tags!r}], not one")
+        raise BadRequestError(
+            f"tags must be a list of strings such as [{tags!r}], got a single string"
+        )
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     return Record(
         value=value,

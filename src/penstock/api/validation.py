@@ -1,5 +1,5 @@
-"""The checks of a program's arguments that no engine makes: each raises `BadRequestError` and says
-what was expected. What every engine checks alike is in `penstock.codec.validation`."""
+"""Argument checks of the public API; each raises `BadRequestError`. The checks that all engines
+share are in `penstock.codec.validation`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def as_list(values: Iterable[T], name: str) -> list[T]:
     try:
         return list(values)
     except TypeError as error:
-        raise BadRequestError(f"{name} are several, as in a list, not {values!r}") from error
+        raise BadRequestError(
+            f"{name} must be a list or another iterable, got {values!r}"
+        ) from error
 
 
 def check_name(name: object, what: str) -> None:
@@ -33,7 +35,7 @@ def check_name(name: object, what: str) -> None:
 
 def check_partition(partition: object) -> None:
     if not isinstance(partition, int) or isinstance(partition, bool):
-        raise BadRequestError(f"a partition is a number from 0 on, not {partition!r}")
+        raise BadRequestError(f"a partition must be a number from 0, got {partition!r}")
 
 
 def as_seconds(seconds: object, name: str) -> float:
@@ -45,7 +47,7 @@ def as_seconds(seconds: object, name: str) -> float:
             return math.inf if seconds > 0 else 0.0
         if not math.isnan(found):
             return found
-    raise BadRequestError(f"{name} is a number of seconds, not {seconds!r}")
+    raise BadRequestError(f"{name} must be a number of seconds, got {seconds!r}")
 
 
 def check_start(start: object) -> None:
@@ -60,7 +62,7 @@ def check_start(start: object) -> None:
 
 def check_mapping(offsets: object) -> None:
     if not isinstance(offsets, Mapping):
-        raise BadRequestError(f"offsets are {{(topic, partition): offset}}, not {offsets!r}")
+        raise BadRequestError(f"offsets must be {{(topic, partition): offset}}, got {offsets!r}")
 
 
 def check_places(offsets: Mapping[tuple[str, int], int]) -> None:
@@ -73,5 +75,5 @@ def check_places(offsets: Mapping[tuple[str, int], int]) -> None:
 
 def _check_place(at: object) -> None:
     if not isinstance(at, tuple) or len(at) != 2 or not isinstance(at[0], str):
-        raise BadRequestError(f"{at!r} is no pair of topic and partition")
+        raise BadRequestError(f"{at!r} is not a pair of topic and partition")
     check_partition(at[1])

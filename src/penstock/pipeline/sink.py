@@ -65,7 +65,7 @@ Messages = Sequence[WriterCommitMessage | None]
 
 def refuse_overwrite(overwrite: bool) -> None:
     if overwrite:
-        raise NotSupportedError("a store is only appended to: use mode or outputMode 'append'")
+        raise NotSupportedError("a store is append-only: use mode or outputMode 'append'")
 
 
 class _Sink:
@@ -103,7 +103,7 @@ class _Sink:
     def _known(query: str | None) -> str:
         if query is None:
             raise BadRequestError(
-                "option 'sinkId' is missing, and Spark tells no id of the query: name the sink"
+                "option 'sinkId' is missing, and Spark reports no query id: give the sink an id"
             )
         return query
 

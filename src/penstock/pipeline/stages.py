@@ -149,7 +149,7 @@ def _checked(name: str, part: object) -> pa.RecordBatch:
     if isinstance(part, pa.RecordBatch):
         return part
     raise BadRequestError(
-        f"stage {name!r} gave {type(part).__name__}, expected pyarrow.RecordBatch"
+        f"stage {name!r} returned {type(part).__name__}, expected pyarrow.RecordBatch"
     )
 
 
@@ -163,7 +163,7 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     ]
     if extra:
         raise BadRequestError(
-            f"the last stage gave a column {extra[0]!r}; the target takes {schema.names}"
+            f"the last stage returned the column {extra[0]!r}; the target accepts {schema.names}"
         )
     arrays = [_column(batch, field) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -187,7 +187,7 @@ def load_stage(text: str) -> Stage:
     """Import `module:function`; modules beside the current directory are found, too."""
     module_name, separator, function = text.partition(":")
     if not separator or not module_name or not function:
-        raise BadRequestError(f"{text!r} is no stage; expected module:function")
+        raise BadRequestError(f"{text!r} is not a stage; expected module:function")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -217,6 +217,6 @@ def _struct(schema: str) -> StructType:
         parsed = StructType.fromDDL(schema)
     except Exception as error:
         first = str(error).strip().splitlines()[0]
-        raise BadRequestError(f"schema {schema!r} is none of Spark's: {first}") from error
+        raise BadRequestError(f"{schema!r} is not a Spark schema: {first}") from error
     assert isinstance(parsed, StructType), schema
     return parsed

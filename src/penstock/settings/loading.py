@@ -91,7 +91,7 @@ def _merge(
     for section, table in tables.items():
         _check_section(tree, section, source)
         if not isinstance(table, Mapping):
-            raise SettingsError(f"{source}: [{section}] is a table of keys, not {table!r}")
+            raise SettingsError(f"{source}: [{section}] must be a table of keys, got {table!r}")
         for key, value in table.items():
             _put(tree, sources, section, str(key), value, source)
 
@@ -109,7 +109,7 @@ def _put(
         elsewhere = [f"{name}.{key}" for name, keys in tree.items() if key in keys]
         meant = elsewhere or get_close_matches(key, tree[section], n=1)
         hint = f"; did you mean {meant[0]!r}?" if meant else ""
-        raise SettingsError(f"{source}: there is no setting {section}.{key}{hint}")
+        raise SettingsError(f"{source}: unknown setting {section}.{key}{hint}")
     is_list = isinstance(getattr(getattr(SERVE, section), key), tuple)
     tree[section][key] = _listed(value) if is_list and isinstance(value, str) else value
     sources[section, key] = source
@@ -130,7 +130,7 @@ def _check_section(tree: Mapping[str, object], section: str, source: str) -> Non
     if section not in tree:
         close = get_close_matches(section, tree, n=1)
         hint = f"did you mean [{close[0]}]?" if close else f"there are {', '.join(tree)}"
-        raise SettingsError(f"{source}: there is no section [{section}]; {hint}")
+        raise SettingsError(f"{source}: unknown section [{section}]; {hint}")
 
 
 def _check(tree: dict[str, dict[str, object]], sources: _Sources) -> Settings:
@@ -150,6 +150,7 @@ def _check(tree: dict[str, dict[str, object]], sources: _Sources) -> Settings:
         raise SettingsError(
             "broker.disk_space_warning_level_ratio is "
             f"{broker.disk_space_warning_level_ratio}, below disk_max_used_space_ratio "
-            f"{broker.disk_max_used_space_ratio}: writes would be refused before old files go"
+            f"{broker.disk_max_used_space_ratio}: writes would be rejected before old files are "
+            "deleted"
         )
     return settings

@@ -63,17 +63,17 @@ def test_no_command_begins_without_the_extra(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("stats", "{sample}", "--plot", "out.jpeg"), "ends with .html, .png, .svg or .pdf"),
+        (("stats", "{sample}", "--plot", "out.jpeg"), "ending in .html, .png, .svg or .pdf"),
         (
             ("stats", "{sample}", "--plot", "no/out.html"),
             "the directory of the plot does not exist",
         ),
-        (("offload", "{sample}"), "has no tier of its own; name one"),
+        (("offload", "{sample}"), "has no tier: give one"),
         (("offload", "{sample}", "--tier", "tape:/x"), "'tape:/x' is not the address of a tier"),
         (("offload", "nowhere", "--tier", "file:///x"), "nowhere is no store"),
         (("stats", "{sample}", "-t", "order"), "did you mean 'orders'?"),
         (("export", "nowhere", "out"), "nowhere is no store"),
-        (("export", "{sample}", "s3://bucket"), "is no directory of this machine"),
+        (("export", "{sample}", "s3://bucket"), "is not a local directory"),
         (("export", "{sample}", "out", "--format", "orc"), "orc"),
         (("import", "out", "nowhere.csv", "t"), "nowhere.csv is no file"),
         (("run", "nowhere", "--checkpoint", "c", "--export", "out"), "nowhere is no store"),

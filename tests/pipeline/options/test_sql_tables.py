@@ -70,7 +70,7 @@ def test_a_loaded_frame_is_written_back_without_what_the_store_assigns(
     ("option", "value", "sentence"),
     [
         ("subscribe", "nobody", "topic 'nobody' does not exist"),
-        ("subscibe", "numbers", "there is no option 'subscibe'; did you mean 'subscribe'?"),
+        ("subscibe", "numbers", "unknown option 'subscibe'; did you mean 'subscribe'?"),
         ("startingOffsets", '{"numbers": {"0": 10001}}', "startingOffsets says 10001"),
     ],
 )

@@ -150,7 +150,7 @@ def test_tags_and_columns_are_chosen(spark: SparkSession, sample: Path, tier: Pa
         ({"subscribe": "ordres"}, "topic 'ordres' does not exist in .*; did you mean 'orders'"),
         ({"assign": '{"orders": [7]}'}, "topic 'orders' of .* has no partition 7"),
         ({"startingOffsets": '{"orders": {"0": 999}}'}, r"holds \[0, 300\)"),
-        ({"tier": "memory://here"}, "is in the memory of one process"),
+        ({"tier": "memory://here"}, "is an in-memory tier"),
         ({"tier": "tape:7"}, "is not the address of a tier"),
         ({"tier": "file:///no/such/tier"}, "there is no such directory"),
         ({"teir": "x"}, "did you mean 'tier'"),
@@ -319,7 +319,7 @@ def test_a_directory_whose_tier_is_not_named_anywhere_is_refused(
     (data / "tier-url").unlink(missing_ok=True)
     alone = read_options({"path": str(data)}, streaming=False)
     source = open_source(alone)
-    with pytest.raises(BadRequestError, match="name it by the option 'tier'"):
+    with pytest.raises(BadRequestError, match="set the option 'tier'"):
         batch_ranges(source, alone)
     source.close()
     (data / "tier-url").write_text(f"file://{tmp_path}/moved\n")

@@ -248,5 +248,5 @@ def test_a_level_that_is_none_and_one_that_a_node_has_not_are_refused() -> None:
     with pytest.raises(BadRequestError, match="expected read_committed or read_uncommitted"):
         read_options({"path": "x", "isolationLevel": "serializable"}, streaming=False)
     uncommitted = {"endpoint": "127.0.0.1:1", "isolationLevel": "read_uncommitted"}
-    with pytest.raises(BadRequestError, match="a node gives what is committed"):
+    with pytest.raises(BadRequestError, match="a node returns committed records only"):
         read_options(uncommitted, streaming=True)

@@ -42,7 +42,7 @@ def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_java")
 def test_without_java_the_message_says_what_to_do() -> None:
-    with pytest.raises(SetupError, match="Spark needs Java 17 or newer, and there is none"):
+    with pytest.raises(SetupError, match="Spark needs Java 17 or newer, but none was found"):
         java.find_java()
 
 
@@ -50,7 +50,7 @@ def test_without_java_the_message_says_what_to_do() -> None:
 def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_java(tmp_path / "bin" / "java", "echo 'openjdk version \"1.8.0_292\"' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(SetupError, match="this is Java 8, Spark needs 17"):
+    with pytest.raises(SetupError, match="found Java 8, Spark needs 17"):
         java.find_java()
 
 
@@ -82,7 +82,7 @@ def test_without_pyspark_the_message_names_the_extra(monkeypatch: pytest.MonkeyP
 
 def test_a_master_that_is_none_is_refused_before_java_starts() -> None:
     for master in ("foo", "", "spark:/host", "yarn2"):
-        with pytest.raises(BadRequestError, match=f"there is no master {master!r}"):
+        with pytest.raises(BadRequestError, match=f"unknown Spark master {master!r}"):
             sessions.session("x", master)
 
 

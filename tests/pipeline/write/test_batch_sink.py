@@ -95,13 +95,13 @@ def test_a_new_store_at_an_old_path_is_not_taken_for_the_old_one(
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ("id", {}, "the sink takes no column 'id'"),
+        ("id", {}, "the sink does not accept the column 'id'"),
         ("cast(id as string) valu", {}, "did you mean 'value'"),
         ("id value", {}, "column 'value' is bigint, expected binary or string"),
         ("'x' key", {}, "the sink needs a column 'value'"),
         ("'x' value", {"topic": ""}, "the sink needs a column 'topic'"),
         ("'x' value", {"createTopics": "false"}, "topic 'orders' does not exist"),
-        ("'x' value", {"topc": "x"}, "there is no option 'topc'; did you mean 'topic'"),
+        ("'x' value", {"topc": "x"}, "unknown option 'topc'; did you mean 'topic'"),
         ("'x' value", {"batchId": "1"}, "option 'batchId' needs 'sinkId'"),
         ("'x' value, 8 partition", {}, "partition 8, but its topic has 3"),
     ],

@@ -184,7 +184,7 @@ def test_a_publisher_waits_for_the_one_that_has_the_store_open(sink: Sink) -> No
     hasty = Publisher(lambda: DirectoryTarget.open(str(sink.store), 0.2), "s", sink.journal, 3)
     with (
         SegmentStore.open(str(sink.store)),
-        pytest.raises(LockedError, match=r"waited 0.2 s for it \(the option 'lockTimeout'\)"),
+        pytest.raises(LockedError, match=r"waited 0.2 s \(option 'lockTimeout'\)"),
     ):
         hasty.publish(1, [sink.stage(1, range(ROWS))])
 

@@ -73,8 +73,8 @@ def rebuild(path: str, *, progress: Progress | None = None) -> RebuildResult:
     """
     if is_node(path):
         raise BadRequestError(
-            f"{path} is a node, and a node cannot build the files anew that it has open: stop it, "
-            "and name its directory"
+            f"{path} is a running node, which cannot rebuild its open files: stop it and give its "
+            "directory"
         )
     began = time.monotonic()
     before = _ends(path)
@@ -150,7 +150,9 @@ def expire(
     """
     if is_node(path):
         if reserved_hours is not None:
-            raise BadRequestError("a node keeps log files by its own setting: leave it out")
+            raise BadRequestError(
+                "a node uses its own setting instead of reserved_hours: leave it out"
+            )
         return expire_on_node(path, progress)
     if reserved_hours is not None and reserved_hours <= 0:
         raise BadRequestError(f"reserved_hours is {reserved_hours}; it must be above 0")
@@ -215,7 +217,7 @@ def _check_clock(clock: Clock) -> None:
     status = clock.status() if isinstance(clock, GuardedClock) else None
     if status is not None and status.held:
         raise BadRequestError(
-            f"this machine's clock {status.reason}: nothing is deleted by age. Set it right, or "
+            f"this machine's clock {status.reason}: nothing is deleted by age. Correct it, or "
             "confirm it with `penstock clock confirm --data DIRECTORY`"
         )
 

@@ -73,7 +73,7 @@ class OptionTable:
         near = get_close_matches(name, self._names, n=1, cutoff=0.5)
         hint = f"did you mean {self._names[near[0]]!r}?" if near else ""
         raise BadRequestError(
-            f"there is no option {name!r}; {hint or f'there are {sorted(self._names.values())}'}"
+            f"unknown option {name!r}; {hint or f'the options are {sorted(self._names.values())}'}"
         )
 
     def spark_option(self, name: str) -> str | None:
@@ -140,7 +140,7 @@ def parse_offsets(text: str, what: str) -> Offsets:
 
 def _whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{value!r} is not a whole number")
     return value
 
 

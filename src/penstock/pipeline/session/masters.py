@@ -90,8 +90,8 @@ def check_master(master: str) -> None:
     """Refuse what Spark would refuse with a stack trace."""
     if master != "yarn" and not master.startswith(_MASTERS):
         raise BadRequestError(
-            f"there is no master {master!r}: local[*], local[2], spark://host:port, yarn, k8s://… "
-            "or sc://host:port (Spark Connect)"
+            f"unknown Spark master {master!r}: write local[*], local[2], spark://host:port, yarn, "
+            "k8s://… or sc://host:port (Spark Connect)"
         )
 
 

@@ -60,7 +60,7 @@ class Packed(Struct, frozen=True):
 def package(target: str, *, more: Iterable[str] = ()) -> Packed:
     """Write the archive; `more` names further distributions that stages of yours need."""
     if not target.endswith(SUFFIXES):
-        raise BadRequestError(f"{target!r} is not the name of an archive: end it in .tgz")
+        raise BadRequestError(f"{target!r} is not an archive name: it must end in .tgz")
     found = _closure((*NEEDED, *more), WHERE_INSTALLED)
     staged = f"{target}.part"
     files = 0

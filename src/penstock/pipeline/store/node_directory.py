@@ -85,8 +85,8 @@ def refuse_node(path: str) -> None:
     """Refuse to write into the files of a node: its metadata would not know of it."""
     if meta_of(store_root(path)) is not None:
         raise BadRequestError(
-            f"{path} belongs to a node: start it (penstock serve) and write to it by its host:port "
-            "(the option 'endpoint')"
+            f"{path} belongs to a node: start it (penstock serve) and write to its host:port "
+            "(option 'endpoint')"
         )
 
 

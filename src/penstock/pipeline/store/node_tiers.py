@@ -47,8 +47,8 @@ def tier_of(view: StoreView, root: str, stored: ShardId) -> str | None:
     found = tiering.url or own_tier(root)
     if found is None:
         raise BadRequestError(
-            f"old records of {stored.name!r} are in the tier of its node, and nothing in {root} "
-            "names it: name it by the option 'tier', or read from the node (the option 'endpoint')"
+            f"older records of {stored.name!r} are in the tier of its node, and {root} does not "
+            "record its URL: set the option 'tier', or read from the node (option 'endpoint')"
         )
     return found
 

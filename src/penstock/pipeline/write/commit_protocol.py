@@ -138,8 +138,8 @@ class Publisher:
             return committed + 1
         if begun is not None and committed < batch_id != begun.batch_id:
             raise BadRequestError(
-                f"batch {batch_id} came, but batch {begun.batch_id} of this sink was interrupted "
-                "while it was published: repeat that one first"
+                f"cannot publish batch {batch_id}: batch {begun.batch_id} of this sink was "
+                "interrupted while it was published; repeat that one first"
             )
         return batch_id
 
@@ -147,8 +147,8 @@ class Publisher:
         for file in files:
             if not self._journal.area.exists(file.path):
                 raise SetupError(
-                    f"{file.path} was staged by a worker and is not there on the driver: "
-                    "stagingPath must be a directory that all of them share"
+                    f"{file.path} was staged by a worker and is missing on the driver: "
+                    "stagingPath must be a directory shared by driver and workers"
                 )
 
     def _publish(self, target: Target, batch: OpenBatch) -> int:

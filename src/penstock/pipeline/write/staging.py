@@ -98,7 +98,7 @@ class Partitioner(Struct, frozen=True):
     def _topic(self, name: str | None) -> str:
         topic = self.topic if name is None else name
         if topic is None:
-            raise BadRequestError("a row has no topic; the option 'topic' gives a default")
+            raise BadRequestError("a row has no topic; set a default with the option 'topic'")
         return topic
 
     def _count(self, topic: str) -> int:
@@ -115,7 +115,7 @@ class Partitioner(Struct, frozen=True):
         if wrong.any():
             at = int(np.flatnonzero(wrong)[0])
             raise BadRequestError(
-                f"a row is for partition {given[at]}, but its topic has {counts[at]}"
+                f"a row is for partition {given[at]}, but its topic has {counts[at]} partitions"
             )
 
 

@@ -77,9 +77,9 @@ def check_place(place: str, option: str) -> str:
     scheme = urlsplit(place).scheme.lower()
     if scheme not in OBJECT_STORES:
         raise BadRequestError(
-            f"{option} is {place!r}: rows cannot be staged in {scheme}://; name a directory that "
-            f"all machines share, or an object store ({', '.join(sorted(OBJECT_STORES))}), by the "
-            "option 'stagingPath'"
+            f"{option} is {place!r}: rows cannot be staged in {scheme}://; set the option "
+            f"'stagingPath' to a directory shared by all machines, or to an object store "
+            f"({', '.join(sorted(OBJECT_STORES))})"
         )
     return place.rstrip("/")
 

@@ -63,7 +63,7 @@ def retry_while_locked(take: Callable[[], _T], timeout_s: float) -> _T:
                 if not timeout_s:
                     raise
                 raise LockedError(
-                    f"{error}; waited {timeout_s:g} s for it (the option 'lockTimeout')"
+                    f"{error}; waited {timeout_s:g} s (option 'lockTimeout')"
                 ) from error
             if not warned:
                 _log.warning("waiting_for_lock", reason=str(error), timeout_s=timeout_s)

@@ -70,7 +70,7 @@ def test_an_upsert_keeps_the_newest_of_each_key(spark: SparkSession, tmp_path: P
 def test_formats_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     append(tmp_path / "store", {b"a": b"1"})
     store, target = str(tmp_path / "store"), str(tmp_path / "table")
-    with pytest.raises(BadRequestError, match="there are parquet, delta and iceberg"):
+    with pytest.raises(BadRequestError, match="expected parquet, delta or iceberg"):
         jobs.export(spark, store, target, form=jobs.ExportForm("delt"))
-    with pytest.raises(BadRequestError, match="upsert needs delta"):
+    with pytest.raises(BadRequestError, match="upsert requires the format delta"):
         jobs.export(spark, store, target, form=jobs.ExportForm(upsert=True))

@@ -156,7 +156,7 @@ def test_wrong_requests_are_refused(spark: SparkSession, tmp_path: Path) -> None
     wrong = jobs.ExportForm("iceberg", iceberg=jobs.IcebergPlace("sales"))
     with pytest.raises(BadRequestError, match=r"say namespace\.name"):
         jobs.export(spark, store, target, form=wrong)
-    with pytest.raises(BadRequestError, match="for the format iceberg, not parquet"):
+    with pytest.raises(BadRequestError, match="require the format iceberg, not parquet"):
         jobs.export(spark, store, target, form=jobs.ExportForm(iceberg=jobs.IcebergPlace()))
     nowhere = jobs.IcebergPlace(catalog=f"sqlite:///{tmp_path}/none/there.db")
     with pytest.raises(SetupError, match="cannot be opened"):
@@ -164,5 +164,5 @@ def test_wrong_requests_are_refused(spark: SparkSession, tmp_path: Path) -> None
     with pytest.raises(BadRequestError, match="repeat the export into it"):
         jobs.export(spark, store, target)
     jobs.export(spark, store, target, form=ICEBERG)
-    with pytest.raises(BadRequestError, match="cannot go on as 'files'"):
+    with pytest.raises(BadRequestError, match="cannot continue as 'files'"):
         jobs.export(spark, store, target)

@@ -87,5 +87,5 @@ def test_only_one_export_at_a_time_writes_to_a_target(tmp_path: Path) -> None:
 def test_a_bookmark_that_nobody_of_us_wrote_is_refused(tmp_path: Path) -> None:
     (tmp_path / "_penstock").mkdir()
     (tmp_path / "_penstock" / "bookmark.json").write_text("[1]")
-    with pytest.raises(SetupError, match="not what an export wrote"):
+    with pytest.raises(SetupError, match="not a valid export ledger file"):
         Ledger(tmp_path).bookmark()

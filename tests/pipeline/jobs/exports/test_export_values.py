@@ -145,7 +145,7 @@ def test_schemas_that_do_not_fit_are_refused(
     target = str(tmp_path / "out")
     for schema, reason in (
         ("id bigint, ID string", "column 'id' more than once"),
-        ("id bigg", "is no schema"),
+        ("id bigg", "is not a schema"),
         ("", "no JSON object among the first 1 values"),
     ):
         with pytest.raises(BadRequestError, match=reason):

@@ -127,7 +127,7 @@ def test_a_running_node_takes_an_import_each_row_once(spark: SparkSession, tmp_p
             topic = store.topic("copied")
             values = [one.value for part in range(2) for one in topic.read(part, max_records=999)]
         assert Counter(values) == Counter(b"row %d" % n for n in rows)
-        with pytest.raises(BadRequestError, match="cannot build the files anew that it has open"):
+        with pytest.raises(BadRequestError, match="cannot rebuild its open files"):
             jobs.rebuild(address)
         with pytest.raises(BadRequestError, match="belongs to a node: start it"):
             jobs.import_(spark, str(tmp_path / "node"), str(source), "copied")

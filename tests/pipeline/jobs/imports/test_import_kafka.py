@@ -136,7 +136,7 @@ def test_what_cannot_be_imported_is_said(spark: SparkSession, tmp_path: Path) ->
         pytest.raises(BadRequestError, match="has no topic 'none'"),
     ):
         jobs.import_kafka(spark, store, kafka.address, ["none"])
-    with pytest.raises(SetupError, match="a setting for Kafka is wrong"):
+    with pytest.raises(SetupError, match="invalid Kafka setting"):
         jobs.import_kafka(spark, store, "127.0.0.1:1", ["none"], settings={"no.such": "1"})
-    with pytest.raises(BadRequestError, match="at least one topic"):
+    with pytest.raises(BadRequestError, match="at least one Kafka topic"):
         jobs.import_kafka(spark, store, "127.0.0.1:1", [])

@@ -188,9 +188,9 @@ def test_what_is_wrong_is_said(spark: SparkSession, store: Path, tmp_path: Path)
     url = f"file://{tmp_path}/tier"
     with pytest.raises(BadRequestError, match="did you mean 'orders'"):
         jobs.offload(spark, str(store), url, topics=["ordres"])
-    with pytest.raises(BadRequestError, match="has no tier of its own; name one"):
+    with pytest.raises(BadRequestError, match="has no tier: give one"):
         jobs.offload(spark, str(store))
-    with pytest.raises(BadRequestError, match="in the memory of one process"):
+    with pytest.raises(BadRequestError, match="is an in-memory tier"):
         jobs.offload(spark, str(store), "memory://x")
     with StoreView.open(str(store)) as view:
         position = view.snapshot().get(ORDERS).position_of(2)

@@ -52,7 +52,7 @@ def arrow_fields(schema: str) -> pa.Schema:
     named: dict[str, pa.DataType] = {}
     found = _convert(_resolved(_parsed(schema)), named)
     if not pa.types.is_struct(found):
-        raise BadRequestError(f"the Avro schema is of type {found}, and must be a record")
+        raise BadRequestError(f"the Avro schema must be a record, got type {found}")
     return pa.schema([found.field(number) for number in range(found.num_fields)])
 
 
@@ -136,13 +136,15 @@ def _convert(schema: Json, named: dict[str, pa.DataType]) -> pa.DataType:
     if isinstance(schema, list):
         others = [each for each in schema if each != "null"]
         if len(others) != 1:
-            raise BadRequestError(f"a union must be null and one other type, and one is {schema}")
+            raise BadRequestError(
+                f"the Avro union {schema} is not supported: it must be null and one other type"
+            )
         return _convert(others[0], named)
     if isinstance(schema, dict):
         return _complex(schema, named)
     found = _PLAIN.get(str(schema)) or named.get(str(schema))
     if found is None:
-        raise BadRequestError(f"the Avro type {schema!r} is null, or within itself")
+        raise BadRequestError(f"the Avro type {schema!r} is not supported: it is null or recursive")
     return found
 
 
@@ -180,7 +182,7 @@ def _logical(kind: str, schema: dict[str, Json]) -> pa.DataType | None:
         assert isinstance(digits, int)
         assert isinstance(scale, int)
         if digits > _DECIMAL_DIGITS_MAX:
-            raise BadRequestError(f"a decimal of {digits} digits is too long for Spark (38)")
+            raise BadRequestError(f"a decimal of {digits} digits exceeds Spark's limit of 38")
         return pa.decimal128(digits, scale)
     return None if logical is None else _LOGICAL.get((kind, str(logical)))
 

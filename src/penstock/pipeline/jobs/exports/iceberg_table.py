@@ -37,7 +37,7 @@ def check_place(place: IcebergPlace) -> None:
         raise SetupError("Iceberg needs pyiceberg: pip install 'penstock[iceberg]'") from error
     namespace, _, name = place.table.rpartition(".")
     if not namespace or not name:
-        raise BadRequestError(f"{place.table!r} is no table: say namespace.name")
+        raise BadRequestError(f"{place.table!r} is not a table name: write NAMESPACE.NAME")
 
 
 def open_catalog(place: IcebergPlace, target: Path) -> Catalog:

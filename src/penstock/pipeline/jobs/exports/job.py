@@ -128,7 +128,7 @@ def export(
     form = form or ExportForm()
     mode, iceberg = _mode(form)
     if "://" in target:
-        raise BadRequestError(f"{target!r} is no directory of this machine: export to one")
+        raise BadRequestError(f"{target!r} is not a local directory: export to one")
     with NamedView(path) as view:
         chosen_shards(view, path, topics)  # mistakes are told before anything is made
     ledger = Ledger(Path(target), iceberg)
@@ -193,7 +193,7 @@ def _check_same(before: Bookmark, root: str, mode: str, target: str) -> None:
         )
     if before.mode not in ("", mode):
         raise BadRequestError(
-            f"{target} was begun as an export of the kind {before.mode!r} and cannot go on as "
+            f"{target} holds an export of kind {before.mode!r}, which cannot continue as "
             f"{mode!r}: export to a new directory"
         )
 
@@ -201,9 +201,13 @@ def _check_same(before: Bookmark, root: str, mode: str, target: str) -> None:
 def _mode(form: ExportForm) -> tuple[str, IcebergPlace | None]:
     table_format = form.table_format
     if form.upsert and table_format != "delta":
-        raise BadRequestError("files and Iceberg are only appended to: upsert needs delta")
+        raise BadRequestError(
+            "upsert requires the format delta: parquet and iceberg are append-only"
+        )
     if form.iceberg is not None and table_format != "iceberg":
-        raise BadRequestError(f"a table of a catalog is for the format iceberg, not {table_format}")
+        raise BadRequestError(
+            f"table and catalog options require the format iceberg, not {table_format}"
+        )
     if table_format == "delta":
         from penstock.pipeline.jobs.exports.delta_table import APPEND, UPSERT, check_installed
 
@@ -217,7 +221,7 @@ def _mode(form: ExportForm) -> tuple[str, IcebergPlace | None]:
         return ICEBERG, place
     if table_format != "parquet":
         raise BadRequestError(
-            f"there is no format {table_format!r}; there are parquet, delta and iceberg"
+            f"unknown format {table_format!r}; expected parquet, delta or iceberg"
         )
     return FILES, None
 
@@ -343,7 +347,9 @@ def _check(
             )
         )
     if counted:
-        raise StoreError(f"rows of {min(counted).name!r} were staged, which was not read")
+        raise StoreError(
+            f"rows of shard {min(counted).name!r} were staged, but the export did not read it"
+        )
     return found
 
 
@@ -356,6 +362,6 @@ def _check_values(shards: Iterable[ShardExport]) -> None:
             for each in bad
         )
         raise BadRequestError(
-            f"values are not what the schema says: {places}; nothing was published. Keep them in "
+            f"values do not match the schema: {places}; nothing was published. Keep them in "
             f"the column {UNDECODED!r} by strict=False (--no-strict)"
         )

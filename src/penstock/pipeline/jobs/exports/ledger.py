@@ -186,7 +186,7 @@ def _read(path: Path, decoder: msgspec.json.Decoder[_T]) -> _T | None:
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise SetupError(f"{path} is not what an export wrote there: {error}") from error
+        raise SetupError(f"{path} is not a valid export ledger file: {error}") from error
 
 
 def _sync(path: Path) -> None:

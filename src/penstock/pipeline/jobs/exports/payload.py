@@ -65,7 +65,9 @@ def choose_payload(wanted: Payload | None, before: Payload | None) -> Payload | 
     if wanted is None:
         return before
     if wanted.values not in KINDS:
-        raise BadRequestError(f"values cannot be {wanted.values!r}; there are {', '.join(KINDS)}")
+        raise BadRequestError(
+            f"unknown value encoding {wanted.values!r}; expected one of {', '.join(KINDS)}"
+        )
     if before is not None and before.values != wanted.values:
         raise BadRequestError(
             f"this export decodes {before.values}, not {wanted.values}: export to a new directory"
@@ -73,7 +75,7 @@ def choose_payload(wanted: Payload | None, before: Payload | None) -> Payload | 
     if wanted.schema:
         return Payload(wanted.values, _text(wanted.schema))
     if before is None and wanted.values != JSON:
-        raise BadRequestError("Avro values need their schema: its JSON, or a file that has it")
+        raise BadRequestError("Avro values require a schema: its JSON, or a file with it")
     return before or wanted
 
 
@@ -92,7 +94,7 @@ def with_schema(payload: Payload, spark: SparkSession, rows: DataFrame) -> Paylo
         return payload
     if is_connect(spark):
         raise BadRequestError(
-            "over Spark Connect the schema of JSON values is not found out: name it (--schema)"
+            "the schema of JSON values cannot be inferred over Spark Connect: give it (--schema)"
         )
     small = rows.where(f"octet_length(value) <= {_SAMPLE_SIZE_MAX}").selectExpr(
         "cast(value as string) value"
@@ -103,7 +105,7 @@ def with_schema(payload: Payload, spark: SparkSession, rows: DataFrame) -> Paylo
     )
     if not found.schema.fields:
         raise BadRequestError(
-            f"there is no JSON object among the first {len(texts)} values: name the schema"
+            f"no JSON object among the first {len(texts)} values: give the schema"
         )
     return Payload(payload.values, found.schema.toDDL())
 
@@ -134,7 +136,7 @@ def fields_of(payload: Payload) -> StructType:
             found = cast("StructType", StructType.fromDDL(payload.schema))
         except PySparkException as error:
             reason = str(error).strip().splitlines()[0]
-            raise BadRequestError(f"{payload.schema!r} is no schema: {reason}") from error
+            raise BadRequestError(f"{payload.schema!r} is not a schema: {reason}") from error
     else:
         from pyspark.sql.pandas.types import from_arrow_schema
 

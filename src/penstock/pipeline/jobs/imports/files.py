@@ -109,7 +109,7 @@ def import_(
     if added < rows and not resumed:
         raise StoreError(
             f"{source} has {rows} rows, but the shards of {place.path} grew by {added}: "
-            "did its files change meanwhile?"
+            "check whether the files changed during the import"
         )
     seconds = time.monotonic() - began
     return ImportResult(place.path, source, name, len(files), size, rows, added, False, seconds)
@@ -125,7 +125,7 @@ def _files(source: Path) -> list[Path]:
         and not any(part.startswith(_HIDDEN) for part in file.relative_to(source).parts)
     )
     if not found:
-        raise BadRequestError(f"{source} is no file, and no directory with files")
+        raise BadRequestError(f"{source} is neither a file nor a directory with files")
     return found
 
 
@@ -134,7 +134,7 @@ def _format(files: Sequence[Path], given: str | None) -> str:
     kinds = {"json" if kind in ("jsonl", "ndjson") else kind for kind in kinds}
     kind = kinds.pop()
     if kinds or kind not in FORMATS:
-        raise BadRequestError(f"say which format the files have: one of {', '.join(FORMATS)}")
+        raise BadRequestError(f"the file format is unknown: give one of {', '.join(FORMATS)}")
     return kind
 
 
@@ -158,7 +158,7 @@ def _chosen(table: DataFrame, columns: ImportColumns, *, has_topic: bool) -> Dat
     """Return the columns that the sink takes."""
     for name in (columns.value, columns.key, columns.timestamp, columns.partition):
         if name is not None and name not in table.columns:
-            raise BadRequestError(f"there is no column {name!r}; there are {table.columns}")
+            raise BadRequestError(f"unknown column {name!r}; the files have {table.columns}")
     there = {name: name for name in ("value", "key", "timestamp") if name in table.columns}
     value = columns.value or there.get("value")
     key = columns.key or there.get("key")
@@ -173,7 +173,7 @@ def _chosen(table: DataFrame, columns: ImportColumns, *, has_topic: bool) -> Dat
         chosen.append(f"cast({_quoted(columns.partition)} as int) partition")
     if not has_topic:
         if "topic" not in types:
-            raise BadRequestError("the files have no column 'topic': name the topic")
+            raise BadRequestError("the files have no column 'topic': give the topic")
         chosen.append("cast(topic as string) topic")
     chosen += [name for name in _PASSED_ON if types.get(name, "").startswith("array<")]
     return table.selectExpr(*chosen)

@@ -107,7 +107,7 @@ def import_kafka(
     began = time.monotonic()
     names = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
     if not names:
-        raise BadRequestError("name at least one topic of Kafka")
+        raise BadRequestError("give at least one Kafka topic")
     place = ImportPlace(path) if isinstance(path, str) else path
     consumer = open_consumer(servers, settings or {})
     try:
@@ -234,14 +234,14 @@ class _TopicImport:
             )
         except KafkaException as error:
             raise RetryableError(
-                f"Kafka does not say where {self.topic!r}, partition {partition}, ends: "
+                f"Kafka did not return the end of {self.topic!r}, partition {partition}: "
                 f"{error.args[0].str()}"
             ) from error
         start = low if done is None else done
         if start > high:
             raise BadRequestError(
                 f"Kafka's {self.topic!r}, partition {partition}, ends at {high}, but was imported "
-                f"up to {start}: it was made anew; import it under another name"
+                f"up to {start}: it was created again; import it under another name"
             )
         lost = max(0, low - start)
         if lost and strict:
@@ -266,7 +266,7 @@ class _TopicImport:
         if not 0 <= added <= span:
             raise StoreError(
                 f"{self.topic!r} was to give at most {span} records, but the shards of "
-                f"{self._target!r} grew by {added}: does somebody else write there?"
+                f"{self._target!r} grew by {added}: another producer may write to it"
             )
         return added
 
@@ -277,7 +277,7 @@ class _TopicImport:
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as error:
-            raise SetupError(f"{path} is not what an import wrote there: {error}") from error
+            raise SetupError(f"{path} is not a valid import journal file: {error}") from error
 
 
 def _cut(whole: KafkaRange) -> list[KafkaRange]:

@@ -75,7 +75,7 @@ def open_consumer(servers: str, settings: Mapping[str, str]) -> Consumer:
             }
         )
     except KafkaException as error:
-        raise SetupError(f"a setting for Kafka is wrong: {error.args[0].str()}") from error
+        raise SetupError(f"invalid Kafka setting: {error.args[0].str()}") from error
 
 
 def topic_ids(servers: str, settings: Mapping[str, str], topics: Sequence[str]) -> dict[str, str]:
@@ -154,7 +154,7 @@ def _messages(consumer: Consumer, wanted: KafkaRange) -> Iterator[Message]:
         if found:
             heard = time.monotonic()
         elif time.monotonic() - heard > SILENCE_MAX_S:
-            raise _unreadable(wanted, offset, f"nothing came for {SILENCE_MAX_S:.0f} s")
+            raise _unreadable(wanted, offset, f"no message for {SILENCE_MAX_S:.0f} s")
 
 
 def _at_end(message: Message, wanted: KafkaRange, offset: int) -> int:

@@ -28,7 +28,7 @@ class ImportPlace:
         self.is_node: Final = is_node(path)
         self._lock_timeout_s: Final = lock_timeout_s
         if journal is not None and not self.is_node:
-            raise BadRequestError("a store keeps the journal of its imports itself: leave it out")
+            raise BadRequestError("a journal is only for imports into a running node: leave it out")
         self._journals: Final = Path(journal) if journal else self._default_journals()
 
     def _default_journals(self) -> Path:

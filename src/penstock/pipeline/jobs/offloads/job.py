@@ -121,7 +121,7 @@ def plan(
             url = tier or ("" if config.tiering is None else config.tiering.url)
             if not url:
                 raise BadRequestError(
-                    f"{shard.name!r} has no tier of its own; name one, as file:///var/lib/tier"
+                    f"{shard.name!r} has no tier: give one, for example file:///var/lib/tier"
                 )
             stored, bounds = view.stored(shard), view.bounds(shard)
             aborted = view.aborted(shard, int(bounds.earliest), int(bounds.commit))
@@ -166,6 +166,6 @@ def _raise_failures(done: Sequence[OffloadDone], names: dict[tuple[str, int], st
     if failed:
         first = failed[0]
         raise StoreError(
-            f"{len(failed)} of {len(done)} shards could not be brought to the tier; "
+            f"{len(failed)} of {len(done)} shards could not be uploaded; "
             f"{names[first.topic, first.partition]!r}: {first.failure}"
         )

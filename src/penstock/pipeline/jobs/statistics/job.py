@@ -94,7 +94,9 @@ def stats(
     the topic then has fewer rows than its bounds allow. Nothing is changed.
     """
     if every_s < 1 or top_keys < 0:
-        raise BadRequestError(f"every_s {every_s} and top_keys {top_keys} start at 1 and 0")
+        raise BadRequestError(
+            f"every_s must be at least 1 and top_keys at least 0, got {every_s} and {top_keys}"
+        )
     began = time.monotonic()
     with NamedView(path, with_tiers=True) as view:
         ranges = [read_range(view, shard) for shard in chosen_shards(view, path, topics)]
@@ -193,5 +195,5 @@ def _check(topics: Iterable[TopicStats]) -> None:
         if topic.rows > topic.rows_bound:
             raise StoreError(
                 f"topic {topic.topic!r} gave {topic.rows} rows, but its bounds allow "
-                f"{topic.rows_bound}: it cannot be measured like this"
+                f"{topic.rows_bound}: check the store with `penstock store verify`"
             )

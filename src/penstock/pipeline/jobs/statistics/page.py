@@ -51,7 +51,7 @@ def check_plot(path: str) -> None:
         check_matplotlib()
     elif suffix != ".html":
         raise BadRequestError(
-            f"{path!r}: the plot is a file that ends with .html, {', '.join(PICTURES[:-1])} or "
+            f"{path!r}: the plot must be a file ending in .html, {', '.join(PICTURES[:-1])} or "
             f"{PICTURES[-1]}"
         )
     if not Path(path).absolute().parent.is_dir():
