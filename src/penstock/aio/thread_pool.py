@@ -1,12 +1,12 @@
-"""Where the calls of coroutines run: in threads that belong to the store, so that a slow device or
-network never holds up the event loop.
+"""Thread pools for the calls of coroutines, so that a slow device or network does not block the
+event loop.
 
-At most `CALLS` run at once, the others wait their turn. Waiting for records has threads of its own:
-however many consumers wait, a write goes on. Cancelling a coroutine stops the waiting, not the
-call: a write is then done or not, never half.
+At most `CALLS` calls run concurrently; others queue. Long polls have a pool of their own, so that
+waiting consumers do not delay writes. Cancelling a coroutine cancels the wait, not the call: a
+write is complete or not done.
 
-Closing runs once, whoever asks for it and however often: all wait for its end, and get its error
-if it has one. From its beginning on calls are refused; those that run are not cut off.
+Closing runs once for all callers, which wait for it and get its error. New calls are rejected from
+then on; running calls complete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class CallExecutor:
-    """Threads for a store and all that comes from it; they are started when they are needed."""
+    """The threads of a store and its topics and consumers, started on demand."""
 
     def __init__(self) -> None:
         self._calls: Final = ThreadPoolExecutor(CALLS, thread_name_prefix="penstock-aio")
@@ -39,18 +39,18 @@ class CallExecutor:
         return await asyncio.wrap_future(self._submit(self._calls, call, *arguments, **named))
 
     async def wait(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        """Run a call that may wait for something to happen."""
+        """Run a call that may wait for records."""
         return await asyncio.wrap_future(self._submit(self._waits, call, *arguments, **named))
 
     async def close(self, call: Callable[[], None]) -> None:
-        """Run the call that closes the store, then let go of the threads; or wait for the one that
-        does so already."""
+        """Run the call that closes the store and shut the pools down, or wait for a close that is
+        already running."""
         with self._guard:
             if self._closing is None:
                 self._closing = self._calls.submit(call)
                 self._calls.shutdown(wait=False)
                 self._waits.shutdown(wait=False)
-        # Shielded: one of several who wait may be cancelled, and the others wait on.
+        # Shielded: cancelling one waiting coroutine must not cancel the close for the others.
         await asyncio.shield(asyncio.wrap_future(self._closing))
 
     def _submit(

@@ -1,18 +1,17 @@
-"""Writes of coroutines: at once where that takes microseconds, together where it does not.
+"""Write coalescing for coroutines: inline where a write takes microseconds, grouped otherwise.
 
-    write ──▶ nothing to wait for: appended right here
+    write ──▶ no wait needed: appended in the event loop
 
     write ─┐
-    write ─┼─▶ lane of a topic ──▶ one call in a thread: one group, one wait for the device
-    write ─┘     those that come meanwhile are the next group
+    write ─┼─▶ lane of a topic ──▶ one call in a thread: one group, one sync
+    write ─┘     writes that arrive meanwhile form the next group
 
-An append to memory, or to a log that is synced later, is a hundred times quicker than a call in a
-thread. Who writes much that way lets the others run now and then (`is_long_run`).
+An append to memory, or to a log that is synced later, is a hundred times faster than a call in a
+thread. A coroutine with many inline writes yields to the event loop now and then (`is_long_run`).
 
-All else goes to a thread, where a device is waited for by the call, whatever it writes. So
-there is one call at a time for each topic (and partition, where one is named), and each coroutine
-still gets its own answer: where its record went, or why it was refused. Records go in the
-order in which `write` was called.
+Other writes run in a thread, with one call at a time per topic (and partition, if given). Each
+coroutine gets its own result: the location of its record, or the error. Records are written in the
+order of the `write` calls.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from penstock.record import Location, Record
 
 RECORDS_MAX: Final = 1_000
 RUN_MAX: Final = 32
-"""Writes at once, one after the other, that nobody else may run between."""
+"""Consecutive inline writes before a coroutine yields to the event loop."""
 SIZE_MAX: Final = 1 << 20
-"""Of keys and values of a group, unless its only record is larger."""
+"""Maximum bytes of keys and values in a group; a single larger record is allowed."""
 
 Answer = Location | StoreError
 _Place = tuple[asyncio.AbstractEventLoop, str, int | None]
@@ -43,7 +42,7 @@ _NUMBER: Final = (int, type(None))
 
 
 def can_coalesce(record: Record, partition: object) -> bool:
-    """Say whether a write can be measured and sorted; the store answers to those that cannot."""
+    """Return whether a write can be coalesced; the store rejects the others."""
     return (
         type(record.value) in _BYTES and type(record.key) in _BYTES and type(partition) in _NUMBER
     )
@@ -55,7 +54,7 @@ class _Write(NamedTuple):
 
 
 class WriteCoalescer:
-    """The lanes of a store; a lane is there while it has something to write."""
+    """The lanes of a store; a lane exists while it has pending writes."""
 
     def __init__(self, calls: CallExecutor) -> None:
         self._calls: Final = calls
@@ -64,13 +63,13 @@ class WriteCoalescer:
         self._run = 0
 
     def write_at_once(self, topic: Topic, record: Record, partition: int | None) -> Location | None:
-        """Write a record now; None if that would take a while, or go past others that wait."""
+        """Write a record inline; None if that may block or would overtake pending writes."""
         if (asyncio.get_running_loop(), topic.name, partition) in self._lanes:
             return None
         return write_at_once(topic, record, partition)
 
     def is_long_run(self) -> bool:
-        """Count a write at once; say whether it is somebody else's turn."""
+        """Count an inline write; return whether the coroutine should yield."""
         self._run = (self._run + 1) % RUN_MAX
         return self._run == 0
 
@@ -85,16 +84,16 @@ class WriteCoalescer:
             lane.append(write)
         else:
             self._lanes[place] = deque((write,))
-            task = loop.create_task(self._empty(topic, place))
+            task = loop.create_task(self._drain(topic, place))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         return write.answer
 
-    async def _empty(self, topic: Topic, place: _Place) -> None:
+    async def _drain(self, topic: Topic, place: _Place) -> None:
         lane, partition = self._lanes[place], place[2]
         try:
             while lane:
-                group = _take(lane)
+                group = _next_group(lane)
                 if not group:
                     continue
                 records = [write.record for write in group]
@@ -104,18 +103,18 @@ class WriteCoalescer:
                 except asyncio.CancelledError:  # The loop ends.
                     lane.extendleft(group)
                     raise
-                except Exception as error:  # noqa: BLE001 - handed to those who wait
+                except Exception as error:  # noqa: BLE001 - set on the futures
                     answers = [error] * len(group)
-                _answer(group, answers)
+                _set_results(group, answers)
         finally:
-            # Without a pause since the lane was found empty: nobody can have come meanwhile.
+            # No await since the lane was found empty: no write was added meanwhile.
             del self._lanes[place]
             for write in lane:
                 write.answer.cancel()
 
 
-def _take(lane: deque[_Write]) -> list[_Write]:
-    """Take the next group; who does not wait any more is left out."""
+def _next_group(lane: deque[_Write]) -> list[_Write]:
+    """Return the next group, without cancelled writes."""
     group: list[_Write] = []
     room = SIZE_MAX
     while lane and len(group) < RECORDS_MAX:
@@ -129,7 +128,7 @@ def _take(lane: deque[_Write]) -> list[_Write]:
     return group
 
 
-def _answer(group: Sequence[_Write], answers: Sequence[Location | Exception]) -> None:
+def _set_results(group: Sequence[_Write], answers: Sequence[Location | Exception]) -> None:
     for (_, waiting), answer in zip(group, answers, strict=True):
         if waiting.done():
             continue  # cancelled
@@ -140,10 +139,10 @@ def _answer(group: Sequence[_Write], answers: Sequence[Location | Exception]) ->
 
 
 def write_group(topic: Topic, records: Sequence[Record], partition: int | None) -> list[Answer]:
-    """Write records together; return what became of each.
+    """Write records in one call; return the result of each.
 
-    What is refused with others is tried alone: a group is refused for its worst record, and
-    nothing of it was written then. Any other failure is everybody's.
+    A group that is rejected was not written, and its records are retried one by one: a single bad
+    record rejects a group. Any other failure applies to all records.
     """
     if len(records) == 1:
         return [_write_alone(topic, records[0], partition)]
@@ -165,7 +164,7 @@ def _with_the_rest(
     def answer(record: Record, location: Location | None) -> Answer:
         if location is not None:
             return location
-        # Whose partition failed is not known: none is written twice.
+        # The failed partition is unknown: do not retry, to avoid duplicates.
         return failures[0] if failures else _write_alone(topic, record, partition)
 
     return [answer(*each) for each in zip(records, error.locations, strict=True)]

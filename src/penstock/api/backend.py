@@ -1,8 +1,7 @@
-"""`Backend`: the few calls that a store is made of, in this process or over a network.
+"""`Backend`: the calls that `Store`, `Topic` and `Consumer` need, in process or over the network.
 
-Every call is synchronous and may be made from any thread; errors are those of `penstock.errors`.
-Topics are named by (namespace, name). Whoever implements it gets `Store`, `Topic` and `Consumer`
-for nothing.
+Every call is synchronous and thread-safe; errors are those of `penstock.errors`. Topics are named
+by (namespace, name).
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ class Backend(Protocol):
 
     @property
     def write_at_once(self) -> Callable[[str, str, Record, int | None], Location | None] | None:
-        """Appends a record if that is a matter of microseconds; its answer is None when nothing
-        was written. There is no such thing over a network."""
+        """Append a record if that takes microseconds; return None if nothing was written. None for
+        a backend over the network."""
         ...
 
     def write_many(
@@ -97,8 +96,8 @@ class Backend(Protocol):
     def read_columns(
         self, namespace: str, topic: str, partition: int, wanted: ColumnQuery
     ) -> list[pa.RecordBatch] | None:
-        """Return records as Arrow columns, for those who read much; None where only rows can be
-        had: of other engines, of a tier, of a shard with transactions, of another node."""
+        """Return records as Arrow columns for bulk reads; None where only rows are available: other
+        engines, tiers, shards with transactions, other nodes."""
         ...
 
     def read_by_tag(
@@ -143,7 +142,7 @@ class Backend(Protocol):
     def wait_for_records(
         self, namespace: str, positions: Mapping[TopicPartition, Offset], seconds: float
     ) -> bool:
-        """Wait until a record lies at or behind one of the positions; return whether one does."""
+        """Wait for a record at or after one of the positions; return whether there is one."""
         ...
 
     # Groups
@@ -195,11 +194,11 @@ class Backend(Protocol):
     # The store
 
     def allocate_producer_id(self) -> int:
-        """Return a producer id that nobody had."""
+        """Return a new producer id."""
         ...
 
     def run_upkeep(self) -> None:
-        """Do at once what the store does by and by: retention, compaction, sealing."""
+        """Run background maintenance now: retention, compaction, sealing."""
         ...
 
     def clock_status(self) -> ClockStatus:

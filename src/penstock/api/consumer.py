@@ -1,7 +1,7 @@
-"""`Consumer`: reads topics on behalf of a group, which remembers how far it came.
+"""`Consumer`: reads topics as a member of a consumer group.
 
     with store.consumer("billing", ["orders"]) as consumer:
-        for message in consumer:            # up to what is there now
+        for message in consumer:            # until the present end
             handle(message)
         consumer.commit()
 
@@ -9,23 +9,23 @@
         ...
 
 Consumers of one group share the partitions of their topics, also those that a topic gets later,
-with the group's members that are Kafka clients. Who reads what is decided anew when a member comes
-or goes; `on_assigned` and `on_revoked` are called then, in the thread that reads. A consumer with
-`assign` is not a member: it reads all partitions, or those it names, and commits only while the
-group has no members.
+with the group's members that are Kafka clients. The group rebalances when a member joins or leaves,
+and calls `on_assigned` and `on_revoked` in the reading thread. A consumer with `assign` is not a
+member: it reads all partitions, or the given ones, and can commit only while the group has no
+members.
 
-Positions move with what is handed out; `commit` makes them the group's. What was handed out and not
-committed is read again by the member that has the partition next: every record is handled at least
-once. A consumer that was away too long, and lost its partitions, cannot commit any more:
+Positions advance as records are returned; `commit` stores them for the group. Records returned but
+not committed are read again by the next owner of the partition: at-least-once delivery. A consumer
+that exceeded its session or poll interval has lost its partitions, and its commits raise
 `GroupFencedError`.
 
-A partition that cannot be read does not hold up the others: `errors` says which, and why; `skip`
-passes over a damaged record.
+A partition that cannot be read does not block the others: `errors` returns the reasons, `skip`
+skips a damaged record.
 
-A topic that is deleted and created again is another one. Positions belong to one topic and never
-become those of the next that has its name: that one is read from its beginning.
+A topic that is deleted and created again is a new topic, read from its start: positions of the old
+one do not carry over.
 
-A consumer is used from one thread at a time.
+A consumer may be used from one thread at a time.
 """
 
 from __future__ import annotations
@@ -317,9 +317,8 @@ class Consumer:
                 return
 
     def commit_handled(self, offsets: Mapping[TopicPartition, Offset]) -> bool:
-        """Commit how far what this consumer returned was handled: for those who handle records by
-        themselves. False: a topic was created again since; nothing was committed, and the next
-        records are the new one's."""
+        """Commit the offsets of handled records; used with `fetch`. False: a topic was created
+        again; nothing was committed, and the next records are from the new topic."""
         try:
             self._commit(dict(offsets), self._topic_ids)
         except TopicReplacedError:
@@ -328,8 +327,7 @@ class Consumer:
         return True
 
     def fetch(self, timeout: float, max_records: int) -> list[Message]:
-        """Return what `poll` returns and leave the positions where they are: for those who hand the
-        records out by themselves."""
+        """Return records like `poll` without advancing the positions."""
         deadline = self._clock.monotonic() + timeout
         while True:
             self._check_open()
@@ -408,7 +406,7 @@ class Consumer:
             return None
 
     def _skip_holes(self) -> None:
-        """Pass over what was deleted at the end of a partition, or waiting would end at once."""
+        """Skip deleted records at the end of a partition; a wait there would return immediately."""
         for at, position in list(self._positions.items()):
             info = self._info(at) if at not in self._errors else None
             # Read after that look: a record that came in between is not passed over.
@@ -438,7 +436,7 @@ class Consumer:
             if pending.revoked:
                 self._revoke(pending)
             self._mine |= pending.assigned
-            membership.hold(self._mine, pending)
+            membership.set_owned(self._mine, pending)
             if pending.assigned:
                 self._assign()
                 self._call(self._options.on_assigned, pending.assigned)

@@ -1,9 +1,8 @@
-"""A store that a child of `fork` inherited: it stays the parent's.
+"""Fork guard: an embedded store stays with the process that opened it.
 
-The child has the same files and mappings, but none of the threads that serve them, and the locks
-as they were at that moment. What it wrote its parent would overwrite with its next record, and some
-waits would never end. So in a child every backend of an embedded store refuses whatever is asked of
-it, and closing it does nothing.
+A child of `fork` has the parent's files and mappings, but not its threads, and locks in an unknown
+state: the parent would overwrite the child's writes, and waits could hang. In a child, every call
+to the backend of an embedded store raises `LockedError`, and closing it does nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from penstock.errors import LockedError
 
 
 class ForkedBackend:
-    """What a backend becomes in a child."""
+    """Replaces the class of a backend in a child."""
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -28,14 +27,14 @@ class ForkedBackend:
         )
 
     def close(self) -> None:
-        """Nothing is the child's to close."""
+        """Nothing to close in a child."""
 
 
 _backends: Final[WeakSet[object]] = WeakSet()
 
 
 def disown_in_children(backend: object) -> None:
-    """Have `backend` refused in every child that is forked from now on."""
+    """Disable `backend` in every child forked from now on."""
     _backends.add(backend)
 
 
@@ -48,8 +47,8 @@ def _disown() -> None:
 
 
 def _end_without_databases(inherited: tuple[object, ...]) -> None:
-    """Keep RocksDB from being torn down when the child ends: it would wait for threads that only
-    the parent has, or crash. Its objects are never freed, and its exit handler is not reached."""
+    """Keep the child's exit from destroying RocksDB: it would wait for threads that only the parent
+    has, or crash. Its objects are never freed, and its exit handler does not run."""
     import ctypes  # only children that inherit a store need it
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))

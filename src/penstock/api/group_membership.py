@@ -1,14 +1,13 @@
-"""The client's side of a group: joins, keeps the session alive, and knows which partitions are this
-consumer's.
+"""Client side of group membership: joins, heartbeats and the assigned partitions of a consumer.
 
-A thread of its own sends heartbeats and takes part in rebalances, so that a consumer that handles
-records for long holds nobody up. It never takes a partition away by itself: the consumer does that
-in its own thread, when it reads next (`pending`, `hold`). With the cooperative protocol the thread
-joins again at once and the consumer keeps reading what stays its own; with an eager one (a group
-with Kafka clients that speak no other) it joins again when the consumer has given up all it had.
+A background thread sends heartbeats and takes part in rebalances, so that a slow consumer does not
+block the group. It never revokes a partition itself: the consumer does that in its own thread at
+the next read (`pending`, `set_owned`). With the cooperative protocol the thread rejoins immediately
+and the consumer keeps reading the partitions it retains; with an eager protocol (Kafka clients that
+support no other) it rejoins after the consumer has released all of them.
 
-A consumer that does not read for `max_poll_interval` seconds leaves, and learns with its next call
-that it has lost its partitions.
+A consumer that does not poll for `max_poll_interval` seconds leaves the group; its next call
+reports the lost partitions.
 """
 
 from __future__ import annotations
@@ -73,12 +72,12 @@ class MemberOptions(Struct, frozen=True):
 
 
 class Pending(Struct, frozen=True):
-    """What the consumer has to give up and to take over."""
+    """Partitions that the consumer must release and take over."""
 
     revoked: frozenset[TopicPartition] = _NOTHING
     assigned: frozenset[TopicPartition] = _NOTHING
     is_lost: bool = False
-    """Others may have the revoked partitions already."""
+    """Other members may already own the revoked partitions."""
 
 
 class Membership:
@@ -126,7 +125,7 @@ class Membership:
     # For the consumer, in its own thread
 
     def pending(self) -> Pending | None:
-        """Return what the consumer has to do before it reads on."""
+        """Return the assignment change to apply before the next read."""
         self.last_poll = self._clock.monotonic()
         with self._changed:
             if self._failure is not None:
@@ -141,8 +140,8 @@ class Membership:
                 return None
             return Pending(self._owned - self._target, self._target - self._owned)
 
-    def hold(self, owned: Iterable[TopicPartition], done: Pending) -> None:
-        """Say what the consumer has after it did what was pending."""
+    def set_owned(self, owned: Iterable[TopicPartition], done: Pending) -> None:
+        """Set the owned partitions after a pending change was applied."""
         with self._changed:
             self._owned = frozenset(owned)
             if done.is_lost:
@@ -154,7 +153,7 @@ class Membership:
         self._wake()
 
     def update_partition_counts(self, counts: dict[str, int]) -> bool:
-        """Compare the topics with what this leader assigned; True: it assigns anew."""
+        """Compare the partition counts with the leader's assignment; True: it reassigns."""
         with self._changed:
             if not self._is_leader or self._must_join:
                 return False
@@ -165,7 +164,7 @@ class Membership:
         return True
 
     def wait_for_rebalance(self, seconds: float) -> bool:
-        """Wait until the group has decided what this consumer reads."""
+        """Wait until the group has assigned partitions to this consumer."""
         with self._changed:
             return self._changed.wait_for(self._is_settled, seconds)
 
@@ -180,7 +179,7 @@ class Membership:
         self.wait_for_rebalance(max(0.0, until - self._clock.monotonic()))
 
     def _caller(self) -> Caller:
-        """Return who commits; raise `GroupFencedError` when this consumer is a member no more."""
+        """Return the member identity; raise `GroupFencedError` if it is no longer a member."""
         with self._changed:
             if self._is_lost:
                 raise GroupFencedError(

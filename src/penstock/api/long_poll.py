@@ -1,7 +1,7 @@
-"""Waiting for records, as long as a program likes: also for ever.
+"""Waits for records without an upper limit, in slices of `SLICE_S`.
 
-A backend is asked for a slice of that at a time. No clock has room for every number of seconds, a
-server lets nobody wait for long, and who waits for ever hears of a store that was closed.
+A server limits the length of a single wait, clocks cannot represent every number of seconds, and a
+slice notices a closed store.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def wait_for_records(
     seconds: float,
     clock: Clock,
 ) -> bool:
-    """Wait until a record lies at or behind one of the positions; return whether one does."""
+    """Wait until there is a record at or after one of the positions; return whether there is."""
     deadline = clock.monotonic() + seconds
     while True:
         left = max(0.0, deadline - clock.monotonic())

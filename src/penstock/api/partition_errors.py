@@ -1,8 +1,8 @@
-"""Partitions that cannot be read at the moment: why, and when to try again.
+"""Errors of partitions that cannot be read, with retry times.
 
-A consumer goes on with its other partitions meanwhile. Each failure doubles the pause before the
-next try, which also grows with the time that the failure took: a node that does not answer must
-not slow the others down.
+The consumer continues with its other partitions. Each failure doubles the delay before the next
+attempt; the delay also grows with the duration of the failed call, so that a node that does not
+answer does not slow down the other partitions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OF_PARTITION: Final = (
     ShardLostError,
     UnknownShardError,
 )
-"""Errors that say something about one partition only."""
+"""Errors that concern a single partition."""
 
 OnError = Callable[[TopicPartition, StoreError], None]
 _log: Final = get_logger(__name__)
@@ -65,7 +65,7 @@ class PartitionErrors:
         return pause is None or self._clock.monotonic() >= pause[0]
 
     def add(self, at: TopicPartition, error: StoreError, began: float) -> None:
-        """A read that began at `began` failed."""
+        """Record the failure of a read that began at `began`."""
         known = self._errors.get(at)
         self._errors[at] = error
         now = self._clock.monotonic()
@@ -85,7 +85,7 @@ class PartitionErrors:
             self._pauses.pop(at, None)
 
     def retry_now(self) -> None:
-        """Try all partitions again with the next read."""
+        """Retry all partitions at the next read."""
         self._pauses = {at: (0.0, pause) for at, (_, pause) in self._pauses.items()}
 
     def check_any_read(self, partitions: Collection[TopicPartition]) -> None:
@@ -99,6 +99,6 @@ class PartitionErrors:
             raise error
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget the partitions that are not read any more."""
+        """Drop the errors of partitions that are no longer read."""
         for at in [at for at in self._errors if at not in partitions]:
             self.clear(at)

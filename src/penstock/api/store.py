@@ -1,4 +1,4 @@
-"""`Store`: a message store as a program sees it.
+"""`Store`: the API of a message store.
 
     with penstock.open("data") as store:
         orders = store.create_topic("orders", partitions=3)
@@ -6,8 +6,7 @@
         for message in store.consumer("billing", ["orders"]):
             ...
 
-Safe to use from many threads. The methods are the same whether the store is in this process or
-behind a network.
+Thread-safe. The methods are the same for a store in this process and for a remote one.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Store:
         exist_ok: bool = False,
         **options: Unpack[TopicOptions],
     ) -> Topic:
-        """Create a topic and return it; it can be written to at once.
+        """Create a topic and return it; it accepts writes immediately.
 
         Options: storage ("segment", "rocksdb", "memory"), flush ("async", "sync"), cleanup
         ("delete", "compact"), partitioner ("round_robin", "key"), retention_ms, retention_bytes,
@@ -163,11 +162,11 @@ class Store:
         return Store(self._backend, name, self._consumers)
 
     def allocate_producer_id(self) -> int:
-        """Return an id for `Producer` that nobody had."""
+        """Return a new id for `Producer`."""
         return self._backend.allocate_producer_id()
 
     def run_upkeep(self) -> None:
-        """Do at once what the store does by and by: retention, compaction, sealing of segments."""
+        """Run background maintenance now: retention, compaction, sealing of segments."""
         self._backend.run_upkeep()
 
     def clock_status(self) -> ClockStatus:

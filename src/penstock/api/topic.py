@@ -104,8 +104,8 @@ class Topic:
         max_records: int = RECORDS_PER_READ,
         max_size: int = SIZE_PER_READ,
     ) -> list[StoredRecord]:
-        """Return records of one partition from `offset` on; at its end: none. To read on, pass the
-        offset behind the last one."""
+        """Return records of one partition from `offset` on; none at its end. To continue, pass
+        the offset after the last record."""
         return self._backend.read(
             self._namespace, self.name, partition, Offset(offset), max_records, max_size
         )
@@ -194,8 +194,8 @@ class Topic:
         )
 
     def wait(self, positions: Mapping[int, int], *, seconds: float) -> bool:
-        """Wait until a record lies at or behind one of the positions, by partition; return
-        whether one does."""
+        """Wait until there is a record at or after one of the positions, by partition; return
+        whether there is."""
         if not isinstance(positions, Mapping):
             raise BadRequestError(f"positions must be {{partition: offset}}, got {positions!r}")
         check_start(positions)

@@ -18,17 +18,17 @@ class PartitionInfo(Struct, frozen=True):
     commit: Offset
     latest: Offset
     size: int
-    """Bytes that its records take, about."""
+    """Approximate bytes of its records."""
     leader: int | None = None
     segments: int = 1
     log_start: Offset | None = None
-    """With a tier: the first offset that the log still holds; what is older lies in the tier."""
+    """With a tier: the first offset that the log still holds; older records are in the tier."""
     problem: str = ""
-    """Not empty: nobody can say where it begins and ends, and why; the numbers mean nothing."""
+    """Why the offsets are unknown; if not empty, the numbers are invalid."""
 
 
 class TopicInfo(Struct, frozen=True):
-    """A topic; `partitions` has its parts when it was described, and none when it was listed."""
+    """A topic; `partitions` is filled by `describe` and empty in a list."""
 
     name: str
     namespace: str
@@ -46,8 +46,8 @@ class TopicInfo(Struct, frozen=True):
 
     @property
     def bounded(self) -> tuple[PartitionInfo, ...]:
-        """The partitions, for those who go by their bounds: raises `RetryableError` while nobody
-        can say where one of them begins and ends."""
+        """The partitions with valid offsets; raises `RetryableError` while those of a partition are
+        unknown."""
         for partition in self.partitions:
             if partition.problem:
                 raise RetryableError(

@@ -2,7 +2,7 @@
 
 The names and types are those of Spark's Kafka source; `tags` is ours, and more by option. Spark
 takes a batch only with exactly the types that its schema says (32-bit offsets, microseconds): the
-byte loops make such columns at once (`FIELD_NARROW`), others are converted.
+native code builds such columns directly (`FIELD_NARROW`), others are converted.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""A streaming query that is started again when something outside of our code made it fail.
+"""A streaming query that is restarted after failures outside of this package.
 
-A Python worker that could not start in time on a busy machine, a connection that broke: the
-checkpoint says where the query goes on, so starting it again loses nothing and repeats nothing. So
-it is for our own errors that time heals: a store that another process has open, a node that does
-not answer. The others are final, since they would only come back: a stage that raises, a topic that
-is not there, records that retention took.
+Such failures are a Python worker that did not start in time on a busy machine, a broken connection,
+or one of our retryable errors: a store that another process has open, a node that does not answer.
+The query resumes from its checkpoint, so a restart neither loses nor repeats rows. Other errors are
+final: a stage that raises, a missing topic, records deleted by retention.
 
-Spark gives the Python process of a source ten seconds to start, and no setting changes that. So
-sources start one after another, and a query that failed waits before it tries again, longer each
-time: a machine that is too busy is not made busier.
+Spark gives the Python process of a source ten seconds to start, which no setting changes. Sources
+therefore start one after another, and the restart delay grows with each attempt.
 """
 
 from __future__ import annotations
@@ -25,16 +23,16 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 RESTART_DELAYS_S: Final = (0.0, 2.0, 5.0, 15.0, 30.0)
-"""Before each start in a row; a batch that was completed in between begins the row anew."""
+"""Delay before each consecutive restart; a completed batch resets the count."""
 START_TIMEOUT_S: Final = 30.0
 _INITIALIZING: Final = "Initializing sources"
 POLL_INTERVAL_S: Final = 0.05
 COUNT_INTERVAL_S: Final = 1.0
-"""Spark remembers the last hundred batches of a query, no more."""
+"""Spark keeps the progress of the last hundred batches only."""
 
 
 class RestartingQuery:
-    """A query, started at once, and what it has done through all of its starts."""
+    """A query and its totals over all restarts. The constructor starts it."""
 
     def __init__(self, name: str, start: Callable[[], StreamingQuery]) -> None:
         self.name: Final = name
@@ -48,7 +46,7 @@ class RestartingQuery:
         self.rows = 0
 
     def _start_query(self) -> StreamingQuery:
-        """Start it, and wait until its source has started, too, or has failed to."""
+        """Start the query, and wait until its source has started or failed."""
         query = self._start()
         deadline = time.monotonic() + START_TIMEOUT_S
         while query.isActive and query.status["message"] == _INITIALIZING:
@@ -59,18 +57,18 @@ class RestartingQuery:
 
     @property
     def active(self) -> bool:
-        """Whether it runs, or is about to run again."""
+        """Whether it runs or waits for a restart."""
         return self._restart_at is not None or bool(self._query.isActive)
 
     @property
     def busy(self) -> bool:
-        """Whether a batch with something in it is under way."""
+        """Whether a batch with records is being processed."""
         status = self._query.status
         working = status["isTriggerActive"] and status["isDataAvailable"]
         return bool(self._query.isActive and working)
 
     def poll(self) -> None:
-        """Start it again when it failed; raise its error when that does not help."""
+        """Restart the query if it failed; raise its error if that is final or the last attempt."""
         from penstock.pipeline.jobs.spark_work import as_store_error, is_final
 
         if self._restart_at is not None:
@@ -95,7 +93,7 @@ class RestartingQuery:
         _log.warning("query_restarted", query=self.name, reason=str(error), time=self._restarts)
 
     def count(self) -> None:
-        """Add up the batches that were completed since the last time."""
+        """Add the batches completed since the last call."""
         self._counted_at = time.monotonic()
         for progress in self._query.recentProgress:
             if progress["numInputRows"] and progress["batchId"] > self._last_batch:
@@ -104,6 +102,6 @@ class RestartingQuery:
                 self.rows += progress["numInputRows"]
 
     def stop(self) -> None:
-        """Stop it; `batches` and `rows` are then complete."""
+        """Stop the query and complete `batches` and `rows`."""
         self._query.stop()
         self.count()

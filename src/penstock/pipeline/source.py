@@ -109,11 +109,11 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """Takes filters over from Spark.
+    """A reader with filter pushdown, off by default.
 
-    Spark 4.2 keeps one plan for all queries on a DataFrame that was loaded, with the filters of
-    the query that was planned last: a second query would get the rows of another. So this reader
-    is there for those who ask for it, and load a DataFrame for each query.
+    Spark 4.2 shares one plan among all queries of a loaded DataFrame, with the filters of the query
+    planned last, so a second query would return wrong rows. Users of pushdown must load a DataFrame
+    per query.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - a name of Spark's

@@ -154,8 +154,8 @@ def _checked(name: str, part: object) -> pa.RecordBatch:
 
 
 def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch with exactly these columns. What a record has and the target does not take
-    (offset, timestampType, …) is left behind; other columns that are too many are refused."""
+    """Return the batch with exactly these columns. Record columns that the target does not accept
+    (offset, timestampType, …) are dropped; other extra columns raise `BadRequestError`."""
     from penstock.pipeline.columns import SPARK_TYPES
 
     extra = [

@@ -1,8 +1,9 @@
-"""What transactions of Kafka's keep from readers of a node's files (`engine.transaction_limits`).
+"""Last stable offsets and aborted ranges for readers of a node's files (`engine.transactions`).
 
-Only a node's metadata tells which of them are open, or were aborted in batch shards. It is asked
-behind the ends of the shards: what ends before that, it knows. What was aborted in other shards is
-deleted before the metadata says that the transaction is over: deletions are looked at behind it.
+Open transactions, and aborted ones in batch shards, are recorded only in the node's metadata. It is
+read after the ends of the shards, so it covers every transaction before those ends. In other
+shards, aborted records are deleted before the metadata closes the transaction; deletions are read
+after the metadata.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from penstock.record import ShardId
 
 
 def read_transaction_limits(meta: Path) -> tuple[TransactionLimits, bool]:
-    """Return what a node's metadata in this directory says now, and whether there are transactions
-    at all."""
-    # Here, so that a store alone is read without RocksDB.
+    """Return the transaction limits of a node's metadata directory, and whether any transaction was
+    ever used."""
+    # Imported here: a plain store is read without RocksDB.
     from penstock.meta.offline.read_transactions import read_transactions
 
     found = read_transactions(str(meta))
@@ -39,11 +40,11 @@ class Transactions:
         self._meta: Final = meta_of(root) if committed else None
         self._limits = TransactionLimits()
         self._ends: dict[ShardId, int] | None = None
-        """Where shards ended before the metadata was asked; None: nobody had a transaction."""
+        """Ends of the shards before the metadata was read; None without transactions."""
         self.refresh()
 
     def refresh(self) -> None:
-        """See what is known now; call it behind every refresh of the view, which it may refresh
+        """Read the metadata again. Call it after every refresh of the view; it may refresh the view
         once more."""
         if self._meta is None:
             return

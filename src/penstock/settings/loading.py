@@ -27,7 +27,7 @@ _Sources = dict[tuple[str, str], str]
 """Where each key that was given comes from, for messages."""
 
 
-# Made here, for msgspec must not look at a type for the first time in two threads at once.
+# Built at import: msgspec must not inspect a type for the first time in two threads.
 msgspec.json.Decoder(Settings)
 
 

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 MIB: Final = 1 << 20
 
-# How far each kind of number goes. Larger ones are mistakes, which clocks, formats and libraries
-# meet in ways of their own; infinity and what is no number are above every bound.
+# Upper bounds of each kind of number. Larger values are mistakes that clocks, formats and libraries
+# handle differently; infinity and NaN exceed every bound.
 Percent = Annotated[int, Meta(ge=1, le=100)]
 Milliseconds = Annotated[int, Meta(le=366 * 24 * 3_600_000)]
 """A year."""
@@ -104,7 +104,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     ] = ""
     advertised_port: Annotated[
         int,
-        Meta(ge=0, le=65535, description="Port that the other nodes are told; 0: `port`."),
+        Meta(ge=0, le=65535, description="Port advertised to the other nodes; 0: `port`."),
     ] = 0
     read_memory_max: Annotated[
         Large,
@@ -127,12 +127,12 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
     advertised_host: Annotated[
         str,
         Meta(
-            description="Host that clients are told to connect to; empty: the one listened on, or "
+            description="Host advertised to clients; empty: the one listened on, or "
             "this machine's name when that is all addresses."
         ),
     ] = ""
     advertised_port: Annotated[
-        int, Meta(ge=0, le=65535, description="Port that clients are told; 0: the one listened on.")
+        int, Meta(ge=0, le=65535, description="Port advertised to clients; 0: the one listened on.")
     ] = 0
     auto_create_topics: Annotated[
         bool,
@@ -159,7 +159,7 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
         int, Meta(ge=1024, lt=1 << 31, description="Bytes of one request; a larger one closes it.")
     ] = 100 * MIB
     connections_max: Annotated[
-        Large, Meta(ge=1, description="Connections at once; further ones are closed.")
+        Large, Meta(ge=1, description="Maximum concurrent connections; further ones are closed.")
     ] = 20_000
     idle_timeout_ms: Annotated[
         Milliseconds,
@@ -327,7 +327,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = 20_000_000
     mapped_bytes_max: Annotated[
-        Large, Meta(ge=1, description="Bytes of log files that may be mapped at once.")
+        Large, Meta(ge=1, description="Maximum bytes of concurrently mapped log files.")
     ] = 4096 * MIB
     memory_records_max: Annotated[
         Large, Meta(ge=1, description="Records of one shard of a memory topic that does not say.")
@@ -427,7 +427,7 @@ class TieringSettings(Struct, frozen=True, kw_only=True):
     uploader: Annotated[
         Literal["broker", "spark"],
         Meta(
-            description="Who brings committed records there: this node, or a job "
+            description="Uploader of committed records: this node, or a job "
             "(`penstock pipeline offload`); then for every topic."
         ),
     ] = "broker"
@@ -446,8 +446,8 @@ class TieringSettings(Struct, frozen=True, kw_only=True):
         Milliseconds,
         Meta(
             ge=0,
-            description="How long objects stay that nothing refers to any more; 0 only where "
-            "nobody else uploads to the tier.",
+            description="How long unreferenced objects are kept; 0 only if no other node "
+            "or job uploads to the tier.",
         ),
     ] = 3_600_000
     cache_size: Annotated[

@@ -1,4 +1,4 @@
-"""How far groups of consumers are behind: what they committed against where the topics end."""
+"""Lag of consumer groups: committed offsets compared with the ends of the topics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PartitionLag(Struct, frozen=True):
     offset: int
     """The next offset that the group reads."""
     end: int
-    """The offset behind the last record that can be read."""
+    """The offset after the last readable record."""
     lag: int
     last_commit_ms: int
     """Of the group, whichever partition it was for."""
@@ -47,9 +47,9 @@ def lag(store: Store, *, groups: Sequence[str] | None = None) -> LagResult:
                 parts = store.topic(topic).describe().bounded
                 ends[topic] = {part.partition: part.commit for part in parts}
             end = ends[topic][partition]
-            behind = info.lag.get((topic, partition), 0)
+            lag_records = info.lag.get((topic, partition), 0)
             found.append(
-                PartitionLag(name, topic, partition, offset, end, behind, info.last_commit_ms)
+                PartitionLag(name, topic, partition, offset, end, lag_records, info.last_commit_ms)
             )
     total = sum(each.lag for each in found)
     return LagResult(len(chosen), total, found, time.monotonic() - began)

@@ -1,13 +1,12 @@
 """Jobs that change a store directory: rebuild, compact, expire.
 
-They run on the driver alone, through the library, and need no Spark: a store has one writer, the
-holder of the directory's lock, and it is the writer who may remove records and files. While
-somebody else has the store open they raise `LockedError` and have changed nothing; named by its
-`host:port` instead of its directory, a running node compacts and expires itself. Killed, they
-leave a store that opens as after any crash; repeated, they find less or nothing to do.
+They run on the driver without Spark: only the holder of the directory's lock may remove records and
+files. If another process has the store open they raise `LockedError` and change nothing. Given the
+`host:port` of a running node instead of a directory, they ask the node to compact or expire. After
+a kill the store opens as after any crash; a repeated job continues.
 
-Where the tier of a stopped node is and what that holds, only the node knows. So shards with a tier
-are not expired here: the log may hold what the tier lacks.
+Shards with a tier are not expired here: only their node knows which records the tier holds, and the
+log may hold records that are not uploaded.
 """
 
 from __future__ import annotations
@@ -67,9 +66,9 @@ class RebuildResult(Struct, frozen=True):
 
 
 def rebuild(path: str, *, progress: Progress | None = None) -> RebuildResult:
-    """Build queues, key index, times and checksums anew from the commit log.
+    """Rebuild queues, key index, time index and checksums from the commit log.
 
-    Nobody may have the store open: a node that runs cannot be asked to, since it reads these files.
+    The store must not be open elsewhere. A running node cannot do this: it has these files open.
     """
     if is_node(path):
         raise BadRequestError(
@@ -141,12 +140,13 @@ def compact(
 def expire(
     path: str, *, reserved_hours: float | None = None, progress: Progress | None = None
 ) -> UpkeepResult:
-    """Remove what the topics' own retention no longer keeps, and log files that are dead by that.
+    """Delete records that their topics' retention no longer keeps, and log files without live
+    records.
 
-    With `reserved_hours`, shards without a time of their own lose whole log files that are older,
-    as by a node's `file_reserved_time`; without it they are kept. A full disk is no reason here,
-    and shards with a tier are left to their node.
-    `path` is a directory, or `host:port` of a running node, which then goes by its own settings.
+    `reserved_hours` also deletes older log files of shards without a retention time, like a node's
+    `file_reserved_time`. A full disk does not delete anything here, and shards with a tier are left
+    to their node. `path` is a directory, or `host:port` of a running node, which uses its own
+    settings.
     """
     if is_node(path):
         if reserved_hours is not None:

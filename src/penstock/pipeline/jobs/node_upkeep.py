@@ -59,7 +59,7 @@ def expire_on_node(address: str, progress: Progress | None = None) -> UpkeepResu
         topics = backend.list_topics(None)
         before = [backend.describe_topic(topic.namespace, topic.name) for topic in topics]
         if progress is not None:
-            progress("expire", 0, len(before))  # the node does all of them at once
+            progress("expire", 0, len(before))  # the node expires all of them in one call
         backend.run_upkeep()
         for topic in before:
             after = backend.describe_topic(topic.namespace, topic.name)
@@ -91,7 +91,7 @@ def _shards(before: TopicInfo, after: TopicInfo, removed: int | None) -> list[Sh
     found = []
     for number, (old, new) in enumerate(zip(before.partitions, after.partitions, strict=False)):
         if removed is None and (old.problem or new.problem):
-            continue  # nobody leads it: nothing was done there
+            continue  # without a leader nothing was done
         count = new.earliest - old.earliest
         if removed is not None:
             count = removed if number == 0 else 0

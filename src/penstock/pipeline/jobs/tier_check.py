@@ -1,8 +1,8 @@
 """Compares a store with its tier, in Spark's tasks: what both hold must be the same.
 
-Each side is read as any reader reads it, so every checksum on the way is verified. Of every record
-that the log still shows and the tier answers for, a hash of all that readers see is looked for on
-the other side. The tier may show more: what was deleted in the log is told to it later.
+Both sides are read through the normal readers, which verify all checksums. For every record that is
+in the log and within the range of the tier, a hash of its visible fields must exist in the tier.
+The tier may hold more records: deletions reach it later than the log.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class SourceOptions(Struct, frozen=True):
     start: Limit
     end: Limit
     late_start_fails: bool
-    """A starting timestamp behind the newest record is an error, not "from the end on"."""
+    """A start timestamp after the newest record raises instead of meaning the end."""
     records_per_trigger: int | None
     records_awaited: int | None
     """A stream waits until so many records are there, … """

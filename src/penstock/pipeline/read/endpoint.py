@@ -25,7 +25,7 @@ def check_address(address: str) -> str:
 
 
 def connect(address: str) -> RemoteBackend:
-    """Connect to `penstock serve`; raise `DeadlineError` when nobody answers there."""
+    """Connect to `penstock serve`; raise `DeadlineError` without an answer."""
     if find_spec("grpc") is None:
         raise SetupError("reading from a running node needs grpcio: pip install 'penstock[spark]'")
     from penstock.remote.client import RemoteBackend

@@ -1,11 +1,11 @@
-"""A directory or a node with its tier beside it: one shard, read from where each part of it lies.
+"""A store or node merged with its tier: each part of a shard is read from where it is stored.
 
     offsets    tier start … log start … commit
                └ executors read ┘└ files of the log, or the node ┘
                  the objects
 
 What the log still holds is read from the log, also where the tier has it: deletions reach the
-tier's manifest only when the log lets go of the records concerned.
+tier's manifest only when the log deletes the records concerned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = get_logger(__name__)
 
 
 class HotSource(RecordSource, Protocol):
-    """An source that a tier may stand behind."""
+    """A source whose older records may be in a tier."""
 
     def stored(self, shard: ShardId) -> ShardId:
         """Return a shard as its store, and so its tier, names it."""
@@ -96,7 +96,7 @@ class MergedSource:
         return self._hot.offset_by_timestamp(shard, timestamp_ms)
 
     def refresh(self) -> None:
-        # The log lets go of what the tier has: seen in this order, nothing lies between them.
+        # The log deletes only uploaded records: refreshed in this order, no gap appears.
         self._hot.refresh()
         self._cold_tiers.refresh()
 

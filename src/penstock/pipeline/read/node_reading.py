@@ -1,8 +1,8 @@
 """The part of a read from a running node that runs in Spark's workers.
 
 Pages of records are asked for over gRPC, the next one while the last one is converted: as Arrow
-columns, which cost no object for a record on either side; as rows, of what lies in another engine,
-in a tier or on another node, or has transactions. A worker keeps its connection for the query's
+columns, without an object per record; as rows for records of another engine, in a tier, on another
+node, or with transactions. A worker keeps its connection for the query's
 next tasks.
 """
 

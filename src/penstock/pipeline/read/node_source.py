@@ -1,4 +1,4 @@
-"""A running node as an source: bounds and look-ups by time are asked of it over gRPC."""
+"""A running node as a source: bounds and time lookups are gRPC calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.record import ShardId
 
 
 class NodeSource:
-    """Implements `RecordSource`. Bounds are asked for once, and again after `refresh`."""
+    """Implements `RecordSource`. Bounds are cached until `refresh`."""
 
     def __init__(self, address: str, namespace: str) -> None:
         self._namespace: Final = namespace

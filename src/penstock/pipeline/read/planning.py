@@ -1,11 +1,11 @@
 """Cuts a read into tasks of about equal bytes, without reading a record.
 
-The records of all shards lie mixed in one log. A read of few shards is cut by ranges of offsets. A
-read of most of the log is cut by ranges of the log: a task reads, shard by shard, what lies in its
-stretch, so that each byte of the log comes from the device once, in order, however many shards
-there are. How many bytes a range of offsets takes is estimated from a sample of its queue units.
+All shards share one log. A read of few shards is split by offset ranges. A read of most of the log
+is split by ranges of the log: a task reads, shard by shard, the records in its range, so that the
+device reads each byte once and in order, for any number of shards. The size of an offset range is
+estimated from a sample of its queue entries.
 
-A plan is right wherever it cuts: sizes only decide how even the tasks are.
+Every split is correct; the sizes only balance the tasks.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class _Queue:
         return sum(map(self.size, numbers)) * count // len(numbers)
 
     def offset_at(self, position: int) -> int:
-        """Return the first offset of the range whose record lies at or behind `position`."""
+        """Return the first offset of the range whose record is at or after `position`."""
         units = (self.first, self.stop)
         return self._offset_of(first_unit_at(self._read, self._unit_size, units, position))
 
@@ -214,7 +214,7 @@ def _by_position(queues: Sequence[_Queue], span: _Span, count: int) -> list[Task
 
 
 def without_old(view: StoreView, ranges: Sequence[ShardRange], first_ms: int) -> list[ShardRange]:
-    """Leave out what lies before the first block that may hold a record of this time or later."""
+    """Drop records before the first block that may hold a record of this time or later."""
     snapshot = view.snapshot()
     found = []
     for shard, start, end in ranges:

@@ -41,15 +41,15 @@ ROWS_PER_BATCH: Final = 8192
 SIZE_PER_BATCH: Final = 8 << 20
 
 VIEWS_MAX: Final = 8
-"""Stores that a worker keeps open; the one used longest ago is let go first."""
+"""Stores that a worker keeps open; the least recently used is closed first."""
 
 _views: dict[tuple[str, str], StoreView] = {}
 _views_lock: Final = threading.Lock()
 
 
 def shared_view(path: str, query: str) -> StoreView:
-    """Return this process's view of a store. Each query opens it anew: another store may lie at
-    the path of an earlier query's by now."""
+    """Return this process's view of a store. Each query opens it again: the path may hold
+    another store than for an earlier query."""
     with _views_lock:
         view = _views.pop((path, query), None) or StoreView.open(path)
         _views[path, query] = view
@@ -101,7 +101,7 @@ class Scan(Struct, frozen=True):
     tag: str | None
     metrics_path: str | None
     query: str
-    """Another one for each query."""
+    """Unique per query."""
 
     @classmethod
     def of(
@@ -167,7 +167,7 @@ class Scan(Struct, frozen=True):
 
 
 def without_hidden(batch: pa.RecordBatch, hidden: Ranges) -> pa.RecordBatch:
-    """Return the rows whose offsets lie in none of the ascending ranges."""
+    """Return the rows whose offsets are outside of the ascending ranges."""
     import numpy as np
     import pyarrow as pa
 
@@ -255,7 +255,7 @@ class _RangeReader:
             except CorruptionError:
                 if not self._scan.skip_damage:
                     raise
-                offset = self._behind_damage(query)
+                offset = self._after_damage(query)
                 continue
             if found is not None:
                 batch = self._make.from_columns(found)
@@ -266,7 +266,7 @@ class _RangeReader:
                 return
             offset = after
 
-    def _behind_damage(self, query: Query) -> int:
+    def _after_damage(self, query: Query) -> int:
         """Return the next offset that can be read; all before it are counted as damaged."""
         # The view has looked again already: asking this snapshot saves a look for each record.
         snapshot = self._view.snapshot()
@@ -283,7 +283,7 @@ class _RangeReader:
 
 
 def _save_counts(directory: str, counts: Counts) -> None:
-    """Leave the counts of a task where whoever asked for them looks."""
+    """Write the counts of a task to the directory that the caller reads."""
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
     name = uuid.uuid4().hex

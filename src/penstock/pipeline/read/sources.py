@@ -1,9 +1,9 @@
-"""Where records come from: a store directory, a running node, a tier, or one of the first with its
-tier.
+"""Sources of records: a store directory, a running node, a tier, or one of the first two merged
+with its tier.
 
-Planning asks an source which shards there are and where they begin and end, and lets it cut ranges
-into tasks. Topics have the names here that people use. In the directories of a node a topic is its
-id; where the node's metadata lies beside them, its name is put in the place of the id.
+The planner asks a source for its shards and their offset ranges, and lets it split ranges into
+tasks. Sources use topic names. A node stores a topic under its id; the name is looked up in the
+node's metadata, if that is next to the store.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class OffsetRange(NamedTuple):
-    """The offsets [earliest, commit) can be read."""
+    """The readable offsets [earliest, commit)."""
 
     earliest: int
     commit: int
 
 
 class RecordSource(Protocol):
-    """Lives on the driver, as long as a query is planned."""
+    """Used on the driver while a query is planned."""
 
     def shards(self) -> list[ShardId]: ...
 
@@ -48,21 +48,21 @@ class RecordSource(Protocol):
         ...
 
     def refresh(self) -> None:
-        """See what is there now."""
+        """Read the present state."""
         ...
 
     def tasks(
         self, ranges: Sequence[ShardRange], options: SourceOptions, filters: Filters
     ) -> list[TaskPartition]:
-        """Cut ranges into tasks, without what the filters rule out."""
+        """Split ranges into tasks, without parts that the filters exclude."""
         ...
 
     def close(self) -> None: ...
 
 
 class DirectorySource:
-    """A store directory, read only. Of a node's, what transactions hide is not shown to readers of
-    the committed."""
+    """A read-only store directory. With `committed`, records of open and aborted transactions are
+    hidden."""
 
     def __init__(self, path: str, *, committed: bool = True) -> None:
         self._place: StoreDirectory = find_store(path)
@@ -91,7 +91,7 @@ class DirectorySource:
         return self.bounds(shard).earliest
 
     def tiers(self) -> Tiers:
-        """Return the tiers that hold what the log no longer does."""
+        """Return the tiers with the records that the log no longer holds."""
         return Tiers(self._view, self._place.root)
 
     def refresh(self) -> None:
@@ -132,8 +132,8 @@ class DirectorySource:
 
 
 def open_source(options: SourceOptions) -> RecordSource:
-    """Open what the options name; raise when nothing is there."""
-    # Here, so that a directory is read without gRPC, and without what only tiers need.
+    """Open the source that the options select; raise if it does not exist."""
+    # Imported here: a directory is read without gRPC and the tier modules.
     from penstock.pipeline.read.merged_source import MergedSource, SingleTier
 
     if options.tier is None and options.endpoint is not None:

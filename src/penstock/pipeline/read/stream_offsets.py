@@ -206,7 +206,7 @@ class StreamPlanner:
 
 
 def _shares(waiting: dict[ShardId, int], records_max: int) -> dict[ShardId, int]:
-    """Share `records_max` out in proportion to what waits; at least one goes to somebody."""
+    """Distribute `records_max` in proportion to the available records, at least one in total."""
     total = sum(waiting.values())
     if total <= records_max:
         return dict(waiting)

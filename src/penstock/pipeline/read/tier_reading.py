@@ -212,7 +212,7 @@ class TierRangeReader:
             )
             if damage is not None and after <= offset:
                 read = UnitsRead(buffer, position, units, offset)
-                offset = self._behind_failure(entry, footer.kind, read, damage)
+                offset = self._after_failure(entry, footer.kind, read, damage)
                 continue
             batch = self._make.from_columns(columns)
             self._counts.rows_read += batch.num_rows
@@ -222,11 +222,11 @@ class TierRangeReader:
                 return
             offset = after
 
-    def _behind_failure(
+    def _after_failure(
         self, entry: ChunkEntry, kind: QueueKind, read: UnitsRead, damage: Damage
     ) -> int:
-        """Return where to go on behind a record that cannot be taken apart; raise when it is
-        damaged, or when it is wanted: it has no tag, and may be deleted."""
+        """Return the offset to continue at after an undecodable record; raise if it is damaged or
+        requested. Such a record has no tag and may be deleted."""
         failure = find_unreadable(self._shard, kind, read, damage)
         if failure is None:
             raise CorruptionError(self._name(entry), position=damage.position, reason=damage.reason)
@@ -310,7 +310,7 @@ def _count_of(footer: Footer, unit: int) -> int:
 
 
 def _span(footer: Footer, first: int, stop: int) -> tuple[int, int]:
-    """Return where in the tiered log the records of the units [first, stop) lie."""
+    """Return the byte range of the records of the queue entries [first, stop) in the tiered log."""
     start = end = 0
     for unit in range(first, stop):
         found = footer.units[unit * footer.unit_size : (unit + 1) * footer.unit_size]

@@ -1,8 +1,8 @@
-"""A tier as an source: manifests say which shards there are, where they begin and how they are cut.
+"""A tier as a source: its manifests hold the shards, their offset ranges and chunks.
 
-Planning costs one request for each shard, and one for each sealed segment that is read; no chunk is
-looked into. Chunks that the filters rule out, by the times and by the filter of keys which their
-entries hold, are not part of any task.
+Planning costs one request per shard, and one per sealed segment that is read; chunks are not
+opened. Chunks that the filters exclude, by the time range or the key filter of their manifest
+entries, are not part of any task.
 """
 
 from __future__ import annotations

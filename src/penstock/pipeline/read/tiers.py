@@ -15,7 +15,7 @@ from penstock.tiered.object_names import parse_manifest_key, topic_prefix
 from penstock.tiered.providers import check_address
 
 TIERS_MAX: Final = 4
-"""Tiers that a worker keeps open; the one used longest ago is let go first."""
+"""Tiers that a worker keeps open; the least recently used is closed first."""
 
 
 def tier_config(url: str) -> TierConfig:
@@ -76,8 +76,8 @@ _tiers_lock: Final = threading.Lock()
 
 
 def shared_tier(url: str, query: str) -> OpenTier:
-    """Return this process's tier of a query. It lives on for the query's next tasks; one that is
-    let go ends with its last reader."""
+    """Return this process's tier of a query. It stays open for the query's next tasks; an evicted
+    one closes with its last reader."""
     with _tiers_lock:
         tier = _tiers.pop((url, query), None) or OpenTier(url)
         _tiers[url, query] = tier

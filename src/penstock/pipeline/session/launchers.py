@@ -15,16 +15,16 @@ def write_launcher(directory: str, name: str, text: str) -> Path:
     staged = script.with_name(f"{script.name}.{os.getpid()}")
     staged.write_text(text, encoding="utf-8")
     staged.chmod(0o755)
-    staged.replace(script)  # at once: another process may run it at this moment
+    staged.replace(script)  # atomic: another process may be running the script
     return script
 
 
 def _own_directory(name: str) -> Path:
-    """Return a directory that nobody else can write to."""
+    """Return a directory that only this user can write to."""
     path = Path(tempfile.gettempdir(), f"{name}-{os.getuid()}")
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     others = stat.S_IWGRP | stat.S_IWOTH
     if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & others:
         return path
-    return Path(tempfile.mkdtemp(prefix=f"{name}-"))  # somebody else took the name first
+    return Path(tempfile.mkdtemp(prefix=f"{name}-"))  # another user owns the name

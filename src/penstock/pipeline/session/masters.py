@@ -1,4 +1,4 @@
-"""Where Spark runs: the first of these that speaks decides.
+"""Chooses the Spark master: the first of these sources that sets one.
 
     1  a session that runs already
     2  the argument of `session`
@@ -120,7 +120,7 @@ def _remote(address: str) -> str:
 
 
 def _submitted() -> dict[str, str]:
-    """Return what spark-submit was told; Java has it all."""
+    """Return the settings of spark-submit, from the running JVM."""
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()  # connects to Java: without, a SparkConf is empty

@@ -1,9 +1,10 @@
 """Starts a Spark session that reads and writes message stores.
 
-Where it runs is decided by the first source that speaks (`masters`): a running session, the
-argument, spark-submit, the environment, Spark's own files. Settings of the user, wherever they come
-from, win over ours. On a local master the workers are processes of this machine and import the same
-package. On any other the executors are asked whether they have what they need (`requirements`).
+The first source that sets a master decides where it runs (`masters`): a running session, the
+argument, spark-submit, the environment, Spark's own files. Settings of the user, from any source,
+take precedence over our defaults. On a local master the workers are processes of this machine and
+import the same package. On other masters the executors are checked for their dependencies
+(`requirements`).
 """
 
 from __future__ import annotations
@@ -273,7 +274,7 @@ def _not_started(chosen: Chosen, reason: str) -> SetupError:
 
 
 def _local_workers() -> dict[str, str]:
-    """Say how workers run on this machine; return what Spark is to be told of it."""
+    """Return the Spark settings of workers on this machine."""
     # Otherwise Spark looks up the machine's own name, which need not resolve.
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     # Workers run this very interpreter, not whichever `python3` comes first.

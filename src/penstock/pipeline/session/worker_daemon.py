@@ -39,8 +39,8 @@ def main() -> None:
 
 
 def ignore_broken_pipe(worker: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
-    """Let a worker whose last words nobody waits for end without a traceback: Spark closes the
-    sockets of workers that it no longer needs, and by Unix sockets they come to know at once."""
+    """Wrap a worker so that it ends without a traceback when Spark has closed its socket. Spark
+    closes the sockets of workers it no longer needs, and Unix sockets report that immediately."""
 
     def work(*positional: _Arguments.args, **named: _Arguments.kwargs) -> int:
         try:

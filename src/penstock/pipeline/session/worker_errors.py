@@ -1,8 +1,7 @@
-"""Lets an error of ours that Spark shows begin with its sentence.
+"""Hides the traceback of `StoreError` in Spark's error messages.
 
-Spark puts the whole traceback of a Python worker into its own message. Of an error that says what
-is wrong and what to do, the frames say nothing more: the worker, which ends with the error anyway,
-is told to leave them out.
+Spark copies the traceback of a Python worker into its own message. Our errors say what is wrong and
+what to do without the frames, so the worker, which ends with the error, drops them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spares Spark's Python workers a walk through everything that they have loaded."""
+"""Excludes loaded modules from the garbage collection of Spark's Python workers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _is_frozen = False
 
 
 def freeze_loaded_objects() -> None:
-    """Take all that is loaded by now out of the garbage collection of this worker, once.
+    """Freeze all loaded objects of this worker, once.
 
-    Spark has a worker collect after every task. That walks through every object of every module,
-    a tenth of a second, for nothing: what is loaded stays for as long as the worker lives.
+    Spark makes a worker collect garbage after every task, which visits every object of every module
+    (a tenth of a second) although modules stay loaded until the worker ends.
     """
     global _is_frozen  # noqa: PLW0603 - one for the process, as its collector is
     if not _is_frozen and TaskContext.get() is not None:

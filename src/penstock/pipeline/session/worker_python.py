@@ -1,6 +1,6 @@
 """The interpreter that Spark runs as Python workers on this machine.
 
-Spark puts zips of its Python code in front of everything else. Nothing compiled lies in them, so
+Spark puts zips of its Python code first on the path. They hold no compiled code, so
 every daemon and every worker compiles all of `pyspark` when it starts: a second of CPU time, where
 the installed package takes a third of it. A streaming source has ten seconds to start, and no
 setting changes that; on a busy machine a query with a few sources failed by it. So a script drops
@@ -87,7 +87,7 @@ def worker_python() -> str:
 
 
 def _installed(package: str) -> str | None:
-    """Return where a package lies, if every interpreter that starts here finds it there."""
+    """Return the path of a package if every interpreter on this machine finds it there."""
     found = find_spec(package)
     if found is None or not found.submodule_search_locations:
         return None

@@ -1,8 +1,8 @@
 """Unix sockets between Spark and its Python workers on this machine.
 
-By them a gigabyte from a worker costs half of the system's time that it costs by TCP. Their files
-lie in a directory of this process: below 62 characters, as Spark demands, and not readable by
-others, since a worker takes whoever reaches its socket for Spark.
+They halve the system time of a transfer compared with TCP. Their files are in a private directory
+of this process, since a worker trusts every client of its socket; Spark limits the path to 61
+characters.
 """
 
 from __future__ import annotations

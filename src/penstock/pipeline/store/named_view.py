@@ -29,7 +29,7 @@ class NamedView:
 
     @property
     def root(self) -> str:
-        """Where the files of the store lie."""
+        """Root of the store's files."""
         return self._place.root
 
     def shards(self) -> list[ShardId]:

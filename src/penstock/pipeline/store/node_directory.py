@@ -29,7 +29,7 @@ _DATABASE: Final = "CURRENT"
 
 
 class StoreDirectory:
-    """A store, and how its topics are called."""
+    """A store and the names of its topics."""
 
     def __init__(self, given: str, root: str, names: dict[str, str]) -> None:
         self.given: Final = given
@@ -58,7 +58,7 @@ class StoreDirectory:
         return {topic: self.names[topic] for topic in topics if topic in self.names}
 
     def knows(self, shards: Iterable[ShardId]) -> bool:
-        """Say whether no stored topic may have got a name since."""
+        """Return whether the names of all stored topics are known."""
         return not self.names or all(shard.topic in self.names for shard in shards)
 
 
@@ -74,7 +74,7 @@ def directory_ids(place: StoreDirectory, view: StoreView) -> dict[str, str]:
 
 
 def store_root(path: str) -> str:
-    """Return where the files of the store lie: in the directory, or in a node's `segment`."""
+    """Return the root of the store's files: the directory, or a node's `segment`."""
     root = Path(path)
     inner = root / SEGMENT
     is_node = inner.is_dir() and (root / _META / _DATABASE).is_file()
@@ -82,7 +82,7 @@ def store_root(path: str) -> str:
 
 
 def refuse_node(path: str) -> None:
-    """Refuse to write into the files of a node: its metadata would not know of it."""
+    """Raise `BadRequestError` for a node's store: its metadata would miss the writes."""
     if meta_of(store_root(path)) is not None:
         raise BadRequestError(
             f"{path} belongs to a node: start it (penstock serve) and write to its host:port "
@@ -91,20 +91,20 @@ def refuse_node(path: str) -> None:
 
 
 def find_store(path: str) -> StoreDirectory:
-    """Look at a directory; what is not there is for the store's own opening to say."""
+    """Return the store in a directory; opening it raises if there is none."""
     root = store_root(path)
     meta = meta_of(root)
     return StoreDirectory(path, root, {} if meta is None else _names(meta))
 
 
 def meta_of(root: str) -> Path | None:
-    """Return where the metadata of the node lies whose store this is; None when it has none."""
+    """Return the metadata directory of the node that owns this store; None without a node."""
     meta = Path(root).parent / _META
     return meta if Path(root).name == SEGMENT and (meta / _DATABASE).is_file() else None
 
 
 def _names(meta: Path) -> dict[str, str]:
-    # Here, so that a store alone is read without RocksDB.
+    # Imported here: a plain store is read without RocksDB.
     from penstock.meta.offline.read_topics import read_topics
 
     try:

@@ -1,6 +1,6 @@
 """Publishes staged rows in a store, each exactly once, whatever crashes in between.
 
-    stage          tasks write files                            nobody sees them
+    stage          tasks write files                            not visible yet
     journal        `open.json` names the files of the batch     from here on these files are it
     publish        chunk by chunk into the shards               repeats are recognised
     journal        `committed.json` says the batch is done      a repeat of it changes nothing
@@ -13,7 +13,7 @@ A journal that says it is done: nothing happens.
 
 Chunks are recognised by the store itself: the sink is a producer, the batch its epoch, and the
 sequence counts the rows of the batch in each shard. The store remembers a producer's last five
-writes; a sequence that lies before the one it expects was taken long ago.
+writes; a sequence before the expected one was appended earlier.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Publisher:
         self._partitions_created: Final = partitions_created
 
     def publish(self, batch_id: int | None, files: Sequence[StagedFile]) -> int:
-        """Publish a batch; return how many rows this call added. Without `batch_id` it is the one
-        behind the last."""
+        """Publish a batch; return how many rows this call added. Without `batch_id` it is the
+        next one."""
         with self._open() as target:
             committed = self._journal.committed()
             begun = self._journal.open_batch()

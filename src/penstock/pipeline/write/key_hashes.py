@@ -1,7 +1,7 @@
-"""Kafka's murmur2 over a whole Arrow column: the partition of a key, for many keys at once.
+"""Kafka's murmur2 hash over an Arrow column, vectorised.
 
-The same numbers as `penstock.adapter.topics.partitioning.key_hash`, so that a key lies in the same
-partition whoever wrote it.
+Equal to `penstock.adapter.topics.partitioning.key_hash`: every producer maps a key to the same
+partition.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class NodeTarget:
         return places[0].offset >= before
 
     def flush(self) -> None:
-        """What is acknowledged is as safe as the node is told to make it."""
+        """Nothing to do: acknowledged rows are as durable as the node's flush settings."""
 
 
 def partition_counts_of(backend: RemoteBackend, namespace: str) -> dict[str, int]:

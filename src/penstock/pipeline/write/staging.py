@@ -2,7 +2,7 @@
 
 A task writes one Arrow file that never changes. Each batch in it holds rows of one shard, in the
 order of the input, and is a chunk: what the store later takes whole or not at all. A file of an
-attempt that failed is nobody's, and goes with the directory of its run.
+failed attempt is not referenced, and is deleted with the directory of its run.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Stager:
             done = bool(self._chunks)
         finally:
             if not done:
-                # The write may be given up already: nobody else would remove this.
+                # The write may have been aborted: nothing else would remove this file.
                 self._path.unlink(missing_ok=True)
         return StagedFile(str(self._path), self._task, tuple(self._chunks)) if done else None
 

@@ -1,7 +1,7 @@
-"""Where published rows go: a store directory, or a running node.
+"""Targets of published rows: a store directory, or a running node.
 
-A target takes chunks: rows of one shard with the producer that they come from, whole or not at all.
-A chunk that it has taken before changes nothing, and it says so.
+A target appends chunks atomically: rows of one shard with their producer. Appending a chunk again
+changes nothing and returns False.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = get_logger(__name__)
 _T = TypeVar("_T")
 
 LOCK_POLL_S: Final = (0.05, 0.25)
-"""Two that wait for each other do not look at the same moments."""
+"""Random range, so that two waiters do not poll in step."""
 _ZERO: Final = pa.scalar(0, pa.int32())
 
 
@@ -50,13 +50,13 @@ class Target(Protocol):
         ...
 
 
-def retry_while_locked(take: Callable[[], _T], timeout_s: float) -> _T:
-    """Return what `take` gives; while it raises `LockedError`, try again until time is up."""
+def retry_while_locked(call: Callable[[], _T], timeout_s: float) -> _T:
+    """Return the result of `call`; retry while it raises `LockedError`, up to `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     warned = False
     while True:
         try:
-            return take()
+            return call()
         except LockedError as error:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -119,7 +119,7 @@ class DirectoryTarget:
 
 
 def was_appended(error: SequenceGapError, chunk: Chunk, producer: Producer) -> bool:
-    """Say whether a refused chunk is refused because it was taken long ago."""
+    """Say whether a chunk was rejected because it was appended earlier."""
     return error.expected >= producer.sequence + chunk.rows
 
 

@@ -1,7 +1,7 @@
 """An Iceberg table as the target of an export, written by `pyiceberg`, each run once.
 
     copy      staged files go below the table's location      names of this run: a repeat overwrites
-    commit    one transaction adds them all, and sets the     nobody sees a part of a run
+    commit    one transaction adds them all, and sets the     readers see all or nothing
               property `penstock.export.<id>` to its number
 
 The property outlives snapshots that are expired. A run that was killed after its commit and before

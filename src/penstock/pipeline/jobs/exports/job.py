@@ -3,10 +3,10 @@
     target/topic=orders/day=2026-01-31/run-000001-….parquet
     target/_penstock/bookmark.json
 
-A day is that of the record's timestamp, in UTC. The bookmark lies in the target and moves only
-after the files are in place (`export_ledger`). Before that, the staged files are read back and
-counted: a shard may not have more rows than its bounds allow, nor one outside of its range. What
-goes into a Delta or an Iceberg table is staged in the same way, and then taken in one commit.
+The day is that of the record's timestamp in UTC. The bookmark is stored in the target and moves
+after the files are in place (`ledger`). Before that, the staged files are read back and counted: a
+shard may not have more rows than its bounds allow, nor rows outside of its range. Rows for a Delta
+or Iceberg table are staged in the same way and added in one commit.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def export(
     if "://" in target:
         raise BadRequestError(f"{target!r} is not a local directory: export to one")
     with NamedView(path) as view:
-        chosen_shards(view, path, topics)  # mistakes are told before anything is made
+        chosen_shards(view, path, topics)  # raises for an unknown topic before anything is created
     ledger = Ledger(Path(target), iceberg)
     with ledger.locked():
         recovered = ledger.recover()
@@ -279,7 +279,7 @@ def _moved(before: Offsets, ranges: Iterable[ReadRange]) -> Offsets:
 
 
 def layout_of(mode: str) -> Partitioning:
-    """Return how the staged files of an export lie."""
+    """Return the layout of the staged files of an export."""
     if mode == ICEBERG:
         # Its files hold all columns; the day is a hidden partition.
         return Partitioning("by_topic", "by_day", keeps_topic=True)

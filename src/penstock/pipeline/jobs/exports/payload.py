@@ -54,7 +54,7 @@ class Payload(Struct, frozen=True):
     """How values are decoded."""
 
     values: str
-    """`json`; `avro`: one datum; `avro-confluent`: one behind the five bytes of a registry."""
+    """`json`; `avro`: one datum; `avro-confluent`: one after a registry's five-byte header."""
     schema: str = ""
     """As text, or a file that has it. For JSON in Spark's words (`id bigint, name string`), for
     Avro as its own JSON. Without one, the first values of JSON say what it is."""

@@ -48,7 +48,7 @@ class Counted(Struct, frozen=True):
 
 
 def count_staged(spark: SparkSession, files: Sequence[Path]) -> dict[ShardId, Counted]:
-    """Return what the files hold, by shard; they lie in directories `…topic=T/…day=D`."""
+    """Return what the files hold, by shard; in directories `…topic=T/…day=D`."""
     count = min(len(files), _TASKS_MAX)
     tasks = [files[number::count] for number in range(count)]
     found: dict[ShardId, Counted] = {}

@@ -1,13 +1,13 @@
 """Imports topics of Kafka into a store, each record once, from where the last run ended.
 
     plan      `plan.json` in the sink's directory has the ranges of run N     then they are fixed
-    read      tasks read them from the brokers and stage them                 nobody sees them
+    read      tasks read them from the brokers and stage them                 not visible yet
     publish   the sink publishes the staged files as batch N                  repeats are recognised
 
 The sink says which batch was the last one that is done. A plan with that number is the bookmark:
 the next run begins where its ranges end. A plan with the next number was interrupted, and is done
-again as it stands. So there is no moment between the rows and the bookmark, and nothing is there
-twice or missing. Records keep their partition, key, timestamp and headers; their offsets are new.
+again unchanged. Rows and bookmark thus change together, without duplicates or losses. Records keep
+their partition, key, timestamp and headers; their offsets are new.
 """
 
 from __future__ import annotations

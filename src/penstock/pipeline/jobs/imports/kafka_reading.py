@@ -2,8 +2,8 @@
 
 A task gets one range of offsets of one partition, and reads it with a consumer of its own: no
 group, nothing committed, no jars. Offsets that Kafka has no record for (compacted away, markers of
-transactions, aborted records) are passed over: a range is done when a record behind it comes, or
-the partition's end.
+transactions, aborted records) are skipped: a range is complete at a record after it, or at the
+end of the partition.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def open_consumer(servers: str, settings: Mapping[str, str]) -> Consumer:
         return Consumer(
             {
                 "isolation.level": "read_committed",
-                # A broker that is not there is told once, by us, not twenty times a second.
+                # An unreachable broker is reported once, not twenty times a second.
                 "log_level": 0,
                 "reconnect.backoff.ms": 500,
                 **settings,
@@ -158,7 +158,7 @@ def _messages(consumer: Consumer, wanted: KafkaRange) -> Iterator[Message]:
 
 
 def _at_end(message: Message, wanted: KafkaRange, offset: int) -> int:
-    """Return where reading goes on after what is no record; raise when it cannot."""
+    """Return the offset to continue at after an event that is not a record, or raise."""
     from confluent_kafka import KafkaError
 
     error = message.error()

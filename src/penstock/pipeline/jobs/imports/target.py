@@ -1,8 +1,7 @@
-"""Where an import goes: a store directory, or a running node; and what remembers that it was done.
+"""Target of an import, a store directory or a running node, and the journal of its imports.
 
-The journal of an import lies in the store. That of one into a node lies on this machine, in the
-directory that is named, by default in the user's state directory: the same import again finds it
-there.
+The journal of a directory is stored in the store. The journal of a node is stored on this machine,
+by default in the user's state directory, so that a repeated import finds it.
 """
 
 from __future__ import annotations

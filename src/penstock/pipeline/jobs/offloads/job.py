@@ -42,7 +42,7 @@ class ShardOffload(Struct, frozen=True):
     rows: int
     bytes: int
     gone: int
-    """Offsets that the log had let go of before anybody uploaded them."""
+    """Offsets that the log deleted before their upload."""
 
 
 class OffloadResult(Struct, frozen=True):

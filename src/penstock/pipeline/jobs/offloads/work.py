@@ -63,7 +63,7 @@ class OffloadDone(Struct, frozen=True):
     rows: int
     bytes: int
     gone: int = 0
-    """Offsets behind the tier's old end that the log had let go of before they were uploaded."""
+    """Offsets after the tier's old end that the log deleted before their upload."""
     failure: str = ""
 
 
@@ -154,7 +154,7 @@ class _BoundedLog:
 
 
 def _records_in(run: bytes) -> int:
-    """Count records that lie one behind the other, each with its size in front."""
+    """Count consecutive records, each prefixed with its size."""
     found = at = 0
     end, size_at = len(run), _SIZE.unpack_from
     while at < end:

@@ -62,7 +62,7 @@ class Interval(Struct, frozen=True):
 class TopKey(Struct, frozen=True):
     topic: str
     key: str
-    """As text; bytes that are no UTF-8 are escaped."""
+    """As text; bytes that are not UTF-8 are escaped."""
     rows: int
     bytes: int
 
