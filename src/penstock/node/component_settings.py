@@ -8,8 +8,7 @@ from urllib.parse import quote
 
 from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX
 from penstock.engine.segment.settings import FileSizes, SegmentSettings
-from penstock.settings import Settings, keeps_default_sizes
-from penstock.settings.tree import TieringSettings
+from penstock.settings import Settings, TieringSettings, keeps_default_sizes
 from penstock.tiered.catalog.directory_tiers import TIER_DIRECTORY
 from penstock.tiered.config import TierConfig
 from penstock.tiered.maintenance.upkeep import TierLimits

@@ -47,7 +47,7 @@ from penstock.offsets.strategy import (
 from penstock.platform.clock import Clock
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId
-from penstock.settings.tree import OffsetSettings
+from penstock.settings import OffsetSettings
 
 CALL_S: Final = 10.0
 """Timeout of a request to the coordinator."""

@@ -43,8 +43,7 @@ from penstock.remote.node_start import start_node
 from penstock.remote.peer_clocks import PeerClocks
 from penstock.remote.service import THREADS_MAX, ReadLimits, start_server, waiting_pools
 from penstock.remote.shard_service import shard_handlers
-from penstock.settings import SERVE, Settings
-from penstock.settings.tree import ServerSettings
+from penstock.settings import SERVE, ServerSettings, Settings
 
 if TYPE_CHECKING:
     from penstock.brokers.kafka.server import KafkaServer

@@ -1,20 +1,20 @@
-"""All settings in one typed tree; see `tree` for them and `loading` for where they come from."""
+"""All settings in one typed tree (`tree`), merged from file, environment and flags (`loading`)."""
 
 from penstock.settings.loading import load_settings, merge_settings
-from penstock.settings.tree import (
-    EMBEDDED,
-    SERVE,
-    BrokerSettings,
-    EngineSettings,
+from penstock.settings.server_sections import (
     KafkaSettings,
     LogSettings,
     NodeSettings,
-    OffsetSettings,
     ServerSettings,
-    Settings,
-    TopicSettings,
-    keeps_default_sizes,
 )
+from penstock.settings.storage_sections import (
+    BrokerSettings,
+    EngineSettings,
+    OffsetSettings,
+    TieringSettings,
+    TopicSettings,
+)
+from penstock.settings.tree import EMBEDDED, SERVE, Settings, keeps_default_sizes
 
 __all__ = [
     "EMBEDDED",
@@ -27,6 +27,7 @@ __all__ = [
     "OffsetSettings",
     "ServerSettings",
     "Settings",
+    "TieringSettings",
     "TopicSettings",
     "keeps_default_sizes",
     "load_settings",

@@ -1,4 +1,4 @@
-"""`docs/configuration.md`, made from the settings themselves."""
+"""Generates `docs/configuration.md` from the settings tree."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from penstock.settings.tree import EMBEDDED, SERVE, Settings
 
 _HEAD: Final = f"""# Configuration
 
-Settings come from a TOML file, from the environment and from the caller; later ones win. The
-environment spells a key `{PREFIX}SECTION__KEY`, as in `{PREFIX}BROKER__FLUSH_DISK_TYPE=SYNC_FLUSH`;
+Settings come from a TOML file, the environment and the caller, in increasing precedence. The
+environment variable of a key is `{PREFIX}SECTION__KEY`, such as
+`{PREFIX}BROKER__FLUSH_DISK_TYPE=SYNC_FLUSH`;
 `penstock.open` takes `broker__flush_disk_type="SYNC_FLUSH"` or
-`broker={{"flush_disk_type": "SYNC_FLUSH"}}`. A list that is given as text is JSON, or has commas
-between its values: `{PREFIX}NODE__PEERS=1@a:9290,2@b:9290`. An unknown key is refused, with a
-suggestion, and so is a value out of its bounds.
+`broker={{"flush_disk_type": "SYNC_FLUSH"}}`. A list given as text is JSON or comma-separated:
+`{PREFIX}NODE__PEERS=1@a:9290,2@b:9290`. Unknown keys and values out of bounds are rejected, with a
+suggestion.
 
-`penstock serve` and `penstock.open` start from different defaults where files and memory are
-concerned; the tables show both where they differ (server / embedded).
+`penstock serve` and `penstock.open` have different defaults for files and memory; the tables show
+both where they differ (server / embedded).
 
-This page is made from the settings' own declarations; a test keeps it current.
+This page is generated from the settings tree; a test keeps it current.
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.errors import SettingsError
-from penstock.settings.tree import NodeSettings
+from penstock.settings.server_sections import NodeSettings
 
 _SIZE_MAX: Final = 4_096
 
