@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.adapter.topics.options import TopicOptions
-from penstock.aio import write_coalescing as joined_writes
+from penstock.aio import write_coalescing
 from penstock.aio.thread_pool import CALLS, CallExecutor
 from penstock.errors import ClosedError, RecordTooLargeError, UnknownTopicError
 from penstock.record import Location
@@ -145,8 +145,8 @@ def test_a_write_that_is_cancelled_before_its_turn_is_not_written(tmp_path: Path
 
 
 def test_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined_writes, "SIZE_MAX", 10_000)
-    monkeypatch.setattr(joined_writes, "RECORDS_MAX", 6)
+    monkeypatch.setattr(write_coalescing, "SIZE_MAX", 10_000)
+    monkeypatch.setattr(write_coalescing, "RECORDS_MAX", 6)
 
     async def use(store: aio.AsyncStore, calls: CountedCalls) -> None:
         topic = await store.create_topic("t", flush="sync")
@@ -255,7 +255,7 @@ def test_a_coroutine_that_only_writes_lets_the_others_run(tmp_path: Path) -> Non
                 await asyncio.sleep(0)
 
         other = asyncio.create_task(count())
-        for _n in range(10 * joined_writes.RUN_MAX):
+        for _n in range(10 * write_coalescing.RUN_MAX):
             await topic.write(b"v")
         assert turns >= 9
         other.cancel()

@@ -74,12 +74,12 @@ from penstock.record import Offset, StoredRecord
 
 PAGE: Final = 500
 MEMBER_SLICE_S: Final = 1.0
-"""How long a member waits for records before it looks whether the group has changed."""
+"""How long a member waits for records before it checks for a rebalance."""
 RETRY_S: Final = 0.5
 _COMMIT_TRIES: Final = 10
 _CHANGES_MAX: Final = 8
 _NOWHERE: Final = Offset(-1)
-"""What no position is."""
+"""An offset that is never a position."""
 
 
 _PLAIN: Final = ConsumerOptions()
@@ -115,15 +115,15 @@ class Consumer:
         """The partitions of this consumer; None: all."""
         self._positions: dict[TopicPartition, Offset] = {}
         self._unplaced: dict[TopicPartition, Start] = {}
-        """Partitions without a position: where they begin could not be asked yet."""
+        """Partitions without a position: their bounds were not available yet."""
         self._errors: Final = PartitionErrors(self._clock, options.on_error)
         self._committed: dict[TopicPartition, Offset] = {}
         self._topic_ids: dict[str, str] = {}
-        """Whose the positions are, by name."""
+        """Ids of the topics of the positions, by name."""
         self._first_counts: dict[str, int] = {}
-        """Partitions that a topic had when it was first seen."""
+        """Partition counts of the topics when first seen."""
         self._expected: dict[TopicPartition, Offset] = {}
-        """The positions as the page that is being handed out left them."""
+        """The positions after the page that is being returned."""
         self._turn = 0
         self._closed = False
         self._membership: Membership | None = None
@@ -159,7 +159,7 @@ class Consumer:
         return page
 
     def __iter__(self) -> Iterator[Message]:
-        """Iterate until everything that is there was handed out. A position moves when its record
+        """Iterate up to the present end. A position advances when its record
         is handed out, so that a loop can commit, or seek, in its midst. Raises the error of a
         partition that cannot be read, when the others are at their end."""
         self._errors.retry_now()
@@ -168,7 +168,7 @@ class Consumer:
             self.check_errors()
 
     def follow(self, timeout: float | None = None) -> Iterator[Message]:
-        """Iterate for ever, waiting for records; with `timeout`, until none came for so many
+        """Iterate forever, waiting for records; with `timeout`, until none arrived for that many
         seconds."""
         seconds = SLICE_S if timeout is None else as_seconds(timeout, "timeout")
         while not self._closed:
@@ -184,8 +184,8 @@ class Consumer:
         return dict(self._positions)
 
     def errors(self) -> dict[TopicPartition, StoreError]:
-        """Return why partitions of this consumer cannot be read at the moment. They are tried again
-        with later reads."""
+        """Return the errors of partitions that cannot be read at present; later reads retry
+        them."""
         return self._errors.all()
 
     def check_errors(self) -> None:
@@ -193,8 +193,8 @@ class Consumer:
         self._errors.check()
 
     def skip(self, topic: str, partition: int) -> Offset:
-        """Pass over the record that cannot be read, of a partition in `errors`; return the offset
-        from which it is read on."""
+        """Skip the unreadable record of a partition in `errors`; return the next offset that is
+        read."""
         self._check_open()
         at = (topic, partition)
         error = self._errors.get(at)
@@ -212,7 +212,7 @@ class Consumer:
         return Offset(following)
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Make the positions, or the offsets given, those of the group.
+        """Commit the positions, or the given offsets, for the group.
 
         Positions in a topic that was deleted and created again are forgotten, and the new one
         begins. Offsets that are given are for the topics that have the names now.
@@ -231,11 +231,11 @@ class Consumer:
                 raise
 
     def committed(self) -> dict[TopicPartition, Offset]:
-        """Return what the group has committed; partitions without are left out."""
+        """Return the committed offsets of the group, without partitions that have none."""
         return self._backend.committed(self._namespace, self.group, self.topics)
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Read on from `offset`."""
+        """Continue reading at `offset`."""
         self._check_open()
         check_partition(partition)
         check_offset(offset)
@@ -250,7 +250,7 @@ class Consumer:
         self._positions[at] = Offset(offset)
 
     def seek_to(self, start: Start) -> None:
-        """Read on from the beginning, the end or a moment, in all partitions."""
+        """Continue reading all partitions at the start, the end or a timestamp."""
         self._check_open()
         check_start(start)
         self._assign()
@@ -259,8 +259,8 @@ class Consumer:
             self._place(topic, [p for name, p in known if name == topic], start)
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Return how many offsets are between each position and the end; partitions whose end
-        cannot be asked are left out, see `errors`."""
+        """Return the offsets between each position and the end, without partitions whose end is
+        unavailable (see `errors`)."""
         self._assign()
         found = {}
         for at, offset in list(self._positions.items()):
@@ -271,7 +271,7 @@ class Consumer:
         return found
 
     def close(self) -> None:
-        """Stop reading and leave the group; nothing is committed by this."""
+        """Stop reading and leave the group; without a commit."""
         self._closed = True
         if self._membership is not None:
             self._membership.close()
@@ -297,12 +297,12 @@ class Consumer:
 
     @staticmethod
     def check_poll(timeout: object, max_records: object) -> float:
-        """Check what `poll` was asked for; return how many seconds it waits."""
+        """Check the arguments of `poll`; return the seconds to wait."""
         check_limit(max_records, "max_records")
         return as_seconds(timeout, "timeout")
 
     def hand_out(self, page: Sequence[Message]) -> Iterator[Message]:
-        """Yield what `fetch` returned; a position moves when its record is handed out."""
+        """Yield the records of `fetch`; a position advances when its record is yielded."""
         expected = self._expected = dict(self._positions)
         membership = self._membership
         for message in page:
@@ -333,7 +333,7 @@ class Consumer:
             self._check_open()
             self._follow_group()
             if self._errors and all(at in self._errors for at in self._all_mine()):
-                self._errors.retry_now()  # an error that is raised is one of now
+                self._errors.retry_now()  # so that a raised error is current
             self._assign()
             found = self._read(max_records)
             left = deadline - self._clock.monotonic()
@@ -347,7 +347,7 @@ class Consumer:
                 self._skip_holes()
 
     def _wait(self, seconds: float) -> bool:
-        """Wait for records for a while; say whether some are there."""
+        """Wait for records for a while; return whether there are any."""
         if self._membership is not None:
             seconds = min(seconds, MEMBER_SLICE_S)
         if self._errors or self._unplaced:
@@ -385,7 +385,7 @@ class Consumer:
         return [*self._positions, *self._unplaced]
 
     def _read_partition(self, at: TopicPartition, max_records: int) -> list[StoredRecord]:
-        """Return records of a partition; none when it cannot be read, which is noted."""
+        """Return records of a partition; none if it cannot be read (see `errors`)."""
         began = self._clock.monotonic()
         try:
             page = self._backend.read(
@@ -418,7 +418,7 @@ class Consumer:
     # The group
 
     def _follow_group(self) -> None:
-        """Give up and take over partitions as the group has decided."""
+        """Apply the group's assignment: release and take over partitions."""
         membership = self._membership
         if membership is None:
             return
@@ -495,8 +495,8 @@ class Consumer:
             self._place(at[0], [at[1]], self._unplaced[at])
 
     def _assign_topic(self, topic: str) -> int:
-        """Take partitions that are new, with the group's offset or the start; begin anew with a
-        topic that was deleted and created again. Return how many partitions it has."""
+        """Add new partitions at the group's offset or the start; restart a topic that was deleted
+        and created again. Return its partition count."""
         topic_id, count = self._backend.locate_topic(self._namespace, topic)
         known_id = self._topic_ids.get(topic)
         is_known = known_id == topic_id
@@ -542,7 +542,7 @@ class Consumer:
         self._expected[at] = _NOWHERE
 
     def _place(self, topic: str, partitions: Sequence[int], start: Start) -> None:
-        """Read partitions from `start`; those whose bounds cannot be asked now follow later."""
+        """Place partitions at `start`; those with unavailable bounds follow later."""
         if not partitions:
             return
         if isinstance(start, str):

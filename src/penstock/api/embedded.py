@@ -1,4 +1,4 @@
-"""The backend of a store in this process: no thread and no event loop between caller and engine."""
+"""The backend of a store in this process: calls run in the caller's thread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RunningNode(Protocol):
-    """The parts of a node that a store uses."""
+    """The components of a node that a store uses."""
 
     @property
     def path(self) -> str: ...

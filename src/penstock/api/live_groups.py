@@ -1,4 +1,4 @@
-"""What a store says of the live members of groups, and what they forbid to others."""
+"""Live members of consumer groups: their description, and the checks that protect their commits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.meta.rejections import check_text
 
 _OUTSIDER: Final = Caller("")
 _NAMED_MAX: Final = 5
-"""Members that an error names."""
+"""Maximum members named in an error."""
 
 
 class LiveGroups:
@@ -31,7 +31,7 @@ class LiveGroups:
         partitions: Collection[tuple[str, int]],
         caller: Caller | None,
     ) -> None:
-        """Raise what a commit of `caller` is refused with; None: of no member."""
+        """Raise if a commit of `caller` is rejected; None: a caller that is not a member."""
         check_text("a group", group)
         code = self._router.check_commit(namespace, group, caller or _OUTSIDER, partitions)
         if code is GroupCode.none:
@@ -53,7 +53,7 @@ class LiveGroups:
         return _with_members(info, self._router.view(info.namespace, info.group))
 
     def with_live(self, namespace: str | None, infos: Sequence[GroupInfo]) -> list[GroupInfo]:
-        """Return groups that committed something and those that have members, sorted."""
+        """Return the groups with committed offsets or members, sorted."""
         found = {(info.namespace, info.group): info for info in infos}
         for key, view in self._router.views(namespace).items():
             if not view.members:

@@ -41,7 +41,7 @@ class Store:
         self._backend: Final = backend
         self._namespace: Final = namespace
         self._consumers: Final[WeakSet[Consumer]] = WeakSet() if consumers is None else consumers
-        """Closed with the store, so that their groups need not wait for them."""
+        """Consumers to close with the store, so that their groups rebalance immediately."""
 
     def __repr__(self) -> str:
         inside = "" if self._namespace == DEFAULT_NAMESPACE else f" namespace={self._namespace!r}"
@@ -73,17 +73,17 @@ class Store:
     def create_topic_info(
         self, name: str, partitions: int | None, options: Mapping[str, object]
     ) -> TopicInfo:
-        """Create a topic with options by their names, and say what it became."""
+        """Create a topic with options by name; return its description."""
         return self._backend.create_topic(self._namespace, name, partitions, options)
 
     def alter_topic_info(
         self, name: str, partitions: int | None, options: Mapping[str, object]
     ) -> TopicInfo:
-        """Alter a topic with options by their names, and say what it became."""
+        """Alter a topic with options by name; return its description."""
         return self._backend.alter_topic(self._namespace, name, partitions, options)
 
     def topic(self, name: str) -> Topic:
-        """Return a handle on a topic; whether it exists shows when it is used."""
+        """Return a handle on a topic; it is not checked for existence until it is used."""
         check_name(name, "a topic's name")
         return Topic(self._backend, self._namespace, name)
 
@@ -106,8 +106,8 @@ class Store:
         return True
 
     def write_many(self, batch: Iterable[tuple[str, bytes | Record | None]]) -> Sequence[Location]:
-        """Append records to several topics, given as pairs of topic and record; return where they
-        went, in their order."""
+        """Append records to several topics, given as pairs of topic and record; return their
+        locations in the same order."""
         given = as_list(batch, "pairs of topic and record")
         try:
             pairs = [(topic, as_record(value)) for topic, value in given]
@@ -134,23 +134,23 @@ class Store:
         return consumer
 
     def groups(self) -> list[str]:
-        """Return the names of the groups that have members or have committed something."""
+        """Return the names of the groups that have members or committed offsets."""
         return [found.group for found in self._backend.list_groups(self._namespace)]
 
     def describe_group(self, group: str) -> GroupInfo:
-        """Return how far a group has read, how much is left, and its members."""
+        """Return the committed offsets, lag and members of a group."""
         return self._backend.describe_group(self._namespace, group)
 
     def reset_group(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
-        """Set a group's offsets by topic and partition, also backwards; no commit that was made
-        before undoes it. Raises `GroupNotEmptyError` while the group has members."""
+        """Set the committed offsets of a group by topic and partition, also backwards. Earlier
+        commits are fenced off. Raises `GroupNotEmptyError` while the group has members."""
         check_places(offsets)
         self._backend.reset(
             self._namespace, group, {at: Offset(offset) for at, offset in offsets.items()}
         )
 
     def delete_group(self, group: str) -> None:
-        """Forget a group and its offsets. Raises `GroupNotEmptyError` while it has members."""
+        """Delete a group and its offsets. Raises `GroupNotEmptyError` while it has members."""
         self._backend.delete_group(self._namespace, group)
 
     # The store
@@ -170,16 +170,16 @@ class Store:
         self._backend.run_upkeep()
 
     def clock_status(self) -> ClockStatus:
-        """Return what the node's clock shows, and whether the node believes it: while it does not,
-        nothing is deleted by age."""
+        """Return the node's clock and whether deletion by age is held because of a suspected clock
+        step."""
         return self._backend.clock_status()
 
     def confirm_clock(self) -> ClockStatus:
-        """Take what the node's clock shows for the right time: what is old by it may be deleted."""
+        """Confirm that the node's clock is right, and resume deletion by age."""
         return self._backend.confirm_clock()
 
     def close(self) -> None:
-        """Close the consumers, put everything on the device and release it. Closing twice does
+        """Close the consumers, sync everything to disk and release the store. Closing twice does
         nothing."""
         for consumer in tuple(self._consumers):
             consumer.close()

@@ -5,8 +5,8 @@
     for message in orders:
         print(message.partition, message.offset, message.value)
 
-A handle is a name and costs nothing; it may be used from any thread, and goes on working when the
-topic is deleted and created again (it then means the new one).
+A handle is only a name: cheap, thread-safe, and valid after the topic is deleted and created again
+(it then refers to the new topic).
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Topic:
         partition: int | None = None,
         producer: Producer | None = None,
     ) -> Location:
-        """Append a record (`None` is a tombstone, and no value) and return where it went.
+        """Append a record (`None` is a tombstone) and return its location.
 
-        Times are datetimes or milliseconds since 1970; without one the store's clock counts.
+        Times are datetimes or milliseconds since 1970; the default is the store's clock.
         """
         if type(value) is bytes and not tags and not headers and timestamp is expires is None:
             record = Record(value, key)
@@ -81,10 +81,10 @@ class Topic:
         partition: int | None = None,
         producer: Producer | None = None,
     ) -> Sequence[Location]:
-        """Append many records; return where they went, in their order.
+        """Append many records; return their locations in the same order.
 
-        Each picks its partition unless one is given; those of one partition are appended all or
-        none, also across a crash.
+        The partitioner assigns each record unless `partition` is given. Records of one partition
+        are appended atomically, also across a crash.
         """
         given = values if isinstance(values, list) else as_list(values, "values")
         records = (
@@ -111,7 +111,7 @@ class Topic:
         )
 
     def __iter__(self) -> Iterator[Message]:
-        """Iterate over what is there now, partition after partition."""
+        """Iterate over the present records, partition by partition."""
         return self.records()
 
     def records(
@@ -134,7 +134,7 @@ class Topic:
         start: int | Mapping[int, int] = 0,
         tag: str | None = None,
     ) -> Iterator[list[Message]]:
-        """Iterate over the same by the page, as they are read; none is empty."""
+        """Iterate over non-empty pages of records, as they are read."""
         check_start(start)
         if tag is not None:
             check_text(tag, "tag")
@@ -174,7 +174,7 @@ class Topic:
         until: int | datetime | None = None,
         limit: int = 64,
     ) -> list[Message]:
-        """Return the records of a key, newest first, of a span of time."""
+        """Return the records of a key within a time range, newest first."""
         end_ms = None if until is None else to_timestamp_ms(until)
         return self._backend.query_by_key(
             self._namespace, self.name, key, to_timestamp_ms(since), end_ms, limit
@@ -183,12 +183,12 @@ class Topic:
     query_message_by_key = query
 
     def offset_at(self, moment: int | datetime, partition: int = 0) -> Offset:
-        """Return the offset of the first record that is not older; the next one to be written if
-        there is none."""
+        """Return the offset of the first record at or after a timestamp; the next offset if there
+        is none."""
         return self._at(moment, partition)
 
     def offsets_at(self, moment: int | datetime) -> dict[int, Offset]:
-        """Return the same for every partition."""
+        """Return `offset_at` for every partition."""
         return self._backend.offsets_at(
             self._namespace, self.name, to_timestamp_ms(moment), AdapterOffsetStrategy.LATEST
         )
@@ -214,11 +214,11 @@ class Topic:
         return self._backend.delete_by_offset(self._namespace, self.name, partition, Offset(offset))
 
     def delete_before(self, partition: int, offset: int) -> Offset:
-        """Let a partition begin at `offset`; return where it does."""
+        """Delete the records before `offset`; return the new start of the partition."""
         return self._backend.delete_before(self._namespace, self.name, partition, Offset(offset))
 
     def compact(self) -> Compacted:
-        """Remove records whose key was written again; for topics with `cleanup="compact"`."""
+        """Keep only the newest record of each key; for topics with `cleanup="compact"`."""
         return self._backend.compact(self._namespace, self.name)
 
     # The topic itself
@@ -233,11 +233,11 @@ class Topic:
         return self._backend.locate_topic(self._namespace, self.name)[1]
 
     def alter(self, *, partitions: int | None = None, **options: Unpack[AlterOptions]) -> TopicInfo:
-        """Change the topic: what is not named stays. Partitions can grow and never shrink."""
+        """Change options of the topic; others keep their values. Partitions can only be added."""
         return self._backend.alter_topic(self._namespace, self.name, partitions, dict(options))
 
     def delete(self) -> None:
-        """Delete the topic with all of its records and its consumers' offsets."""
+        """Delete the topic with its records and the offsets of its consumer groups."""
         self._backend.delete_topic(self._namespace, self.name)
 
     # Inside
@@ -267,8 +267,8 @@ class Topic:
 
 
 def write_at_once(topic: Topic, record: Record, partition: int | None) -> Location | None:
-    """Append a record if that is a matter of microseconds: no device, no network, no other writer
-    is waited for. None: nothing was written. For `penstock.aio`: nothing may hold up a loop."""
+    """Append a record if that takes microseconds, without waiting for a device, a network or
+    another writer; None: nothing was written. `penstock.aio` calls it in the event loop."""
     write = topic._backend.write_at_once
     return None if write is None else write(topic._namespace, topic.name, record, partition)
 
@@ -282,7 +282,7 @@ def as_record(
     timestamp: int | datetime | None = None,
     expires: int | datetime | None = None,
 ) -> Record:
-    """Return a record of its parts, or one that is already made."""
+    """Return a record from its parts, or the given record."""
     if isinstance(value, Record):
         if key is not None or tags or headers or timestamp is not None or expires is not None:
             raise BadRequestError(

@@ -14,7 +14,7 @@ from tests.codec.golden_store import GoldenStore
 
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.engine.segment.store import SegmentStore
-from penstock.pipeline.read import task_planning as cutting
+from penstock.pipeline.read import task_planning
 from penstock.pipeline.read.planning import TaskPartition, plan, without_old
 from penstock.pipeline.read.ranges import ShardRange
 from penstock.pipeline.read.task_planning import task_count
@@ -141,7 +141,7 @@ def test_one_large_shard_is_cut_for_all_cores(
     mixed: StoreView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_CORES", "4")
-    monkeypatch.setattr(cutting, "ROWS_MIN", 10)
+    monkeypatch.setattr(task_planning, "ROWS_MIN", 10)
     for shard in (SHARDS[0], SHARDS[-1]):  # a queue of records, and one of batches
         wanted = ranges_of(mixed, [shard])
         tasks = plan(mixed, wanted, 64 << 20, 1)

@@ -1,12 +1,12 @@
-"""Jobs on a store directory, with Spark; each is a function here and `penstock pipeline NAME`.
+"""Jobs on a store directory with Spark; each is a function here and a `penstock pipeline` command.
 
     from penstock import pipeline
     from penstock.pipeline import jobs
 
     print(jobs.export(pipeline.session(), "data", "parquet", topics=["orders"]))
 
-Every job may be repeated, and may be killed at any moment and repeated. Each returns what it did,
-counted, and checks the counts against the bounds of the store.
+Jobs are idempotent: a job may be repeated, also after it was killed. Each returns counts of its
+work and checks them against the bounds of the store.
 """
 
 from penstock.pipeline.jobs.consumer_lag import LagResult, PartitionLag, lag

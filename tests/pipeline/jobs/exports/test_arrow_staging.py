@@ -12,14 +12,14 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.engine.segment.readonly.sample_store import EVENTS, EVENTS_COUNT, ORDERS, ORDERS_COUNT
 
-from penstock.pipeline.jobs.exports import job as exporting
-from penstock.pipeline.jobs.exports import staging as arrow_staging
+from penstock.pipeline.jobs.exports import job as export_job
+from penstock.pipeline.jobs.exports import staging
 from penstock.pipeline.jobs.exports.staged_counts import count_file, count_staged
 from penstock.pipeline.jobs.exports.staging import Partitioning, StagedFiles, day_text, escaped
 from penstock.pipeline.jobs.shard_ranges import load_ranges, range_options, read_range
 from penstock.pipeline.store.named_view import NamedView
 
-COLUMNS = exporting.EXPORTED_COLUMNS
+COLUMNS = export_job.EXPORTED_COLUMNS
 LAYOUT = Partitioning("topic", "day", keeps_topic=False)
 DAY_US = 86_400_000_000
 ORDERS_DELETED = 3
@@ -60,7 +60,7 @@ def test_days_are_written_as_spark_writes_them(spark: SparkSession) -> None:
     assert [day_text(day) for day in days] == [row[0] for row in texts]
 
 
-@pytest.mark.parametrize("days_count", [1, 3, arrow_staging.OPEN_FILES_MAX + 20])
+@pytest.mark.parametrize("days_count", [1, 3, staging.OPEN_FILES_MAX + 20])
 def test_each_row_is_once_in_a_file_of_its_day_and_in_order(
     tmp_path: Path, days_count: int
 ) -> None:
@@ -82,8 +82,8 @@ def test_each_row_is_once_in_a_file_of_its_day_and_in_order(
 def test_a_day_that_comes_again_goes_on_in_another_file_when_too_many_are_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_staging, "OPEN_FILES_MAX", 2)
-    monkeypatch.setattr(arrow_staging, "GROUP_SIZE", 1)
+    monkeypatch.setattr(staging, "OPEN_FILES_MAX", 2)
+    monkeypatch.setattr(staging, "GROUP_SIZE", 1)
     files = StagedFiles(tmp_path, 0, LAYOUT)
     for day in (1, 2, 3, 1, 3):
         files.add(rows_of([day] * 4))
@@ -105,7 +105,7 @@ def test_what_a_lost_attempt_left_does_not_count(
     with NamedView(str(sample)) as view:
         ranges = [read_range(view, ORDERS)]
     options = range_options(str(sample), ranges, COLUMNS, strict=True)
-    arrow_staging.stage_ranges(spark, options, tmp_path, LAYOUT)
+    staging.stage_ranges(spark, options, tmp_path, LAYOUT)
     assert not lost.exists()
     counted = count_staged(spark, sorted(tmp_path.rglob("*.parquet")))
     assert counted[ORDERS].rows == ORDERS_COUNT - ORDERS_DELETED
@@ -119,9 +119,9 @@ def test_the_files_have_the_columns_and_rows_that_spark_writes(
         ranges = [read_range(view, shard) for shard in (EVENTS, ORDERS)]
     ours, sparks = tmp_path / "ours", tmp_path / "sparks"
     options = range_options(str(sample), ranges, COLUMNS, strict=True)
-    arrow_staging.stage_ranges(spark, options, ours, exporting.layout_of(mode))
+    staging.stage_ranges(spark, options, ours, export_job.layout_of(mode))
     table = load_ranges(spark, str(sample), ranges, COLUMNS, strict=True)
-    exporting.stage_table(spark, table, sparks, mode)
+    export_job.stage_table(spark, table, sparks, mode)
     found = [contents(ours), contents(sparks)]
     assert found[0].schema == found[1].schema
     assert found[0].equals(found[1])

@@ -12,7 +12,7 @@ from tests.kafka_clients import AdminClient, Producer
 from penstock.engine.segment.readonly.store_view import StoreView
 from penstock.errors import BadRequestError, SetupError
 from penstock.pipeline import jobs
-from penstock.pipeline.jobs.imports import kafka as importing_kafka
+from penstock.pipeline.jobs.imports import kafka as kafka_import
 from penstock.pipeline.write.commit_protocol import Journal, OpenBatch
 from penstock.record import ShardId, StoredRecord
 
@@ -70,7 +70,7 @@ def test_records_come_once_and_only_what_is_new_also_after_a_kill(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Small pieces: a partition is read by several tasks, and stays in order.
-    monkeypatch.setattr(importing_kafka, "_OFFSETS_PER_TASK", 40)
+    monkeypatch.setattr(kafka_import, "_OFFSETS_PER_TASK", 40)
     store = tmp_path / "store"
     with running(tmp_path / "kafka") as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.address})
@@ -115,7 +115,7 @@ def _run_without_writing(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(importing_kafka._TopicImport, "write", die)
+        patch.setattr(kafka_import._TopicImport, "write", die)
         with pytest.raises(KilledError):
             jobs.import_kafka(spark, str(store), address, {"orders": "copied"})
 

@@ -29,7 +29,7 @@ from penstock.engine.segment.store import SegmentStore
 from penstock.errors import BadRequestError, StoreError
 from penstock.meta.state.model import TieringPolicy
 from penstock.pipeline import jobs
-from penstock.pipeline.jobs.offloads import job as offloading
+from penstock.pipeline.jobs.offloads import job as offload_job
 from penstock.pipeline.jobs.offloads import work as offload_work
 from penstock.pipeline.jobs.offloads.work import OffloadDone, OffloadTask, offload_one
 from penstock.record import QueueKind, Record, ShardId
@@ -153,11 +153,11 @@ def test_a_node_can_leave_all_uploads_to_spark(tmp_path: Path) -> None:
         topic.write_many([Record(b"%d" % n) for n in range(50)])
         node.run_upkeep()
     assert not chunk_files(tmp_path / "data" / "tier")
-    assert [task.end for task in offloading.plan(path, f"file://{tmp_path}/tier")[0]] == [50]
+    assert [task.end for task in offload_job.plan(path, f"file://{tmp_path}/tier")[0]] == [50]
     with penstock.open(path) as node:
         node.run_upkeep()
     assert chunk_files(tmp_path / "data" / "tier")
-    tasks, left = offloading.plan(path, f"file://{tmp_path}/tier")
+    tasks, left = offload_job.plan(path, f"file://{tmp_path}/tier")
     assert (tasks, left) == ([], ["orders_0"])
 
 
@@ -171,7 +171,7 @@ def test_the_log_goes_when_the_job_has_brought_it(tmp_path: Path) -> None:
             topic.write_many([Record(b"%d" % n * 9) for n in range(first, first + 100)])
         node.run_upkeep()
         assert topic.describe().partitions[0].log_start is None  # nothing is gone
-    for task in offloading.plan(path, url)[0]:
+    for task in offload_job.plan(path, url)[0]:
         assert offload_one(task).failure == ""
     with penstock.open(path, **small) as node:
         node.run_upkeep()
