@@ -122,7 +122,7 @@ def test_an_archive_holds_what_executors_need(
     assert {"penstock", "msgspec", "rocksdict"} <= {*made.distributions}
     subprocess.run(["tar", "xzf", made.path, "-C", str(tmp_path)], check=True, timeout=120)
     code = (
-        "import msgspec, penstock, penstock._native, penstock.pipeline.session.probe as probe\n"
+        "import msgspec, penstock, penstock._native\nfrom penstock.pipeline.session import probe\n"
         "print(penstock.__file__, probe.installed_version())"
     )
     answer = subprocess.run(

@@ -17,48 +17,50 @@ from penstock.cli.target import Data, Namespace, Server, open_target
 from penstock.errors import BadRequestError, UnknownTopicError
 from penstock.record import Record
 
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE]...",
+        help="Files to send, one record per file; without files, one record per stdin line.",
+    ),
+]
+Key = Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")]
+KeySeparator = Annotated[
+    str | None,
+    typer.Option(
+        "--key-separator",
+        "-K",
+        metavar="TEXT",
+        help="Text between key and value in each line.",
+    ),
+]
+Tags = Annotated[list[str], typer.Option("--tag", "-t", help="Tag of every record (repeatable).")]
+HeaderPairs = Annotated[
+    list[str],
+    typer.Option(
+        "--header", "-H", metavar="NAME=VALUE", help="Header of every record (repeatable)."
+    ),
+]
+Partition = Annotated[
+    int | None,
+    typer.Option(
+        "--partition",
+        "-p",
+        min=0,
+        help="Partition to write to.",
+        show_default="chosen by the topic's partitioner",
+    ),
+]
+
 
 def produce(
     topic: TopicName,
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[FILE]...",
-            help="Files to send, one record per file; without files, one record per stdin line.",
-        ),
-    ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
-    separator: Annotated[
-        str | None,
-        typer.Option(
-            "--key-separator",
-            "-K",
-            metavar="TEXT",
-            help="Text between key and value in each line.",
-        ),
-    ] = None,
-    tags: Annotated[
-        list[str], typer.Option("--tag", "-t", help="Tag of every record (repeatable).")
-    ] = [],  # noqa: B006 - typer's way to say "none given"
-    headers: Annotated[
-        list[str],
-        typer.Option(
-            "--header",
-            "-H",
-            metavar="NAME=VALUE",
-            help="Header of every record (repeatable).",
-        ),
-    ] = [],  # noqa: B006 - as above
-    partition: Annotated[
-        int | None,
-        typer.Option(
-            "--partition",
-            "-p",
-            min=0,
-            help="Partition to write to.",
-            show_default="chosen by the topic's partitioner",
-        ),
-    ] = None,
+    files: Files = None,
+    key: Key = None,
+    separator: KeySeparator = None,
+    tags: Tags = [],  # noqa: B006 - typer's way to say "none given"
+    headers: HeaderPairs = [],  # noqa: B006 - as above
+    partition: Partition = None,
     server: Server = None,
     data: Data = None,
     namespace: Namespace = "default",
