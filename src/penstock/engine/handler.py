@@ -38,7 +38,7 @@ from penstock.engine.routing.column_reading import read_columns
 from penstock.engine.routing.offline_segments import behind_hidden, check_complete, without_hidden
 from penstock.engine.routing.shard_routing import Forwarder, ShardRouting
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
-from penstock.engine.segment.engine import SegmentEngine
+from penstock.engine.segment import SegmentEngine
 from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits, is_within
 from penstock.errors import BusyError, NotSupportedError, StoreError
 from penstock.platform.clock import Clock, SystemClock

@@ -6,8 +6,7 @@ import os
 from typing import Final
 from urllib.parse import quote
 
-from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX
-from penstock.engine.segment.settings import FileSizes, SegmentSettings
+from penstock.engine.segment import RECORD_OVERHEAD_MAX, FileSizes, SegmentSettings
 from penstock.settings import Settings, TieringSettings, keeps_default_sizes
 from penstock.tiered.catalog.directory_tiers import TIER_DIRECTORY
 from penstock.tiered.config import TierConfig

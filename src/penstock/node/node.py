@@ -63,10 +63,7 @@ from penstock.engine.routing.reconcile import Reconciled, reconcile
 from penstock.engine.routing.shard_metrics import ShardMetrics
 from penstock.engine.routing.shard_upkeep import ShardUpkeep, UpkeepLimits
 from penstock.engine.routing.storage_cache import StorageCacheManager, share_topics
-from penstock.engine.segment.engine import SegmentEngine
-from penstock.engine.segment.log.disk_errors import opening_errors
-from penstock.engine.segment.recovery.store_sizes import holds_store
-from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment import SegmentEngine, SegmentStore, holds_store, opening_errors
 from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import RetryableError, SetupError
 from penstock.groups.build import build_groups

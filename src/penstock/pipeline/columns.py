@@ -26,7 +26,7 @@ from penstock.codec.interface import Columns
 from penstock.record import ShardId, StoredRecord
 
 if TYPE_CHECKING:
-    from penstock.engine.segment.read.arrow import AnyArray
+    from penstock.engine.segment import AnyArray
 
 CREATE_TIME: Final = 0
 """`timestampType` of Kafka: the timestamp is the producer's."""

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment import StoreView
 from penstock.errors import BadRequestError, NotAStoreError, NotSupportedError
 from penstock.pipeline.options.sink_options import BATCH_PREFIX, SinkOptions, sink_options
 from penstock.pipeline.session.worker_errors import hide_traceback

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-    from penstock.engine.segment.read.arrow import AnyArray
+    from penstock.engine.segment import AnyArray
 
 StageResult = pa.RecordBatch | Iterable[pa.RecordBatch] | None
 Stage = Callable[[pa.RecordBatch], StageResult]

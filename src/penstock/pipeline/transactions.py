@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment import StoreView
 from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits
 from penstock.pipeline.store.node_directory import meta_of
 from penstock.record import ShardId

@@ -7,8 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment import SegmentSettings, SegmentStore
 from penstock.errors import BadRequestError, StoreError
 from penstock.platform.clock import SystemClock
 from penstock.record import QueueKind, Record, ShardId, StoredRecord

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment import SegmentStore
 from penstock.errors import TierSetupError
 from penstock.platform.clock import Clock
 from penstock.tiered.config import TierConfig

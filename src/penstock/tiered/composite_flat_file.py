@@ -28,7 +28,7 @@ from penstock.codec.format import (
     RawRecord,
 )
 from penstock.codec.select import core
-from penstock.engine.segment.read.unreadable import UnitsRead
+from penstock.engine.segment import UnitsRead
 from penstock.errors import (
     BadRequestError,
     ClosedError,

@@ -32,16 +32,14 @@ from penstock.engine.contract import (
     ShardInfo,
     ShardTiering,
 )
-from penstock.engine.segment.engine import SegmentEngine
-from penstock.engine.segment.read.key_reader import inner_count
-from penstock.engine.segment.read.transaction_records import transacted_in
-from penstock.engine.segment.retention import RetentionPolicy
-from penstock.engine.segment.store import SegmentStore
-from penstock.errors import (
-    BadRequestError,
-    CorruptionError,
-    SetupError,
+from penstock.engine.segment import (
+    RetentionPolicy,
+    SegmentEngine,
+    SegmentStore,
+    inner_count,
+    transacted_in,
 )
+from penstock.errors import BadRequestError, CorruptionError, SetupError
 from penstock.platform.log import get_logger
 from penstock.record import Offset, ShardId, StoredRecord
 from penstock.tiered.chunk.shard_manifest import LeaseLostError

@@ -24,9 +24,7 @@ from penstock.cli.commands import store_output
 from penstock.cli.commands.store_repair_output import print_repair
 from penstock.cli.exit_codes import DAMAGED
 from penstock.cli.output import progress_bar, step_progress
-from penstock.engine.segment import inspect
-from penstock.engine.segment.readonly.store_view import StoreView
-from penstock.engine.segment.settings import SegmentSettings
+from penstock.engine.segment import SegmentSettings, StoreView, inspect
 from penstock.errors import BadRequestError, UnreadableContentError
 from penstock.pipeline.store.node_directory import StoreDirectory, find_store, store_root
 

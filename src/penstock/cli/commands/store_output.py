@@ -23,6 +23,7 @@ from penstock.cli.output import (
     time_text,
     value_text,
 )
+from penstock.engine.segment import RecoveryReport
 from penstock.engine.segment.inspect import (
     FileInfo,
     Hit,
@@ -32,7 +33,6 @@ from penstock.engine.segment.inspect import (
     TopicInfo,
     VerifyReport,
 )
-from penstock.engine.segment.recovery.recovery import RecoveryReport
 from penstock.record import ShardId, StoredRecord
 
 Names = Mapping[str, str]

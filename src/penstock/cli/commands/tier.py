@@ -14,8 +14,7 @@ from penstock.cli.arguments import AsJson, ShardName, read_shard
 from penstock.cli.commands import tier_output
 from penstock.cli.exit_codes import DAMAGED
 from penstock.cli.output import print_line, progress_bar, step_progress
-from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment import SegmentSettings, SegmentStore
 from penstock.errors import BadRequestError
 from penstock.node.component_settings import segment_settings
 from penstock.record import ShardId

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.contract import ColumnQuery
 from penstock.engine.routing.storage_cache import ShardEntry
-from penstock.engine.segment.engine import SegmentEngine
+from penstock.engine.segment import SegmentEngine
 from penstock.engine.transactions.stable_offsets import TransactionLimits
 
 if TYPE_CHECKING:

@@ -1,5 +1,94 @@
-"""The segmented file log: one CommitLog, a ConsumeQueue per shard, IndexFiles.
+"""The segment engine: one CommitLog per node, a ConsumeQueue per shard, IndexFiles by key.
 
-Its files are byte-compatible with Apache RocketMQ 5.5. `engine` implements the contract, `store`
-joins the parts.
+Its files are byte-compatible with Apache RocketMQ 5.5. `engine` implements the storage contract,
+`store` joins the parts.
+
+Other packages import from here and from `inspect` only; an import contract in `pyproject.toml`
+protects the modules below. A name is loaded with its first use, so that a program which needs one
+of them does not load the others.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.engine.segment.bounds import Bounds
+    from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
+    from penstock.engine.segment.log.disk_errors import opening_errors
+    from penstock.engine.segment.queue.shard_state import ShardState
+    from penstock.engine.segment.read.arrow import AnyArray
+    from penstock.engine.segment.read.key_reader import Query, inner_count, split_run
+    from penstock.engine.segment.read.transaction_records import transacted_in
+    from penstock.engine.segment.read.unreadable import UnitsRead, find_unreadable, unreadable
+    from penstock.engine.segment.readonly.shard_view import (
+        ShardView,
+        first_record,
+        first_unit_at,
+    )
+    from penstock.engine.segment.readonly.store_view import StoreView
+    from penstock.engine.segment.recovery.recovery import RecoveryReport
+    from penstock.engine.segment.recovery.store_sizes import holds_store
+    from penstock.engine.segment.retention import RetentionPolicy
+    from penstock.engine.segment.settings import FileSizes, SegmentSettings
+    from penstock.engine.segment.store import SegmentStore
+
+_MODULES: Final = {
+    "RECORD_OVERHEAD_MAX": "engine",
+    "Bounds": "bounds",
+    "FileSizes": "settings",
+    "Query": "read.key_reader",
+    "RecoveryReport": "recovery.recovery",
+    "RetentionPolicy": "retention",
+    "SegmentEngine": "engine",
+    "SegmentSettings": "settings",
+    "SegmentStore": "store",
+    "ShardState": "queue.shard_state",
+    "ShardView": "readonly.shard_view",
+    "StoreView": "readonly.store_view",
+    "UnitsRead": "read.unreadable",
+    "find_unreadable": "read.unreadable",
+    "first_record": "readonly.shard_view",
+    "first_unit_at": "readonly.shard_view",
+    "holds_store": "recovery.store_sizes",
+    "inner_count": "read.key_reader",
+    "opening_errors": "log.disk_errors",
+    "split_run": "read.key_reader",
+    "transacted_in": "read.transaction_records",
+    "unreadable": "read.unreadable",
+}
+
+__all__ = [
+    "RECORD_OVERHEAD_MAX",
+    "AnyArray",
+    "Bounds",
+    "FileSizes",
+    "Query",
+    "RecoveryReport",
+    "RetentionPolicy",
+    "SegmentEngine",
+    "SegmentSettings",
+    "SegmentStore",
+    "ShardState",
+    "ShardView",
+    "StoreView",
+    "UnitsRead",
+    "find_unreadable",
+    "first_record",
+    "first_unit_at",
+    "holds_store",
+    "inner_count",
+    "opening_errors",
+    "split_run",
+    "transacted_in",
+    "unreadable",
+]
+
+if not TYPE_CHECKING:  # else a misspelt name would pass the type checker
+
+    def __getattr__(name: str) -> object:
+        module = _MODULES.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{module}"), name)
+        globals()[name] = value
+        return value

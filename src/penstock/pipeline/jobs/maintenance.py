@@ -22,12 +22,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.engine.contract import RECORD_SIZE_MAX, ShardConfig
-from penstock.engine.segment import inspect
-from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
-from penstock.engine.segment.recovery.recovery import RecoveryReport
-from penstock.engine.segment.retention import RetentionPolicy
-from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment import (
+    RECORD_OVERHEAD_MAX,
+    RecoveryReport,
+    RetentionPolicy,
+    SegmentEngine,
+    SegmentSettings,
+    SegmentStore,
+    inspect,
+)
 from penstock.errors import BadRequestError, CorruptionError, LockedError, SetupError, StoreError
 from penstock.pipeline.jobs.node_upkeep import compact_on_node, expire_on_node, is_node
 from penstock.pipeline.jobs.spark_work import Progress

@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, TIME_BLOCK
-from penstock.engine.segment.readonly.shard_view import ShardView, first_record, first_unit_at
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment import ShardView, StoreView, first_record, first_unit_at
 from penstock.engine.transactions.stable_offsets import Ranges
 from penstock.pipeline.options.source_options import SourceOptions
 from penstock.pipeline.read.ranges import ShardRange

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from msgspec import Struct
 
 from penstock.codec.format import TIME_BLOCK
-from penstock.engine.segment.read.key_reader import Query
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment import Query, StoreView
 from penstock.engine.transactions.stable_offsets import Ranges
 from penstock.errors import CorruptionError
 from penstock.pipeline.columns import BatchMaker, fields_of

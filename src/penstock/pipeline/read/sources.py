@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment import StoreView
 from penstock.pipeline.options.filters import Filters
 from penstock.pipeline.options.source_options import SourceOptions
 from penstock.pipeline.read.planning import TaskPartition, plan, plan_by_key, without_old

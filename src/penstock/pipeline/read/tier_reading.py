@@ -21,7 +21,7 @@ from penstock.codec.format import (
     Damage,
 )
 from penstock.codec.select import core
-from penstock.engine.segment.read.unreadable import UnitsRead, find_unreadable
+from penstock.engine.segment import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError
 from penstock.pipeline.columns import BatchMaker, fields_of
 from penstock.pipeline.read.ranges import ShardRange, still_there

@@ -7,9 +7,7 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
-from penstock.engine.segment.bounds import Bounds
-from penstock.engine.segment.queue.shard_state import ShardState
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment import Bounds, ShardState, StoreView
 from penstock.engine.transactions.stable_offsets import Ranges
 from penstock.pipeline.store.node_directory import directory_ids, find_store
 from penstock.pipeline.store.node_tiers import Tiers

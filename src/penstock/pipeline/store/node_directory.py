@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment import StoreView
 from penstock.errors import BadRequestError, SetupError
 from penstock.platform.log import get_logger
 from penstock.record import ShardId

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.engine.contract import ShardConfig
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment import StoreView
 from penstock.errors import BadRequestError
 from penstock.pipeline.store.node_directory import meta_of
 from penstock.record import ShardId

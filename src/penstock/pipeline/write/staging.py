@@ -26,7 +26,7 @@ from penstock.record import ShardId
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from penstock.engine.segment.read.arrow import AnyArray
+    from penstock.engine.segment import AnyArray
 
 CHUNK_ROWS: Final = 8192
 CHUNK_SIZE: Final = 1 << 20

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment import SegmentStore
 from penstock.errors import LockedError, SequenceGapError
 from penstock.pipeline.write.staging import Chunk, partition_counts
 from penstock.platform.log import get_logger
 from penstock.record import Producer, Record, ShardId
 
 if TYPE_CHECKING:
-    from penstock.engine.segment.read.arrow import AnyArray
+    from penstock.engine.segment import AnyArray
 
 _log = get_logger(__name__)
 _T = TypeVar("_T")

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.engine.rocksdb import RocksDBStorageEngine
-from penstock.engine.segment.engine import SegmentEngine
+from penstock.engine.segment import SegmentEngine
 from penstock.errors import StoreError
 from penstock.node.node import Node
 from penstock.platform.disk import Disk

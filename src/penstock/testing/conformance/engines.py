@@ -20,9 +20,13 @@ from penstock.engine.contract import (
 )
 from penstock.engine.memory import MemoryStorageEngine
 from penstock.engine.rocksdb import RocksDBStorageEngine
-from penstock.engine.segment.engine import RECORD_OVERHEAD_MAX, SegmentEngine
-from penstock.engine.segment.settings import FileSizes, SegmentSettings
-from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment import (
+    RECORD_OVERHEAD_MAX,
+    FileSizes,
+    SegmentEngine,
+    SegmentSettings,
+    SegmentStore,
+)
 from penstock.record import Flush, QueueKind
 from penstock.testing.conformance.harness import EngineHarness
 

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.engine.contract import ShardConfig
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment import StoreView
 from penstock.errors import NotAStoreError, SetupError
 from penstock.meta.offline.read_topics import read_topics
 from penstock.meta.state.model import Topic

@@ -21,9 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.engine.routing.storage_cache import shard_config
-from penstock.engine.segment.recovery.store_sizes import holds_store
-from penstock.engine.segment.settings import SegmentSettings
-from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment import SegmentSettings, SegmentStore, holds_store
 from penstock.errors import AlreadyExistsError, BadRequestError, NotAStoreError, SetupError
 from penstock.meta.identifiers import parse_ulid
 from penstock.meta.standalone.client import StandaloneMetaClient

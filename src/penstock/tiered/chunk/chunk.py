@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from penstock.codec.format import BATCH_UNIT, KIND_BATCH, KIND_SIMPLE, QUEUE_UNIT
 from penstock.codec.select import core
-from penstock.engine.segment.read.unreadable import UnitsRead
+from penstock.engine.segment import UnitsRead
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.record import QueueKind, ShardId
 from penstock.tiered.chunk.chunk_records import KEY_ENTRY, index_units

@@ -20,7 +20,7 @@ from penstock.codec.format import (
     Damage,
 )
 from penstock.codec.select import core
-from penstock.engine.segment.read.unreadable import UnitsRead, find_unreadable
+from penstock.engine.segment import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.record import QueueKind, ShardId, StoredRecord
 

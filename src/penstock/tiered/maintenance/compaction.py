@@ -16,8 +16,7 @@ from penstock.codec.deleted_ranges import DeletedRanges
 from penstock.codec.format import BATCH_UNIT, QUEUE_UNIT
 from penstock.engine.compaction import CompactionRules
 from penstock.engine.contract import Compacted
-from penstock.engine.segment.read.unreadable import UnitsRead
-from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment import SegmentStore, UnitsRead
 from penstock.engine.transactions.stable_offsets import Ranges, is_within
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.platform.log import get_logger

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from penstock.codec.format import PRE_BLANK, QUEUE_UNIT, RECORD_HEAD, Damage, RawRecord
 from penstock.codec.properties import inner_range, lookup
 from penstock.codec.select import core
-from penstock.engine.segment.read.key_reader import split_run
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment import StoreView, split_run
 from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import CorruptionError, NotSupportedError
 from penstock.meta.offline.read_transactions import read_transactions

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from penstock.codec.deleted_ranges import DeletedRanges, cover
 from penstock.codec.format import BATCH_UNIT, PRE_BLANK, QUEUE_UNIT, Damage
 from penstock.codec.select import core
-from penstock.engine.segment.read.unreadable import UnitsRead, find_unreadable
+from penstock.engine.segment import UnitsRead, find_unreadable
 from penstock.errors import CorruptionError, UnreadableContentError
 from penstock.platform.clock import Clock, SystemClock
 from penstock.record import QueueKind, ShardId, StoredRecord

@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.codec.format import CHECKSUM_MASK, QUEUE_UNIT, Damage, RawRecord
 from penstock.codec.raw_message import stored_from_raw
 from penstock.codec.select import core
-from penstock.engine.segment.read.unreadable import unreadable
+from penstock.engine.segment import unreadable
 from penstock.errors import (
     BadRequestError,
     CorruptionError,

@@ -18,9 +18,7 @@ from msgspec.structs import replace
 from penstock.codec.format import RawRecord
 from penstock.codec.properties import inner_range, lookup
 from penstock.codec.select import core
-from penstock.engine.segment.bounds import Bounds
-from penstock.engine.segment.queue.shard_state import ShardState
-from penstock.engine.segment.read.key_reader import split_run
+from penstock.engine.segment import Bounds, ShardState, split_run
 from penstock.engine.transactions.aborted_offsets import BatchReader
 from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits, is_within
 from penstock.record import Offset, ShardId

@@ -19,9 +19,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from penstock.engine.segment.bounds import Bounds
-from penstock.engine.segment.queue.shard_state import ShardState
-from penstock.engine.segment.store import SegmentStore
+from penstock.engine.segment import Bounds, SegmentStore, ShardState
 from penstock.errors import (
     ClosedError,
     CorruptionError,

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment import StoreView
 from penstock.errors import BadRequestError, NotAStoreError
 from penstock.pipeline.jobs.node_upkeep import is_node
 from penstock.pipeline.read.endpoint import connect

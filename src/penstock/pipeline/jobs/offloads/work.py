@@ -17,10 +17,7 @@ from msgspec.structs import replace
 from penstock.codec.deleted_ranges import coalesce
 from penstock.codec.format import RawRecord
 from penstock.codec.select import core
-from penstock.engine.segment.bounds import Bounds
-from penstock.engine.segment.queue.shard_state import ShardState
-from penstock.engine.segment.read.key_reader import inner_count, split_run
-from penstock.engine.segment.readonly.store_view import StoreView
+from penstock.engine.segment import Bounds, ShardState, StoreView, inner_count, split_run
 from penstock.errors import StoreError
 from penstock.record import Offset, QueueKind, ShardId
 from penstock.tiered.chunk.manifest import Manifest
