@@ -11,13 +11,18 @@ General promises:
   * A key is None or bytes (b"" is a key); a value is None (a tombstone) or bytes; a tag is text.
   * Negative offsets, limits below 1 and wrong types raise `BadRequestError`.
   * Engines differ only in their declared `Capabilities`.
+
+What an engine can do besides is a class that it inherits from: `BatchEngine`, `ColumnEngine`,
+`QuickEngine`, `SharedSyncEngine`. They are plain classes, not protocols: the handler asks for them
+with every request, and an `isinstance` of a protocol compares all methods. `TransactionalEngine` is
+asked for once per transaction, and is a protocol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -31,6 +36,9 @@ from penstock.record import (
     ShardId,
     StoredRecord,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 RECORDS_PER_READ: Final = 1_000
 SIZE_PER_READ: Final = 4 << 20
@@ -199,9 +207,8 @@ class BatchPage(NamedTuple):
     """What lies at `next_offset`, when it cannot be handed out as it is."""
 
 
-@runtime_checkable
-class BatchEngine(Protocol):
-    """What an engine offers besides when it keeps Kafka batches as they come."""
+class BatchEngine:
+    """For engines that keep Kafka batches as they come. Inherit from it to offer that."""
 
     def write_batch(
         self,
@@ -214,29 +221,29 @@ class BatchEngine(Protocol):
     ) -> Written:
         """Append a checked batch of `count` messages, the newest of `timestamp_ms`; its base
         offset and leader epoch are set on the way."""
-        ...
+        raise NotImplementedError
 
     def read_batches(self, shard: ShardId, offset: int, until: int, max_size: int) -> BatchPage:
         """Return the batches from that of `offset` on which end at or below `until`; the first
         one whatever its size."""
-        ...
+        raise NotImplementedError
 
     def bounds(self, shard: ShardId) -> tuple[int, int]:
         """Return the earliest and the commit offset."""
-        ...
+        raise NotImplementedError
 
     def epoch_end(self, shard: ShardId, epoch: int) -> tuple[int, int]:
         """Return the greatest leader epoch that is not above `epoch`, and where it ends."""
-        ...
+        raise NotImplementedError
 
     def sync(self) -> None:
         """Put everything that was written on the device, whatever its shard's flush mode."""
-        ...
+        raise NotImplementedError
 
     def is_hot(self, shard: ShardId, offset: int) -> bool:
         """Say whether the records from `offset` on were written so lately that they are in
         memory."""
-        ...
+        raise NotImplementedError
 
 
 @runtime_checkable
@@ -253,23 +260,32 @@ class TransactionalEngine(Protocol):
         ...
 
 
-class QuickEngine(Protocol):
-    """What an engine offers besides when it may append without waiting. For event loops."""
+class QuickEngine:
+    """For engines that can append without waiting, which event loops need. Inherit from it to
+    offer that."""
 
     def write_at_once(self, shard: ShardId, record: Record) -> Written | None:
-        """Append a record if that is a matter of microseconds: no device, no network, nobody else
-        is waited for. None: nothing was written, and `write` has to be called."""
-        ...
+        """Append a record if that takes microseconds: without waiting for a device, the network or
+        another caller. None: nothing was written, and the caller has to call `write`."""
+        raise NotImplementedError
 
 
-class SharedSyncEngine(Protocol):
-    """What an engine offers besides when writes to several shards can wait for the device
-    together."""
+class SharedSyncEngine:
+    """For engines in which writes to several shards can share one sync of the device. Inherit from
+    it to offer that."""
 
     def batch_write_parts(self, parts: Sequence[ShardPart]) -> list[Written | StoreError]:
-        """Write each part as `batch_write` does, and wait for the device once for all of them.
-        Returns, in their order, what each got, or why it was not written."""
-        ...
+        """Write each part as `batch_write` does, and sync once for all of them. Returns, in their
+        order, what was written, or the error of a part that was not."""
+        raise NotImplementedError
+
+
+class ColumnEngine:
+    """For engines that read records as Arrow columns. Inherit from it to offer that."""
+
+    def read_columns(self, shard: ShardId, query: ColumnQuery) -> list[pa.RecordBatch] | None:
+        """Return about `max_size` bytes of records; None where this shard has only rows."""
+        raise NotImplementedError
 
 
 class StorageEngine(Protocol):

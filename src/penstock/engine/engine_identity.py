@@ -3,6 +3,7 @@
     DATA/engines                a line for each engine that was opened here: name, id, here or lost
     DATA/segment/penstock/id    the id, where the engine itself is
     DATA/rocksdb/penstock-id
+    DATA/plugins/NAME/penstock-id   of an engine of another package
 
 Somebody deletes a directory, or its disk is not mounted, while the metadata stay: the start would
 make all shards anew, empty, and serve them. Instead they are reported as lost, before anything is
@@ -16,9 +17,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from penstock.engine.contract import StorageEngine
 from penstock.engine.engine_set import EngineSet
+from penstock.engine.plugins import DIRECTORY, PREFIX, EngineContext, load_plugin, plugin_name
+from penstock.engine.transactions.stable_offsets import TransactionLimits
 from penstock.errors import CorruptionError
 from penstock.meta.client import MetaClient
+from penstock.platform.clock import Clock
 from penstock.platform.disk import Disk
 from penstock.platform.log import get_logger
 
@@ -59,7 +64,8 @@ class KnownEngines:
         self._lines: Final[dict[str, tuple[str, str]]] = {}
         for line in self._read(KNOWN_ENGINES).splitlines():
             name, engine_id, state = (*line.split(), "", "", "")[:3]
-            if name in PLACES and engine_id and state in {_HERE, _LOST}:
+            is_known = name in places or plugin_name(name) is not None
+            if is_known and engine_id and state in {_HERE, _LOST}:
                 self._lines[name] = (engine_id, state)
 
     def gone(self) -> list[tuple[str, str]]:
@@ -95,7 +101,7 @@ class KnownEngines:
             return  # if it was lost, it is not found yet
         if not there:
             there = self._draw_id() if line is None or line[1] == _LOST else line[0]
-            self._disk.replace(f"{self._root}/{self._places[name][0]}", f"{there}\n".encode())
+            self._disk.replace(f"{self._root}/{self._place(name)[0]}", f"{there}\n".encode())
         self._note(name, there, _HERE)
 
     def id_of(self, name: str) -> str:
@@ -114,9 +120,34 @@ class KnownEngines:
         self._disk.replace(f"{self._root}/{KNOWN_ENGINES}", text.encode())
         self._lines[name] = (engine_id, state)
 
+    def open_plugin(self, name: str, clock: Clock, limits: TransactionLimits) -> StorageEngine:
+        """Open the engine of another package in its own directory. Raises `SetupError` when the
+        package is missing."""
+        plugin = load_plugin(name)
+        path = f"{self._root}/{DIRECTORY}/{name}"
+        self._disk.make_directory(path)
+        engine = plugin(EngineContext(path, clock, limits))
+        try:
+            self.note_opened(f"{PREFIX}{name}")
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    def plugins(self) -> list[str]:
+        """Return the storage types of other packages' engines that were opened here."""
+        return [name for name in self._lines if plugin_name(name) is not None]
+
+    def _place(self, name: str) -> tuple[str, str]:
+        plugin = plugin_name(name)
+        if plugin is None:
+            return self._places[name]
+        path = f"{DIRECTORY}/{plugin}/penstock-id"
+        return path, path
+
     def _id_of(self, name: str) -> str | None:
         """Return the id of the engine that is here now, empty if it has none; None without one."""
-        id_path, content = self._places[name]
+        id_path, content = self._place(name)
         if not self._disk.exists(f"{self._root}/{content}"):
             return None
         return self._read(id_path).strip()
@@ -148,11 +179,11 @@ def settle_engines(
     """Report what is gone and what is back, before anything is served."""
     for name, engine_id in known.gone():
         _log.error("engine_gone", engine=name, id=engine_id)
-        insist(partial(meta.report_engine_loss, storage_types[name], engine_id))
+        insist(partial(meta.report_engine_loss, storage_types.get(name, name), engine_id))
         known.note_lost(name)
     for name, engine_id in known.back():
         _log.warning("engine_back", engine=name, id=engine_id)
-        engine = engines.get(storage_types[name])
+        engine = engines.get(storage_types.get(name, name))
         for shard in engine.list_shard():
             if not insist(partial(meta.restore_lost_shard, shard, engine_id)):
                 engine.delete_shard(shard)

@@ -7,24 +7,30 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock.engine.contract import StorageEngine
+from penstock.engine.plugins import plugin_name
 from penstock.errors import BadRequestError, ClosedError, StoreError
 from penstock.platform.log import get_logger
 
 EngineFactory = Callable[[], StorageEngine]
+PluginOpener = Callable[[str], StorageEngine]
+"""Opens the engine of another package by the name of its entry point; see `plugins`."""
 
 _log: Final = get_logger(__name__)
 
 
 class EngineSet:
-    def __init__(self, factories: Mapping[str, EngineFactory]) -> None:
+    def __init__(
+        self, factories: Mapping[str, EngineFactory], open_plugin: PluginOpener | None = None
+    ) -> None:
         self._factories: Final = dict(factories)
+        self._open_plugin: Final = open_plugin
         self._opened: dict[str, StorageEngine] = {}
         self._opening: Final = threading.Lock()
         self._closed = False
 
     @property
     def storage_types(self) -> list[str]:
-        """What can be opened here."""
+        """The built-in engines that can be opened here."""
         return sorted(self._factories)
 
     def get(self, storage_type: str) -> StorageEngine:
@@ -37,14 +43,20 @@ class EngineSet:
                 raise ClosedError("the engines were closed")
             engine = self._opened.get(storage_type)
             if engine is None:
-                factory = self._factories.get(storage_type)
-                if factory is None:
-                    raise BadRequestError(
-                        f"there is no engine {storage_type!r} here; "
-                        f"expected one of {', '.join(self.storage_types)}"
-                    )
-                engine = self._opened[storage_type] = factory()
+                engine = self._opened[storage_type] = self._open(storage_type)
             return engine
+
+    def _open(self, storage_type: str) -> StorageEngine:
+        factory = self._factories.get(storage_type)
+        if factory is not None:
+            return factory()
+        plugin = plugin_name(storage_type)
+        if plugin is None or self._open_plugin is None:
+            raise BadRequestError(
+                f"this node has no engine {storage_type!r}; "
+                f"expected one of {', '.join(self.storage_types)}"
+            )
+        return self._open_plugin(plugin)
 
     def opened(self) -> dict[str, StorageEngine]:
         with self._opening:

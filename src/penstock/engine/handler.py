@@ -25,20 +25,19 @@ from penstock.engine.contract import (
     ColumnQuery,
     Compacted,
     Isolation,
+    QuickEngine,
     ShardInfo,
     ShardPart,
+    SharedSyncEngine,
     TransactionalEngine,
     Written,
 )
 from penstock.engine.engine_set import EngineSet
-from penstock.engine.memory.engine import MemoryStorageEngine
-from penstock.engine.rocksdb.engine import RocksDBStorageEngine
 from penstock.engine.routing.append_notifications import AppendWatch, wait_for_append
 from penstock.engine.routing.column_reading import read_columns
 from penstock.engine.routing.offline_segments import behind_hidden, check_complete, without_hidden
 from penstock.engine.routing.shard_routing import Forwarder, ShardRouting
 from penstock.engine.routing.storage_cache import ShardEntry, StorageCacheManager
-from penstock.engine.segment import SegmentEngine
 from penstock.engine.transactions.stable_offsets import Ranges, TransactionLimits, is_within
 from penstock.errors import BusyError, NotSupportedError, StoreError
 from penstock.platform.clock import Clock, SystemClock
@@ -47,11 +46,6 @@ from penstock.record import Offset, Producer, QueueKind, Record, StoredRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# A check for a Protocol looks at every method; this one is made for every batch.
-_BATCH_ENGINES: Final = (SegmentEngine,)
-_QUICK_ENGINES: Final = (SegmentEngine, MemoryStorageEngine)
-_SharedSyncEngine = SegmentEngine | RocksDBStorageEngine
-_SHARED_SYNC_ENGINES: Final = (SegmentEngine, RocksDBStorageEngine)
 _TRIES: Final = (None,) * 100
 """How often a read is made that meets an aborted transaction each time. Once is nearly always
 enough; a shard on which all of them do so is not to be read now."""
@@ -107,8 +101,8 @@ class StorageEngineHandler(ShardRouting):
     def write_at_once(self, shard_name: str, record: Record) -> Written | None:
         """See `QuickEngine`."""
         entry = self.find(shard_name)
-        engine = entry.writer  # to find one may take a while
-        if not isinstance(engine, _QUICK_ENGINES):
+        engine: object = entry.writer  # only if known: to find the writer may take a while
+        if not isinstance(engine, QuickEngine):
             return None
         written = engine.write_at_once(entry.id, record)
         if written is not None:
@@ -134,22 +128,21 @@ class StorageEngineHandler(ShardRouting):
         """Append to several shards, to each all or none; what one engine keeps waits for the
         device once. Returns, in their order, what each got, or why it was not written."""
         results: list[Written | StoreError | None] = [None] * len(parts)
-        together: dict[_SharedSyncEngine, list[tuple[int, ShardEntry]]] = {}
+        together: dict[SharedSyncEngine, list[tuple[int, ShardEntry]]] = {}
         for number, (name, records) in enumerate(parts):
             try:
                 entry = self.find(name)
                 engine = entry.writer or self._find_writer(entry)
-                if isinstance(engine, _SHARED_SYNC_ENGINES):
+                if isinstance(engine, SharedSyncEngine):
                     together.setdefault(engine, []).append((number, entry))
                 else:
                     results[number] = self.batch_write(name, records)
             except StoreError as error:
                 results[number] = error
-        for engine, members in together.items():
-            wanted = [ShardPart(entry.id, parts[number][1]) for number, entry in members]
-            for (number, entry), result in zip(
-                members, engine.batch_write_parts(wanted), strict=True
-            ):
+        for shared, members in together.items():
+            batch = [ShardPart(entry.id, parts[number][1]) for number, entry in members]
+            outcomes = shared.batch_write_parts(batch)
+            for (number, entry), result in zip(members, outcomes, strict=True):
                 results[number] = result
                 if isinstance(result, Written):
                     self._note_written(entry, result)
@@ -168,7 +161,7 @@ class StorageEngineHandler(ShardRouting):
     ) -> Written:
         """Append a checked Kafka batch to a shard whose engine keeps such; see `BatchEngine`."""
         engine = entry.writer or self._find_own_writer(entry)
-        if not isinstance(engine, _BATCH_ENGINES):
+        if not isinstance(engine, BatchEngine):
             raise NotSupportedError(f"the engine of {entry.name!r} keeps no batches")
         try:
             written = engine.write_batch(
@@ -185,7 +178,7 @@ class StorageEngineHandler(ShardRouting):
         that takes longer."""
         self.check_led(entry)
         engine = self._reader(entry)
-        if isinstance(engine, _BATCH_ENGINES):
+        if isinstance(engine, BatchEngine):
             return engine.bounds(entry.id)
         info = engine.shard_info(entry.id)
         return info.earliest, info.commit
@@ -194,7 +187,7 @@ class StorageEngineHandler(ShardRouting):
         """Return the greatest leader epoch that is not above `epoch`, and where it ends."""
         self.check_led(entry)
         engine = self._reader(entry)
-        if isinstance(engine, _BATCH_ENGINES):
+        if isinstance(engine, BatchEngine):
             return engine.epoch_end(entry.id, epoch)
         return epoch, engine.shard_info(entry.id).commit
 
@@ -202,7 +195,7 @@ class StorageEngineHandler(ShardRouting):
         """Return the engine that has a shard's Kafka batches as they came, if one has."""
         engine = self._reader(entry)
         is_batch = entry.topic.config.kind is QueueKind.BATCH and not entry.hidden
-        return engine if is_batch and isinstance(engine, _BATCH_ENGINES) else None
+        return engine if is_batch and isinstance(engine, BatchEngine) else None
 
     def _note_written(self, entry: ShardEntry, written: Written) -> None:
         count = written.count
@@ -401,7 +394,7 @@ class StorageEngineHandler(ShardRouting):
         stable = self.limits.stable_until(entry.name)
         engine = self._reader(entry)
         hidden: Ranges = ()
-        if isinstance(engine, _BATCH_ENGINES):
+        if isinstance(engine, BatchEngine):
             offsets = [one.offset for one in found]
             hidden = self.limits.hidden(entry.id, min(offsets), max(offsets) + 1, engine)
         return [

@@ -4,6 +4,7 @@
     DATA/meta            the metadata log (RocksDB)
     DATA/segment         the segment engine: commit log, queues, indexes
     DATA/rocksdb         the RocksDB engine
+    DATA/plugins         a directory for each engine of another package
     DATA/tier            flat files of topics with tiering, unless they are elsewhere
     DATA/tier-url        the address of the node's own tier, for readers of the directory
     DATA/tier-meta       the metadata store of the tiers (RocksDB)
@@ -120,6 +121,7 @@ _OURS: Final = frozenset(
         "meta",
         "segment",
         "rocksdb",
+        "plugins",
         "offsets",
         "tier",
         "tier-meta",
@@ -431,7 +433,7 @@ class Node:
         present = [kind for name, kind in _KEPT.items() if self._disk.list(self._at(name))]
         done = reconcile(
             self.handler,
-            present=present,
+            present=present + self._known_engines.plugins(),
             altered_since=self._last_reconciled(),
             where=self.path,
         )
@@ -511,7 +513,8 @@ class Node:
 
     def _declare_engines(self) -> EngineSet:
         return EngineSet(
-            {MEMORY: self._open_memory, ROCKSDB: self._open_rocksdb, SEGMENT: self._open_segment}
+            {MEMORY: self._open_memory, ROCKSDB: self._open_rocksdb, SEGMENT: self._open_segment},
+            lambda name: self._known_engines.open_plugin(name, self.clock, self._limits),
         )
 
     def _open_memory(self) -> StorageEngine:

@@ -227,17 +227,17 @@ class TieredSegmentEngine(SegmentEngine):
             return records
         return self._pages.read(shard, query)  # retention moved the log's start meanwhile
 
-    def read_columns(self, shard: ShardId, wanted: ColumnQuery) -> list[pa.RecordBatch] | None:
-        if not self._only_log_answers(shard, wanted.offset):
+    def read_columns(self, shard: ShardId, query: ColumnQuery) -> list[pa.RecordBatch] | None:
+        if not self._only_log_answers(shard, query.offset):
             return None
         try:
-            batches = super().read_columns(shard, wanted)
+            batches = super().read_columns(shard, query)
         except READ_FAILURES:
-            if self._only_log_answers(shard, wanted.offset):
+            if self._only_log_answers(shard, query.offset):
                 raise
             return None
         # Checked again after the read: retention may have moved the log's start meanwhile.
-        return batches if self._only_log_answers(shard, wanted.offset) else None
+        return batches if self._only_log_answers(shard, query.offset) else None
 
     def _only_log_answers(self, shard: ShardId, offset: int) -> bool:
         """Say whether the tier has nothing to add from this offset on."""

@@ -31,6 +31,7 @@ from penstock.meta.state.constants import (
     QUEUE_KINDS,
     STORAGE_ALIASES,
     STORAGE_TYPES,
+    is_plugin_storage,
 )
 from penstock.meta.state.model import TieringPolicy
 
@@ -144,7 +145,7 @@ def _value(name: str, given: object) -> object:
     check_unicode(name, given)
     words = _WORDS.get(name, {})
     value = words.get(given, given)
-    if name in _VALUES:
+    if name in _VALUES and not (name == "storage" and is_plugin_storage(value)):
         check_word(name, value, _VALUES[name], words or _VALUES[name])
     return value
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.codec.validation import check_limit
-from penstock.engine.contract import Capabilities, ShardConfig, Written
+from penstock.engine.contract import Capabilities, QuickEngine, ShardConfig, Written
 from penstock.engine.memory.shard import Bounds, MemoryShard
 from penstock.engine.per_shard_engine import ShardedEngine
 from penstock.platform.clock import Clock
@@ -23,7 +23,7 @@ RECORDS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 256 << 20
 
 
-class MemoryStorageEngine(ShardedEngine[MemoryShard]):
+class MemoryStorageEngine(ShardedEngine[MemoryShard], QuickEngine):
     """`records_max` and `bytes_max` bound each shard whose own configuration says nothing."""
 
     def __init__(

@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from typing import Final, Self
 
 from penstock.codec.validation import check_records
-from penstock.engine.contract import Capabilities, ShardConfig, ShardPart, Written
+from penstock.engine.contract import (
+    Capabilities,
+    ShardConfig,
+    ShardPart,
+    SharedSyncEngine,
+    Written,
+)
 from penstock.engine.per_shard_engine import ShardedEngine
 from penstock.engine.rocksdb.keys import (
     GENERATION_ROW,
@@ -41,7 +47,7 @@ from penstock.record import Flush, Offset, ShardId
 DB_COLUMN_FAMILY_BROKER: Final = "DB_COLUMN_FAMILY_BROKER"
 
 
-class RocksDBStorageEngine(ShardedEngine[RocksDBShard]):
+class RocksDBStorageEngine(ShardedEngine[RocksDBShard], SharedSyncEngine):
     def __init__(
         self, database: Database, clock: Clock | None = None, *, owns_database: bool = False
     ) -> None:

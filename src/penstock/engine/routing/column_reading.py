@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.engine.contract import ColumnQuery
+from penstock.engine.contract import ColumnEngine, ColumnQuery
 from penstock.engine.routing.storage_cache import ShardEntry
-from penstock.engine.segment import SegmentEngine
 from penstock.engine.transactions.stable_offsets import TransactionLimits
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ def read_columns(
 ) -> list[pa.RecordBatch] | None:
     """Return about as much as is wanted; None where only rows can be had: of other engines, of a
     shard that lies on several nodes or has transactions."""
-    if entry.hidden or not isinstance(engine, SegmentEngine):
+    if entry.hidden or not isinstance(engine, ColumnEngine):
         return None
     aborts = entry.aborts
     found = engine.read_columns(entry.id, wanted)

@@ -24,7 +24,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.engine.handler import StorageEngineHandler
-from penstock.errors import CorruptionError, RetryableError
+from penstock.errors import CorruptionError, RetryableError, SetupError
 from penstock.meta.state.constants import LOST
 from penstock.platform.log import get_logger
 from penstock.record import ShardId
@@ -64,7 +64,16 @@ def reconcile(
             shards[entry.id] = entry.topic.topic.revision > altered_since
     done = Reconciled()
     for storage_type in sorted({*present, *wanted}):
-        held = set(handler.list_shard(storage_type)) - lost
+        try:
+            held = set(handler.list_shard(storage_type)) - lost
+        except SetupError as error:
+            # A package that is missing must not keep a node from serving what it has: requests for
+            # these shards raise the same error until the package is installed.
+            _log.error("engine_unavailable", cause=error, storage_type=storage_type)
+            for shard in wanted.get(storage_type, ()):
+                handler.find(shard.name).is_open = True
+            done.failed += 1
+            continue
         if held and cache.revision == 0:
             raise CorruptionError(
                 where,

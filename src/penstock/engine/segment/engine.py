@@ -32,14 +32,18 @@ from penstock.engine.contract import (
     RECORDS_PER_READ,
     SIZE_PER_READ,
     AdapterOffsetStrategy,
+    BatchEngine,
     BatchPage,
     Capabilities,
+    ColumnEngine,
     ColumnQuery,
     Compacted,
     Isolation,
+    QuickEngine,
     ShardConfig,
     ShardInfo,
     ShardPart,
+    SharedSyncEngine,
     Written,
 )
 from penstock.engine.per_shard_engine import check_config
@@ -69,7 +73,7 @@ _FAR: Final = 1 << 60
 have one."""
 
 
-class SegmentEngine:
+class SegmentEngine(BatchEngine, ColumnEngine, QuickEngine, SharedSyncEngine):
     """Implements `StorageEngine`. The store must take records of `RECORD_SIZE_MAX` and their
     overhead; closing the engine closes the store."""
 
@@ -269,17 +273,17 @@ class SegmentEngine:
             max_size=min(max_size, _FAR),
         )
 
-    def read_columns(self, shard: ShardId, wanted: ColumnQuery) -> list[pa.RecordBatch] | None:
+    def read_columns(self, shard: ShardId, query: ColumnQuery) -> list[pa.RecordBatch] | None:
         """Return records as Arrow columns; None where only rows can be had."""
         self._config(shard)
         found: list[pa.RecordBatch] = []
         size = 0
         for batch in self.store.read_arrow(
-            shard, wanted.offset, until=wanted.until, columns=wanted.columns, tag=wanted.tag
+            shard, query.offset, until=query.until, columns=query.columns, tag=query.tag
         ):
             found.append(batch)
             size += batch.nbytes
-            if size >= wanted.max_size:
+            if size >= query.max_size:
                 break
         return found
 

@@ -6,6 +6,7 @@ the values of older and newer nodes, so here they are text, checked when a comma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -16,6 +17,9 @@ STORAGE_TYPES: Final = frozenset({"EngineMemory", "EngineRocksDB", "EngineSegmen
 STORAGE_ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     {"memory": "EngineMemory", "rocksdb": "EngineRocksDB", "segment": "EngineSegment"}
 )
+_PLUGIN_STORAGE: Final = re.compile(r"plugin:[a-z][a-z0-9_-]{0,31}")
+"""Engines of other packages, by the names of their entry points. Every node applies the same
+commands, so that the metadata checks the form alone: not what is installed."""
 FLUSH_MODES: Final = frozenset({"ASYNC_FLUSH", "SYNC_FLUSH"})
 CLEANUPS: Final = frozenset({"delete", "compact", "compact,delete"})
 PARTITIONERS: Final = frozenset({"round_robin", "key"})
@@ -60,4 +64,8 @@ TOPIC_ID_SIZE_MAX: Final = 100
 def storage_type(name: str) -> str | None:
     """Return the full name of a storage type given by name or alias, or None."""
     full = STORAGE_ALIASES.get(name, name)
-    return full if full in STORAGE_TYPES else None
+    return full if full in STORAGE_TYPES or is_plugin_storage(full) else None
+
+
+def is_plugin_storage(name: str) -> bool:
+    return _PLUGIN_STORAGE.fullmatch(name) is not None

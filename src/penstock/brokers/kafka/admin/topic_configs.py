@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from penstock.brokers.kafka.admin.stored_settings import LONG_MAX, STORED, ConfigType
 from penstock.errors import BadRequestError
 from penstock.meta.client import TopicConfig
-from penstock.meta.state.constants import STORAGE_ALIASES
+from penstock.meta.state.constants import STORAGE_ALIASES, is_plugin_storage
 from penstock.meta.state.model import UNLIMITED
 from penstock.settings import Settings
 
@@ -86,6 +86,12 @@ def _choice(*choices: str) -> Callable[[str], object]:
         return text
 
     return parse
+
+
+def _storage(text: str) -> object:
+    if is_plugin_storage(text):
+        return text
+    return _choice(*STORAGE_ALIASES, *STORAGE_ALIASES.values())(text)
 
 
 def _cleanup(text: str) -> object:
@@ -184,7 +190,7 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
     ),
     STORAGE: ConfigKey(
         "storage",
-        _choice(*STORAGE_ALIASES, *STORAGE_ALIASES.values()),
+        _storage,
         lambda config: _STORAGE_NAMES.get(config.storage_type, config.storage_type),
         ConfigType.STRING,
         "The engine that keeps the records; fixed when the topic is created.",

@@ -23,6 +23,7 @@ from penstock.meta.state.constants import (
     TOPIC_ID_CHARACTERS,
     TOPIC_ID_SIZE_MAX,
     UPLOADERS,
+    is_plugin_storage,
 )
 from penstock.meta.state.keys import encode_key
 from penstock.meta.state.metadata.commands import (
@@ -137,7 +138,7 @@ def _config_problem(config: TopicConfig) -> str | None:
             ("tiering.uploader", config.tiering.uploader, UPLOADERS),
         ]
     for field, value, allowed in words:
-        if value not in allowed:
+        if value not in allowed and not (field == "storage_type" and is_plugin_storage(value)):
             return f"{field} is {value!r}; expected one of {', '.join(sorted(allowed))}"
     if config.min_insync is not None and config.min_insync > config.replication:
         return f"min_insync {config.min_insync} is more than replication {config.replication}"
